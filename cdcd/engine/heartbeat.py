@@ -15,9 +15,9 @@ one before has ended. Neither is made up for. A session that ends, or has lost t
 from collections.abc import Callable
 
 from cdcd.engine.actions import RunHeartbeatQuery
-from cdcd.engine.queue import Batch, BatchQueue, Record
+from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.engine.topics import Topics
-from cdcd.formats.encoder import HEARTBEATS, Encoder
+from cdcd.formats.encoder import HEARTBEATS, Encoder, Record
 from cdcd.transactions.position import Position
 
 

@@ -31,6 +31,7 @@ from cdcd.formats.encoder import (
     Encoder,
     Record,
 )
+from cdcd.formats.late_records import LateRecords
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
@@ -40,7 +41,7 @@ from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.signals import RESERVED
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.assembler import Assembler
-from cdcd.transactions.drafts import SpoolItem, events
+from cdcd.transactions.drafts import SpoolItem, events, row_count
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.steps import (
     Changes,
@@ -202,16 +203,38 @@ class Ingest:
             return 0
         items = step.items
         count = events(items) if step.in_stream else len(items)
-        records = self._records
         if self._watched.watches or self.relations.new_names:
-            size = self._encode_each(step)
+            self._add(self._encode_each(step), count)
+        elif step.in_stream:
+            self._add_streamed(items)
         else:
-            size = self._encoder.encode_all(items, step.in_stream, self._unix_us, records)
-        if self._metadata is not None:
-            size += self._metadata.begun(records)
-        if self._queue.add(records, size, count):
-            self._cut()
+            self._add(self._encoder.encode_all(items, False, self._unix_us, self._records), count)
         return count
+
+    def _add(self, size: int, count: int, late: LateRecords | None = None) -> None:
+        """Put the records of so many events into the queue, and behind them those that are made late."""
+        if self._metadata is not None:
+            size += self._metadata.begun(self._records)
+        if self._queue.add(self._records, size, count, late):
+            self._cut()
+
+    def _add_streamed(self, items: list[SpoolItem]) -> None:
+        """Put records of frames and drafts into the queue. Those of a draft are made late, if that is possible."""
+        kept: list[SpoolItem] = []
+        for item in items:
+            if isinstance(item, bytes):
+                kept.append(item)
+                continue
+            if kept:
+                self._add(self._encoder.encode_all(kept, True, self._unix_us, self._records), events(kept))
+                kept = []
+            late = self._encoder.late_records(item, self._unix_us, self._records)
+            if late is None:
+                kept.append(item)
+            else:
+                self._add(0, row_count(item), late)
+        if kept:
+            self._add(self._encoder.encode_all(kept, True, self._unix_us, self._records), events(kept))
 
     def _encode_each(self, step: Changes) -> int:
         """As `encode_all`, and note what each record says of a row: tables are being read, or names are new."""

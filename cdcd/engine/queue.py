@@ -19,20 +19,16 @@ The queue is the source of back-pressure: while `room` is false, neither the soc
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
+from cdcd.formats.encoder import Record
+from cdcd.formats.late_records import LateRecords, Produce
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Counts, Position
 
-Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
-"""Topic, key, value and headers; a value of None is a tombstone."""
-
 GIVEN_AWAY: Final[Record] = ("", None, None, None)
 """Stands in a batch for a record that `Batch.give_away` has forgotten."""
-
-Produce = Callable[..., object]
-"""`confluent_kafka.Producer.produce`: topic, value and key, and `headers`."""
 
 PART: Final = 3
 """A large transaction is handed over in batches of so many times `bytes_max`, if the queue has room for two of them.
@@ -61,6 +57,9 @@ class Batch:
 
     Attributes:
         base, position: the positions before and after the batch.
+        items: the records, of which some may be made when they are handed over. Whoever looks at records asks for
+            `records`.
+        has_late: whether there are such.
         size: bytes of all keys and values.
         rows: changes and rows of snapshots of which it has records.
         tickets: the ledger's tickets that are acknowledged with this batch.
@@ -79,7 +78,8 @@ class Batch:
 
     base: Position
     position: Position
-    records: list[Record] = field(default_factory=list)
+    items: list[Record | LateRecords] = field(default_factory=list)
+    has_late: bool = False
     size: int = 0
     rows: int = 0
     tickets: list[int] = field(default_factory=list)
@@ -93,6 +93,29 @@ class Batch:
     closes: bool = True
     handed_over: int = 0
     topics: set[str] = field(default_factory=set)
+
+    @property
+    def records(self) -> list[Record]:
+        """All records. What is put in the place of one is handed over instead of it."""
+        if self.has_late:
+            made: list[Record | LateRecords] = []
+            for item in self.items:
+                if not isinstance(item, LateRecords):
+                    made.append(item)
+                elif item.is_forgotten:
+                    made += [GIVEN_AWAY] * item.count
+                else:
+                    made += item.records()
+            self.items = made
+            self.has_late = False
+        return cast("list[Record]", self.items)
+
+    @property
+    def count(self) -> int:
+        """How many records it has."""
+        if not self.has_late:
+            return len(self.items)
+        return sum([item.count if isinstance(item, LateRecords) else 1 for item in self.items])
 
     def hand_over(self, produce: Produce) -> None:
         """Give `produce` the records from number `handed_over` on.
@@ -117,11 +140,21 @@ class Batch:
 
         The loop stands here, and not with the caller, so that it is compiled.
         """
-        records = self.records
+        items = self.items
         last = ""
+        # How many records stand before the item.
+        before = first = 0 if self.has_late else self.handed_over
         # By number: a copy of the list would touch each record once more, long after it was made.
-        for number in range(self.handed_over, len(records)):
-            topic, key, value, headers = records[number]
+        for index in range(first, len(items)):
+            item = items[index]
+            if isinstance(item, LateRecords):
+                self._hand_over_late(item, before, produce, keep_over)
+                before += item.count
+                continue
+            before += 1
+            if before <= self.handed_over:
+                continue
+            topic, key, value, headers = item
             assert topic, "a record that was given away is never sent again"
             if headers is None:
                 produce(topic, value, key)
@@ -132,8 +165,22 @@ class Batch:
                 self.topics.add(topic)
             size = (0 if key is None else len(key)) + (0 if value is None else len(value))
             if size <= keep_over:
-                records[number] = GIVEN_AWAY
+                items[index] = GIVEN_AWAY
             self.handed_over += 1
+
+    def _hand_over_late(self, late: LateRecords, before: int, produce: Produce, keep_over: int) -> None:
+        """Hand over those of them that were not; so many records stand before the first of them."""
+        done = self.handed_over - before
+        if done >= late.count:
+            return
+        assert not late.is_forgotten, "records that were given away are never sent again"
+        try:
+            late.hand_over(produce, done)
+        finally:
+            self.handed_over = before + late.handed_over
+        self.topics.add(late.topic)
+        if late.largest <= keep_over:
+            late.forget()
 
 
 class BatchQueue:
@@ -185,7 +232,9 @@ class BatchQueue:
         self._taken_at = 0.0
         self._full: deque[Batch] = deque()
         self._filling = Batch(position, position)
-        self._tail: list[Record] = []
+        self._tail: list[Record | LateRecords] = []
+        self._tail_has_late = False
+        self._tail_count = 0
         self._tail_size = 0
         self._tail_rows = 0
         self._whole_size = 0
@@ -218,27 +267,37 @@ class BatchQueue:
         self._cut = False
         self._whole_size = 0
 
-    def add(self, records: list[Record], size: int, events: int) -> bool:
+    def add(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
         """Take over `records`, which are `size` bytes for `events` events of the transaction. The list is emptied.
+
+        Args:
+            late: more records of these events, behind the others. `size` does not count them.
 
         Returns:
             True if the transaction was cut here, so that readers see it in parts.
         """
-        self.size += size
-        self.waiting += len(records)
-        self._tail_size += size
-        # TRUNCATE may make no record.
-        self._tail_rows += min(events, len(records))
-        self._events_done += events
+        count = len(records)
         self._tail += records
         records.clear()
-        if self._tail_size < self._part_bytes and len(self._tail) < self._records_max:
+        if late is not None:
+            count += late.count
+            size += late.size
+            self._tail.append(late)
+            self._tail_has_late = True
+        self.size += size
+        self.waiting += count
+        self._tail_size += size
+        self._tail_count += count
+        # TRUNCATE may make no record.
+        self._tail_rows += min(events, count)
+        self._events_done += events
+        if self._tail_size < self._part_bytes and self._tail_count < self._records_max:
             return False
         return self._hand_over_part()
 
     def _hand_over_part(self) -> bool:
         filling = self._filling
-        if self._whole_size == 0 and (filling.records or filling.tickets or filling.watermark is not None):
+        if self._whole_size == 0 and (filling.items or filling.tickets or filling.watermark is not None):
             # The records before are of other transactions, and need not wait for the end of this one.
             self._turn()
         self._whole_size += self._tail_size
@@ -262,6 +321,7 @@ class BatchQueue:
         self.size += size
         self.waiting += len(records)
         self._tail_size += size
+        self._tail_count += len(records)
         self._tail += records
         records.clear()
 
@@ -281,7 +341,7 @@ class BatchQueue:
         self._filling.urgent |= parted or before.events_done > 0
         self._append_tail(position)
         self._owe(tickets)
-        if self._filling.size >= self._bytes_max or len(self._filling.records) >= self._records_max:
+        if self._filling.size >= self._bytes_max or self._filling.count >= self._records_max:
             self._turn()
 
     def roll_back(self, end_lsn: int, tickets: tuple[int, ...]) -> None:
@@ -313,12 +373,12 @@ class BatchQueue:
         self.size += size
         self.waiting += len(records)
         filling = self._filling
-        filling.records += records
+        filling.items += records
         filling.size += size
         filling.rows += rows
         filling.urgent = True
         records.clear()
-        if filling.size >= self._bytes_max or len(filling.records) >= self._records_max:
+        if filling.size >= self._bytes_max or filling.count >= self._records_max:
             self._turn()
 
     def beat(self, records: list[Record], size: int) -> None:
@@ -344,7 +404,7 @@ class BatchQueue:
         if self._open and self._whole_size and not self._cut:
             # This batch may not end the Kafka transaction that is open.
             return None
-        if filling.records or filling.urgent or len(filling.tickets) >= TICKETS_MAX:
+        if filling.items or filling.urgent or len(filling.tickets) >= TICKETS_MAX:
             return now
         if not filling.tickets:
             return None
@@ -361,7 +421,7 @@ class BatchQueue:
     def delivered(self, batch: Batch) -> None:
         """The broker holds the batch, so its bytes count no longer."""
         self.size -= batch.size
-        self.waiting -= len(batch.records)
+        self.waiting -= batch.count
 
     def _owe(self, tickets: tuple[int, ...]) -> None:
         self._filling.tickets.extend(tickets)
@@ -369,13 +429,16 @@ class BatchQueue:
 
     def _append_tail(self, position: Position) -> None:
         filling = self._filling
-        if filling.records:
-            filling.records += self._tail
+        if filling.items:
+            filling.items += self._tail
             self._tail.clear()
         else:
             # The list itself, not a copy: most records of a large transaction have left the processor's caches.
-            filling.records = self._tail
+            filling.items = self._tail
             self._tail = []
+        filling.has_late = filling.has_late or self._tail_has_late
+        self._tail_has_late = False
+        self._tail_count = 0
         filling.size += self._tail_size
         filling.rows += self._tail_rows
         filling.position = position

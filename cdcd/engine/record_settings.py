@@ -38,8 +38,14 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
         "topics.prefix": _TOPICS,
         "topics.name": _TOPICS,
         "topics.names": _TOPICS,
-        "topics.skipped_operations": Change("What was skipped before is not in the topics.", _AGAIN),
-        "topics.truncate": Change("TRUNCATEs that were left out before are not in the topics.", _AGAIN),
+        "topics.skipped_operations": Change(
+            "What was skipped before is not in the topics. Readers still have the rows whose deletes were skipped.",
+            _NEW_TOPICS,
+        ),
+        "topics.truncate": Change(
+            "TRUNCATEs that were left out before are not in the topics. Readers still have the rows that they removed.",
+            _NEW_TOPICS,
+        ),
         "key.columns": _KEYS,
         "partitioner.columns": Change(
             "What was written before stays in its partitions. The records of a row may be in two partitions, between "

@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cdcd.formats.cloud_events import CloudEvents
 from cdcd.formats.flattening import Flattening
@@ -21,8 +21,11 @@ from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import RoutedTopics, Table, TopicNames, topic_name
 from cdcd.rows.topic_templates import DEFAULT as DEFAULT_TEMPLATE
-from cdcd.transactions.drafts import SpoolItem
+from cdcd.transactions.drafts import Draft, SpoolItem
 from cdcd.transactions.position import Counts
+
+if TYPE_CHECKING:
+    from cdcd.formats.late_records import LateRecords
 
 SKIPPABLE: Final = ("c", "u", "d")
 """Operations whose records can be left out, by their `op`; rows of snapshots cannot. `truncate` is for TRUNCATE."""
@@ -279,6 +282,19 @@ class Encoder(Protocol):
 
         Raises:
             WithoutStreamingError: what was drafted is no longer what the rows should be.
+        """
+
+    def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> "LateRecords | None":
+        """As `encode_all` for one draft, but its records are put together when they are handed over.
+
+        Args:
+            out: gets what stands before them (the description of the table).
+
+        Returns:
+            None if that is not possible: `encode_all` owes the records.
+
+        Raises:
+            WithoutStreamingError: as `encode_all`.
         """
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from cdcd.engine.queue import Batch, Record
+from cdcd.engine.queue import Batch
 from cdcd.errors import LimitError
+from cdcd.formats.encoder import Record
 
 Policy = Literal["fail", "dead_letter", "claim_check"]
 

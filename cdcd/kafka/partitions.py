@@ -12,7 +12,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdcd.engine.queue import Produce
+from cdcd.formats.late_records import Produce
 from cdcd.shaping.partitioning import taken_out
 
 Count = Callable[[str], int]

@@ -68,7 +68,7 @@ class ReplayedTopics:
                 schemas=self._schemas,
             )
             self._known |= topics
-        if batch.records and not self._open:
+        if batch.count and not self._open:
             self._call(self._producer.begin_transaction)
             self._open = True
         self._call(lambda: batch.hand_over(self._produce))

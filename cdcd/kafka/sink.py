@@ -21,8 +21,9 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdcd.engine.queue import GIVEN_AWAY, Batch, Produce
+from cdcd.engine.queue import GIVEN_AWAY, Batch
 from cdcd.errors import CdcdError, FencedError, TransientError
+from cdcd.formats.late_records import Produce
 from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
@@ -327,7 +328,8 @@ class Sink:
         assert produce is not None, "it is made with the producer"
         self._fitting.prepare(batch)
         silent_at = time.monotonic() + self._settings.answer_s
-        while batch.handed_over < len(batch.records):
+        count = batch.count
+        while batch.handed_over < count:
             before = batch.handed_over
             try:
                 hand_over(produce)
@@ -387,7 +389,7 @@ class Sink:
         If this part does not fill a request for each partition, the records before it wait for `linger.ms`. So if no
         acknowledgement comes for `TAIL_S`, the producer is flushed, from then on at once.
         """
-        producer, parts = self._live, len(self._given.records)
+        producer, parts = self._live, self._given.count
         left = len(producer)
         flushed_at = time.monotonic() + TAIL_S
         while left > parts and not self._flushes_parts and not self._stopping.is_set():

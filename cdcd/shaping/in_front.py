@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdcd.formats.encoder import Encoder, Record, TransactionRecords
+from cdcd.formats.late_records import LateRecords
 from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol.messages import Relation
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.transactions.drafts import SpoolItem
+from cdcd.transactions.drafts import Draft, SpoolItem
 
 FILTERED: Final = "filtered"
 FILTER_FAILED: Final = "filter_failed"
@@ -85,6 +86,9 @@ class EncoderInFront:
         if run:
             size += self._inner.encode_all(run, in_stream, now_us, out)
         return size
+
+    def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
+        return self._inner.late_records(draft, now_us, out)
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         if self._shapes(frame, in_stream):

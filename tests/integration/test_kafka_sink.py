@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 import pytest
 from confluent_kafka import KafkaException
 
-from cdcd.engine.queue import Batch, Produce, Record
+from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError, SinkError
+from cdcd.formats.encoder import Record
+from cdcd.formats.late_records import Produce
 from cdcd.kafka import client
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings
@@ -75,7 +77,7 @@ def test_a_producer_whose_transaction_has_just_begun_does_not_go_before_that_has
     # Four in two hundred that went at once took the process with them (SIGABRT).
     sink = sink_of(broker, unique, {"message.max.bytes": 20_000})
     position = Position(1, 2)
-    batch = Batch(position, position, records=[(unique, b"key", bytes(30_000), None)])
+    batch = Batch(position, position, items=[(unique, b"key", bytes(30_000), None)])
     with caplog.at_level(logging.DEBUG):
         sink.open()
         with pytest.raises(SinkError, match="A record of 30003 bytes"):
@@ -115,7 +117,7 @@ def test_a_refusal_for_size_is_heard_though_a_later_call_fails_first(
     sink = sink_of(broker, unique, on_retry=lambda error, _: retries.append(error.message))
     position = Position(1, 2)
     records: list[Record] = [(topic, b"%d" % number, random.randbytes(1_000), None) for number in range(100)]
-    batch = LearnsTooLate(position, position, records=records)
+    batch = LearnsTooLate(position, position, items=list(records))
     batch.hears = hears
     sink.open()
     sink.deliver(batch, Checkpoint("1", 1, "", position, 0))

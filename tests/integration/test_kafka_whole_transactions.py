@@ -93,7 +93,7 @@ class Pipeline:
 
     def part(self, *values: bytes, closes: bool = False) -> Batch:
         records = [(self.topic, b"k", value, None) for value in values]
-        return Batch(BEFORE, AFTER if closes else BEFORE, records=list(records), closes=closes)
+        return Batch(BEFORE, AFTER if closes else BEFORE, items=list(records), closes=closes)
 
     def seen(self) -> list[bytes]:
         """What a read_committed consumer sees up to the end of what is decided."""

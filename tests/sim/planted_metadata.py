@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from cdcd.engine.queue import BatchQueue, Record
+from cdcd.engine.queue import BatchQueue
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.transaction_metadata import TransactionMetadata
-from cdcd.formats.encoder import EncoderSettings
+from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.transactions.position import Counts
 
 

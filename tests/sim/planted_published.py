@@ -2,6 +2,7 @@
 
 from cdcd.engine.queue import BatchQueue
 from cdcd.formats.encoder import Record
+from cdcd.formats.late_records import LateRecords
 from cdcd.shaping.encoder import OutboxEncoder
 from tests.sim.published import TOPIC
 
@@ -46,6 +47,6 @@ class PublishesTwice(OutboxEncoder):
 class LeavesPublishedOut(BatchQueue):
     """The position inside a transaction does not count what was published."""
 
-    def add(self, records: list[Record], size: int, events: int) -> bool:
+    def add(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
         published = sum(record[0] == TOPIC for record in records)
-        return super().add(records, size, max(0, events - published))
+        return super().add(records, size, max(0, events - published), late)

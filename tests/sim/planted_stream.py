@@ -7,8 +7,10 @@ from typing import Any
 from cdcd.engine.actions import Ship
 from cdcd.engine.delivery import Delivery
 from cdcd.engine.feedback import Feedback
-from cdcd.engine.queue import Batch, BatchQueue, Record
+from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.encoder import Record
+from cdcd.formats.late_records import LateRecords
 from cdcd.protocol.frames import XLOG_HEADER, StatusUpdate
 from cdcd.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
 from cdcd.transactions.assembler import Assembler
@@ -259,8 +261,8 @@ class EndsMessagesLate(BatchQueue):
 class ForgetsWhatIsDone(BatchQueue):
     """A batch that ends within a transaction says no more of it than the batch before."""
 
-    def add(self, records: list[Record], size: int, events: int) -> bool:
-        cut = super().add(records, size, events)
+    def add(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
+        cut = super().add(records, size, events, late)
         if cut:
             self._full[-1].position = self._filling.position = self._full[-1].base
         return cut
@@ -269,8 +271,8 @@ class ForgetsWhatIsDone(BatchQueue):
 class CountsRecords(BatchQueue):
     """A count of records is not one of events: some have two, some have none."""
 
-    def add(self, records: list[Record], size: int, events: int) -> bool:
-        return super().add(records, size, len(records) or events)
+    def add(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
+        return super().add(records, size, len(records) or events, late)
 
 
 class CutsWhole(BatchQueue):

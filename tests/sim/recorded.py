@@ -8,7 +8,7 @@ from typing import Any, Final
 from cdcd.engine.actions import Ship, Wait
 from cdcd.engine.building import SessionStart
 from cdcd.engine.engine import Engine
-from cdcd.engine.queue import Record
+from cdcd.formats.encoder import Record
 from cdcd.recording.tap import Tap
 from cdcd.recording.writer import Limits, RecordingWriter
 from tests.sim import session as sessions

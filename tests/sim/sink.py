@@ -4,9 +4,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from random import Random
 from typing import ClassVar, Final
 
-from cdcd.engine.queue import Batch, Produce
+from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.formats.encoder import HEADER_WATERMARK
+from cdcd.formats.late_records import Produce
 from cdcd.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,

@@ -185,6 +185,7 @@ def test_what_makes_records_is_known_by_its_interface_only(module: str):
         "cdcd.formats.encoder",
         "cdcd.formats.available",
         "cdcd.formats.flattening",
+        "cdcd.formats.late_records",
         "cdcd.formats.schemas",
         "cdcd.formats.schema_registrations",
     )

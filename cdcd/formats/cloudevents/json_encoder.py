@@ -14,18 +14,19 @@ from cdcd.formats.cloudevents.schemas import data_schema, message_schema
 from cdcd.formats.cloudevents.tables import EventMetadata, EventTables, content_type
 from cdcd.formats.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, envelope_schema, opening
 from cdcd.formats.debezium_json.converter import base64_json
-from cdcd.formats.debezium_json.drafting import PARTS, OutdatedDraftError, op_and_form, parts_of
+from cdcd.formats.debezium_json.drafting import PARTS, parts_of
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder, row_form
 from cdcd.formats.debezium_json.source_block import DELETED, READ, SourceBlock
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.formats.encoder import Encoded, EncoderSettings, Record, SnapshotPosition
+from cdcd.formats.late_records import LateRecords
 from cdcd.formats.schema_names import adjusted
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relations import TypeDescription
 from cdcd.rows.wiretext import checked, to_bytes, wire
-from cdcd.transactions.drafts import Draft, relation_of_draft, row_count
+from cdcd.transactions.drafts import Draft, row_count
 
 _MESSAGE_OP: Final = "m"
 _END: Final = b"}"
@@ -123,11 +124,12 @@ class JsonEventsEncoder(SnapshotEncoder):
         out.append((table.topic, key, value, made))
         return len(value) + len(key or b"") + self._event_tables.header_bytes
 
+    def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
+        """No: an event's id is in two places."""
+        return None
+
     def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
-        op, form = op_and_form(draft)
-        table = self._table(relation_of_draft(draft), out)
-        if table.form != form:
-            raise OutdatedDraftError(table, self._commit_lsn)
+        op, table = self._drafted(draft, now_us, out)
         count = row_count(draft)
         if self._skips[op]:
             self._serial += count

@@ -5,22 +5,29 @@ block needs the commit (its LSN and time, the number of the event among those th
 streamed transaction become drafts (`transactions/drafts.py`) while it is open, by the encoder's usual path without
 a source block, and `finish` joins them with the block of the transaction: a seventh of the work of a row.
 
+Mostly that happens when the records are handed over (`DraftedRecords`): a value that is made for one call and freed
+behind it stays in the processor's cache. The interpreter's part of a large transaction is a sixth smaller so.
+
 A draft holds for the description that it was made with. `form` numbers what rows take from one: names, types, key.
 Where the commit finds another, which needs DDL in the transaction itself that no Relation message shows, such as a
 primary key that was added, `OutdatedDraftError` has the transaction sent once more, after its commit.
 """
 
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from librt.strings import BytesWriter
 
 from cdcd.errors import WithoutStreamingError
-from cdcd.formats.debezium_json.source_block import DELETED
+from cdcd.formats.debezium_json.source_block import DELETED, Envelope
 from cdcd.formats.debezium_json.table_fragments import TableFragments
 from cdcd.formats.encoder import Record
+from cdcd.formats.late_records import LateRecords, Produce
 from cdcd.protocol.lsn import Lsn
 from cdcd.transactions.drafts import Draft, SpoolItem, content_of, make_draft
 from cdcd.transactions.spool import FRAME_BYTES
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 Content = tuple[int, int, list[bytes]]
 """What a draft holds of a run of rows: the number of their description (`form`), their op, and the parts of each.
@@ -93,41 +100,124 @@ class DraftWriter:
         self._run = (0, 0, 0, 0)
 
 
+class DraftedRecords(LateRecords):
+    """The records of a draft. `first` is the place of the first row's key in `parts`."""
+
+    def __init__(  # noqa: PLR0917  what a draft, its table and its transaction have
+        self, topic: str, has_key: bool, parts: list[bytes], first: int, event_no: int, envelope: Envelope
+    ) -> None:
+        self._has_key = has_key
+        self._parts = parts
+        self._first: i64 = first
+        self._event_no: i64 = event_no
+        self._envelope = envelope
+        size: i64 = 0
+        largest: i64 = 0
+        digits: i64 = len(str(event_no))
+        longer: i64 = 10**digits
+        number: i64 = event_no
+        at: i64 = first
+        end: i64 = len(parts)
+        around: i64 = envelope.size
+        while at < end:
+            if number == longer:
+                digits += 1
+                longer *= 10
+            one: i64 = around + digits + len(parts[at + 1]) + 2 * len(parts[at + 2])
+            if has_key:
+                one += len(parts[at])
+            if one > largest:
+                largest = one
+            size += one
+            number += 1
+            at += PARTS
+        LateRecords.__init__(self, topic, (len(parts) - first) // PARTS, size, largest)
+
+    def records(self) -> list[Record]:
+        """See `LateRecords`."""
+        out: list[Record] = []
+        buffer = BytesWriter()
+        parts, envelope = self._parts, self._envelope
+        number = self._event_no
+        at = self._first
+        while at < len(parts):
+            value = envelope.value(parts[at + 1], parts[at + 2], number, buffer)
+            out.append((self.topic, parts[at] if self._has_key else None, value, None))
+            number += 1
+            at += PARTS
+        return out
+
+    def hand_over(self, produce: Produce, done: int) -> None:
+        """See `LateRecords`."""
+        self.handed_over = done
+        buffer = BytesWriter()
+        topic, has_key, parts, envelope = self.topic, self._has_key, self._parts, self._envelope
+        number: i64 = self._event_no + done
+        at: i64 = self._first + done * PARTS
+        end: i64 = len(parts)
+        while at < end:
+            value = envelope.value(parts[at + 1], parts[at + 2], number, buffer)
+            if has_key:
+                produce(topic, value, parts[at])
+            else:
+                produce(topic, value, None)
+            self.handed_over += 1
+            number += 1
+            at += PARTS
+
+    def _forget(self) -> None:
+        self._parts = []
+
+
+def late_records(
+    draft: Draft, table: TableFragments, serial: int, processed_at: bytes, tombstones: bool
+) -> DraftedRecords | None:
+    """The records of a draft, whose first event has the number after `serial`.
+
+    `table` must have been renewed for the transaction.
+
+    Returns:
+        None if there are other records between them (tombstones), or if each says more than its number.
+    """
+    gone, (_, op, parts) = _opened(draft)
+    has_key = bool(table.key_slots)
+    if op == DELETED and tombstones and has_key:
+        return None
+    envelope = table.source.envelope(table.source.ending(op, processed_at))
+    if envelope is None:
+        return None
+    return DraftedRecords(table.topic, has_key, parts, gone * PARTS, serial + 1, envelope)
+
+
 def finish(  # noqa: PLR0917  what a transaction has and a draft has not
     draft: Draft,
     table: TableFragments,
     serial: int,
     processed_at: bytes,
     tombstones: bool,
-    buffer: BytesWriter,
     out: list[Record],
 ) -> int:
-    """Append the records of a draft, whose first event has the number after `serial`; returns their bytes.
-
-    `table` must have been renewed for the transaction.
-    """
-    gone, content = _opened(draft)
-    _, op, parts = content
-    topic = table.topic
-    source = table.source
-    ending = source.ending(op, processed_at)
+    """Append the records of a draft, as `late_records`, whatever they are; returns their bytes."""
+    late = late_records(draft, table, serial, processed_at, tombstones)
+    if late is not None:
+        out += late.records()
+        return late.size
+    op, _ = op_and_form(draft)
     has_key = bool(table.key_slots)
     deletes = op == DELETED and tombstones and has_key
+    ending = table.source.ending(op, processed_at)
+    parts = parts_of(draft)
     size = 0
-    at = gone * PARTS
-    values = source.joined_all(parts[at + 1 :: PARTS], parts[at + 2 :: PARTS], serial + 1, ending, buffer)
-    for value in values:
-        if has_key:
-            key = parts[at]
-            at += PARTS
-            size += len(key) + len(value)
-            out.append((topic, key, value, None))
+    for number, at in enumerate(range(0, len(parts), PARTS), serial + 1):
+        key = parts[at] if has_key else None
+        value = table.source.joined(parts[at + 1], parts[at + 2], b"%d" % number, ending)
+        out.append((table.topic, key, value, None))
+        size += len(value)
+        if key is not None:
+            size += len(key)
             if deletes:
+                out.append((table.topic, key, None, None))
                 size += len(key)
-                out.append((topic, key, None, None))
-        else:
-            size += len(value)
-            out.append((topic, None, value, None))
     return size
 
 

@@ -41,7 +41,13 @@ from cdcd.formats.debezium_json.connect_schema import (
     opening,
 )
 from cdcd.formats.debezium_json.converter import base64_json
-from cdcd.formats.debezium_json.drafting import DraftWriter, OutdatedDraftError, finish, op_and_form
+from cdcd.formats.debezium_json.drafting import (
+    DraftWriter,
+    OutdatedDraftError,
+    finish,
+    late_records,
+    op_and_form,
+)
 from cdcd.formats.debezium_json.heartbeats import HeartbeatRecords
 from cdcd.formats.debezium_json.known_tables import KnownTables
 from cdcd.formats.debezium_json.row_writer import LSN_MAX, RowWriter
@@ -60,6 +66,7 @@ from cdcd.formats.debezium_json.source_block import (
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, EncoderSettings, Record
+from cdcd.formats.late_records import LateRecords
 from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.formats.unwritable import named, rows_of, stood_in, with_rows
 from cdcd.protocol.frames import XLOG_HEADER
@@ -211,28 +218,36 @@ class DebeziumJsonEncoder(KnownTables):
         except (ValueError, IndexError, error, SourceError):
             return False
 
+    def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
+        """See `Encoder`."""
+        op, table = self._drafted(draft, now_us, out)
+        if self._skips[op]:
+            return None
+        late = late_records(draft, table, self._serial, self._processed_at, self._settings.tombstones)
+        if late is not None:
+            self._serial += late.count
+            table.tally.counts[op] += late.count
+        return late
+
     def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
+        op, table = self._drafted(draft, now_us, out)
+        count = row_count(draft)
+        if self._skips[op]:
+            self._serial += count
+            return 0
+        size = finish(draft, table, self._serial, self._processed_at, self._settings.tombstones, out)
+        self._serial += count
+        table.tally.counts[op] += count
+        return size
+
+    def _drafted(self, draft: Draft, now_us: int, out: list[Record]) -> tuple[int, TableFragments]:
+        """The op of a draft, and its table, which is as it was when the draft was made."""
         op, form = op_and_form(draft)
         table = self._table(relation_of_draft(draft), out)
         if table.form != form:
             raise OutdatedDraftError(table, self._commit_lsn)
         self._set_now(now_us)
-        count = row_count(draft)
-        if self._skips[op]:
-            self._serial += count
-            return 0
-        size = finish(
-            draft,
-            table,
-            self._serial,
-            self._processed_at,
-            self._settings.tombstones,
-            self._writer.buffer(),
-            out,
-        )
-        self._serial += count
-        table.tally.counts[op] += count
-        return size
+        return op, table
 
     def _set_now(self, now_us: int) -> None:
         if now_us != self._now_us:

@@ -132,6 +132,53 @@ def _origin(name: str, lsn: str) -> str:
 _NO_ORIGIN: Final = _origin("null", "null")
 
 
+class Envelope:
+    """What stands around the rows of one table in a transaction, for records of one op that follow each other.
+
+    Consumers wait for the loop that calls `value`. So the digits of a number that are the same for a thousand rows are
+    made once, and a record is put together in a buffer, which takes two thirds of the time that a list and its `join`
+    take.
+
+    Args:
+        opening, head, middle, tail: the pieces of `TableSource`.
+        ending: what follows the event's number.
+    """
+
+    __slots__ = ("_ending", "_head", "_middle", "_opening", "_tail", "_thousands", "_until_digits", "size")
+
+    def __init__(self, opening: bytes, head: bytes, middle: bytes, tail: bytes, ending: bytes) -> None:
+        self.size = len(opening) + len(head) + len(middle) + len(tail) + len(ending)
+        """Bytes of a record besides its row, the event's LSN (twice) and its number."""
+        self._opening = opening
+        self._head = head
+        self._middle = middle
+        self._tail = tail
+        self._ending = ending
+        self._thousands: i64 = 0
+        self._until_digits = tail
+
+    def value(self, row: bytes, lsn: bytes, event_no: "i64", buffer: BytesWriter) -> bytes:
+        """A record: its row, and all around it. What is in `buffer` is lost."""
+        if event_no < THOUSAND:
+            until_digits, digits = self._tail, EVENT_NOS[event_no]
+        else:
+            if event_no // THOUSAND != self._thousands:
+                self._thousands = event_no // THOUSAND
+                self._until_digits = self._tail + str(self._thousands).encode("ascii")
+            until_digits, digits = self._until_digits, _LAST_DIGITS[event_no % THOUSAND]
+        buffer.truncate(0)
+        buffer.write(self._opening)
+        buffer.write(row)
+        buffer.write(self._head)
+        buffer.write(lsn)
+        buffer.write(self._middle)
+        buffer.write(lsn)
+        buffer.write(until_digits)
+        buffer.write(digits)
+        buffer.write(self._ending)
+        return buffer.getvalue()
+
+
 class TableSource:
     """What stands around the row in the records of one table: the source block, the op and the times.
 
@@ -163,39 +210,9 @@ class TableSource:
         """A record: its row, and all that follows."""
         return b"".join((self.opening, row, self._head, lsn, self._middle, lsn, self._tail, event_no, ending))
 
-    def joined_all(
-        self, rows: list[bytes], lsns: list[bytes], event_no: int, ending: bytes, buffer: BytesWriter
-    ) -> list[bytes]:
-        """As `joined`, for rows that follow each other; `event_no` is that of the first.
-
-        Consumers wait for this loop. So the digits of a number that are the same for a thousand rows are made once, and
-        a record is put together in `buffer`, which takes two thirds of the time that a list and its `join` take.
-        """
-        opening, head, middle, tail = self.opening, self._head, self._middle, self._tail
-        thousands = -1
-        until_digits = tail
-        records: list[bytes] = []
-        for row, lsn in zip(rows, lsns, strict=True):
-            if event_no < THOUSAND:
-                digits = EVENT_NOS[event_no]
-            else:
-                if event_no // THOUSAND != thousands:
-                    thousands = event_no // THOUSAND
-                    until_digits = tail + str(thousands).encode("ascii")
-                digits = _LAST_DIGITS[event_no % THOUSAND]
-            buffer.truncate(0)
-            buffer.write(opening)
-            buffer.write(row)
-            buffer.write(head)
-            buffer.write(lsn)
-            buffer.write(middle)
-            buffer.write(lsn)
-            buffer.write(until_digits)
-            buffer.write(digits)
-            buffer.write(ending)
-            records.append(buffer.getvalue())
-            event_no += 1
-        return records
+    def envelope(self, ending: bytes) -> Envelope | None:
+        """The same for rows that follow each other; None: each record says more than the event's number."""
+        return Envelope(self.opening, self._head, self._middle, self._tail, ending)
 
     def around_number(self, row: bytes, lsn: bytes, op: int, processed_at: bytes) -> tuple[bytes, bytes]:
         """A record of the row: before the event's number, and after it."""

@@ -23,7 +23,7 @@ from cdcd.formats.debezium_json.connect_schema import (
     WITH_SCHEMA,
     opening,
 )
-from cdcd.formats.debezium_json.source_block import OPS, SourceBlock, TableSource
+from cdcd.formats.debezium_json.source_block import OPS, Envelope, SourceBlock, TableSource
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.debezium_json.writing import write_integer
 from cdcd.formats.encoder import EncoderSettings, Record
@@ -173,7 +173,7 @@ class CountedTableSource(TableSource):
         return b"%b%d%b%d" % (self._before_total, metadata.total, _ORDER, count.records)
 
     def ending(self, op: int, processed_at: bytes) -> bytes:
-        """See `TableSource`. `joined` and `joined_all` put the place in the transaction before it."""
+        """See `TableSource`. `joined` puts the place in the transaction before it."""
         if not self._is_counted:
             return TableSource.ending(self, op, processed_at)
         return self._op_closings[op] + processed_at + self._end
@@ -183,16 +183,9 @@ class CountedTableSource(TableSource):
         place = self._place() + ending if self._is_counted else ending
         return TableSource.joined(self, row, lsn, event_no, place)
 
-    def joined_all(
-        self, rows: list[bytes], lsns: list[bytes], event_no: int, ending: bytes, buffer: BytesWriter
-    ) -> list[bytes]:
+    def envelope(self, ending: bytes) -> Envelope | None:
         """See `TableSource`."""
-        if not self._is_counted:
-            return TableSource.joined_all(self, rows, lsns, event_no, ending, buffer)
-        return [
-            self.joined(row, lsn, b"%d" % number, ending)
-            for number, (row, lsn) in enumerate(zip(rows, lsns, strict=True), event_no)
-        ]
+        return None if self._is_counted else TableSource.envelope(self, ending)
 
     def write(self, op: int, lsn: "i64", event_no: "i64", processed_at: bytes, out: BytesWriter) -> None:
         """See `TableSource`."""

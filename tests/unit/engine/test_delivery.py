@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from cdcd.engine.delivery import Delivery
-from cdcd.engine.queue import BatchQueue, Record
+from cdcd.engine.queue import BatchQueue
+from cdcd.formats.encoder import Record
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint, Position

@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.engine.queue import GIVEN_AWAY, TICKETS_MAX, Batch, BatchQueue, Record, Watermark
+from cdcd.engine.queue import GIVEN_AWAY, TICKETS_MAX, Batch, BatchQueue, Watermark
+from cdcd.formats.debezium_json.drafting import DraftedRecords
+from cdcd.formats.debezium_json.source_block import Envelope
+from cdcd.formats.encoder import Record
+from cdcd.formats.late_records import LateRecords
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Position
@@ -730,6 +734,77 @@ def test_records_that_were_passed_on_are_never_sent_again():
     batch.handed_over = 0
     with pytest.raises(AssertionError, match="never sent again"):
         batch.hand_over(lambda *_: None)
+
+
+def late(*rows: str) -> LateRecords:
+    """Records whose values are these rows, each with its number in the transaction behind it."""
+    parts = [part for each in rows for part in (b"", each.encode(), b"")]
+    return DraftedRecords("topic", False, parts, 0, 1, Envelope(b"", b"", b"", b"", b""))
+
+
+def test_records_that_are_made_late_count_like_others_and_stand_in_their_places():
+    queue = make(bytes_max=1000, records_max=100, queue_bytes_max=10_000)
+    queue.begin(100, 0)
+    assert not queue.add([record("a")], 1, 1)
+    assert not queue.add([record("b")], 1, 3, late("c", "dd"))
+    assert not queue.add([record("e")], 1, 1)
+    assert (queue.size, queue.waiting) == (8, 5)
+    queue.close(100, 150, 7, (1,))
+    batch = queue.take(0)
+    assert (batch.size, batch.count, batch.rows) == (8, 5, 5)
+    assert texts(batch) == ["a", "b", "c1", "dd2", "e"]
+    assert batch.count == 5
+    queue.delivered(batch)
+    assert (queue.size, queue.waiting) == (0, 0)
+
+
+def test_a_part_ends_when_records_that_are_made_late_fill_it():
+    queue = make(bytes_max=1000, records_max=3, whole_bytes_max=10_000, queue_bytes_max=10_000)
+    queue.begin(100, 0)
+    queue.add([], 0, 2, late("a", "b"))
+    assert queue.due_at(0) is None
+    queue.add([], 0, 1, late("c"))
+    part = queue.take(0)
+    assert (part.closes, texts(part)) == (False, ["a1", "b2", "c1"])
+
+
+@pytest.mark.parametrize("refused", range(6))
+def test_handing_over_goes_on_within_records_that_are_made_late(refused):
+    batch = Batch(START, START, [record("a"), late("b", "c", "d"), record("e"), late("f")], has_late=True)
+    taken: list[Record] = []
+    full = [True]
+
+    def produce(topic: str, value: bytes, key: bytes | None) -> None:
+        if len(taken) == refused and full:
+            full.clear()
+            raise BufferError
+        taken.append((topic, key, value, None))
+
+    with pytest.raises(BufferError):
+        batch.hand_over(produce)
+    assert batch.handed_over == refused
+    batch.hand_over(produce)
+    assert taken == [record(value) for value in ("a", "b1", "c2", "d3", "e", "f1")]
+    assert (batch.handed_over, batch.topics) == (6, {"topic"})
+
+
+def test_what_stands_in_place_of_a_record_that_was_made_late_is_handed_over():
+    batch = Batch(START, START, [late("a", "b", "c")], has_late=True)
+    batch.records[1] = record("instead")
+    taken: list[bytes] = []
+    batch.hand_over(lambda topic, value, key: taken.append(value))
+    assert taken == [b"a1", b"instead", b"c3"]
+
+
+def test_records_that_were_made_late_and_passed_on_are_forgotten_but_for_large_ones():
+    batch = Batch(START, START, [late("a", "b"), late("c", "x" * 100)], has_late=True)
+    batch.give_away(lambda *_: None, 50)
+    assert batch.records == [GIVEN_AWAY, GIVEN_AWAY, record("c1"), record("x" * 100 + "2")]
+    again = Batch(START, START, [late("a", "b")], has_late=True)
+    again.give_away(lambda *_: None, 50)
+    again.handed_over = 0
+    with pytest.raises(AssertionError, match="never sent again"):
+        again.hand_over(lambda *_: None)
 
 
 @given(

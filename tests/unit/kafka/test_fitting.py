@@ -29,7 +29,7 @@ def settings(batch_bytes_max: int = 4_000_000) -> SinkSettings:
 
 
 def batch(*values: bytes | None, topic: str = "t") -> Batch:
-    return Batch(Position(1, 1), Position(1, 1), records=[(topic, b"k", value, None) for value in values])
+    return Batch(Position(1, 1), Position(1, 1), items=[(topic, b"k", value, None) for value in values])
 
 
 def failed(value: bytes | None = b"x", *, local: bool = False) -> FailedRecord:

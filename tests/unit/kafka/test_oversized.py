@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.engine.queue import Batch, Record
+from cdcd.engine.queue import Batch
 from cdcd.errors import LimitError
+from cdcd.formats.encoder import Record
 from cdcd.kafka.oversized import CLAIM_CHECK, Oversized, TooLarge
 from cdcd.transactions.position import Position
 
@@ -19,7 +20,7 @@ def batch() -> Batch:
     return Batch(
         Position(1, 1),
         Position(1, 1),
-        records=[
+        items=[
             ("t", b"k", b"small", None),
             ("t", b"k", VALUE, [("h", b"1")]),
             ("t", b"other", VALUE, None),
@@ -90,7 +91,7 @@ def message(key: bytes | None = b"k", headers: list[tuple[str, bytes]] | None = 
 
 def replaced(policy: Oversized, record: Record) -> Record | None:
     """What stands for a record in the end, when each that is tried is refused; None: it is refused for good."""
-    one = Batch(Position(1, 1), Position(1, 1), records=[record])
+    one = Batch(Position(1, 1), Position(1, 1), items=[record])
     for _ in range(4):
         topic, key, value, _ = one.records[0]
         if value is None:

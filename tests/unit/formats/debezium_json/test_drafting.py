@@ -115,6 +115,83 @@ def test_what_was_drafted_gives_the_records_that_its_frames_give(tombstones):
     assert encoder.counts == plain.counts
 
 
+def late_records_of(encoder: DebeziumJsonEncoder, kept: list[SpoolItem]) -> list[Record]:
+    """As `records_of`, but each draft's records are made late where the encoder has such."""
+    out: list[Record] = []
+    encoder.begin(XID, 1000, 0, 900)
+    for one in kept:
+        late = None if isinstance(one, bytes) else encoder.late_records(one, NOW_US, out)
+        if late is None:
+            encoder.encode_all([one], True, NOW_US, out)
+            continue
+        made = late.records()
+        sizes = [len(key or b"") + len(value or b"") for _, key, value, _ in made]
+        assert (late.count, late.size, late.largest) == (len(made), sum(sizes), max(sizes))
+        assert {topic for topic, *_ in made} == {late.topic}
+        out += made
+    return out
+
+
+@pytest.mark.parametrize("tombstones", [True, False])
+def test_records_that_are_made_late_are_the_same(tombstones):
+    frames = every_change()
+    plain = encoder_of(tombstones=tombstones)
+    encoder = encoder_of(tombstones=tombstones)
+    assert late_records_of(encoder, drafted(encoder, frames)) == records_of(plain, frames)
+    assert encoder.counts == plain.counts
+
+
+def test_records_that_are_made_late_are_numbered_across_powers_of_ten():
+    frames = framed(*[Insert(XID, OID, row(str(number), "a", "x")) for number in range(1, 1102)])
+    encoder = encoder_of()
+    assert late_records_of(encoder, drafted(encoder, frames)) == records_of(encoder_of(), frames)
+
+
+def test_records_behind_what_was_delivered_are_made_late():
+    frames = framed(*[Insert(XID, OID, row(str(number), "a", "x")) for number in range(1, 6)])
+    encoder = encoder_of()
+    (draft,) = drafted(encoder, frames)
+    assert isinstance(draft, tuple)
+    encoder.begin(XID, 1000, 0, 900)
+    encoder.skip(2)
+    late = encoder.late_records(without_first(draft, 2), NOW_US, [])
+    assert late is not None
+    assert late.records() == records_of(encoder_of(), frames)[2:]
+
+
+@pytest.mark.parametrize("oid", [ITEM.oid, KEYLESS.oid])
+def test_late_records_are_handed_over_from_the_one_that_was_refused_on(oid):
+    encoder = encoder_of()
+    (draft,) = drafted(encoder, framed(*[Insert(XID, oid, row(str(n), "a", "x")) for n in range(1, 6)]))
+    assert isinstance(draft, tuple)
+    encoder.begin(XID, 1000, 0, 900)
+    late = encoder.late_records(draft, NOW_US, [])
+    assert late is not None
+    taken: list[Record] = []
+    full = [True]
+
+    def produce(topic: str, value: bytes, key: bytes | None) -> None:
+        if len(taken) == 3 and full:
+            full.clear()
+            raise BufferError
+        taken.append((topic, key, value, None))
+
+    with pytest.raises(BufferError):
+        late.hand_over(produce, 0)
+    assert late.handed_over == 3
+    late.hand_over(produce, 3)
+    assert (late.handed_over, taken) == (5, late.records())
+
+
+def test_deletes_with_tombstones_are_not_made_late():
+    encoder = encoder_of()
+    (draft,) = drafted(encoder, framed(Delete(XID, OID, "K", row("1", None, None))))
+    assert isinstance(draft, tuple)
+    encoder.begin(XID, 1000, 0, 900)
+    assert encoder.late_records(draft, NOW_US, []) is None
+    assert encoder.counts == {}
+
+
 def test_drafts_are_the_same_after_the_spool():
     kept = drafted(encoder_of(), every_change())
     assert marshal.loads(marshal.dumps(kept, 2)) == kept

@@ -97,7 +97,10 @@ def test_the_ways_to_write_a_block_give_the_same_bytes():
     joined = table.joined(b"{row}", b"100", b"7", table.ending(UPDATED, now))
     before, after = table.around_number(b"{row}", b"100", UPDATED, now)
     assert before + b"7" + after == joined
-    assert table.joined_all([b"{row}"], [b"100"], 7, table.ending(UPDATED, now), BytesWriter()) == [joined]
+    envelope = table.envelope(table.ending(UPDATED, now))
+    assert envelope is not None
+    assert envelope.value(b"{row}", b"100", 7, BytesWriter()) == joined
+    assert len(joined) == envelope.size + len(b"{row}" + b"100" + b"100" + b"7")
     out = BytesWriter()
     out.write(b"{row}")
     table.write(UPDATED, 100, 7, now, out)
