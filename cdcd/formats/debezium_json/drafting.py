@@ -206,11 +206,18 @@ def finish(  # noqa: PLR0917  what a transaction has and a draft has not
     has_key = bool(table.key_slots)
     deletes = op == DELETED and tombstones and has_key
     ending = table.source.ending(op, processed_at)
+    envelope = table.source.envelope(ending)
+    buffer = BytesWriter()
     parts = parts_of(draft)
     size = 0
-    for number, at in enumerate(range(0, len(parts), PARTS), serial + 1):
+    number = serial
+    for at in range(0, len(parts), PARTS):
+        number += 1
         key = parts[at] if has_key else None
-        value = table.source.joined(parts[at + 1], parts[at + 2], b"%d" % number, ending)
+        if envelope is None:
+            value = table.source.joined(parts[at + 1], parts[at + 2], b"%d" % number, ending)
+        else:
+            value = envelope.value(parts[at + 1], parts[at + 2], number, buffer)
         out.append((table.topic, key, value, None))
         size += len(value)
         if key is not None:
