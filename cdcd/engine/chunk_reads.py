@@ -162,6 +162,10 @@ class ChunkReads:
             # One that was sent before it may have ended their plan.
             if each in each.plan.open:
                 self._send(each, now)
+        for plan in self._plans:
+            # Later changes may have sent what was to be read again by key, while nothing of the table is being read.
+            if plan.state is PlanState.READ and not plan.open:
+                self.finish(plan, now)
 
     def _send(self, each: OpenChunk, now: float) -> None:
         plan, chunk, rows = each.plan, each.chunk, each.rows

@@ -216,6 +216,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "unseen_change_not_owed": _in_incremental(snapshots.OwesFromThePlanOn, focus=UNSEEN_VALUES),
         "change_not_noted": _in_incremental(snapshots.NotesNothing, focus=UNSEEN),
         "chunk_sent_at_once": _in_incremental(snapshots.SendsAtOnce),
+        "table_that_never_ends": _in_incremental(snapshots.EndsWithItsLastAnswer, focus=TRUNCATED),
         "truncate_not_noted": _in_incremental(snapshots.IgnoresTruncate, focus=TRUNCATED),
         "writers_not_awaited": _in_incremental(snapshots.AwaitsNobody, focus=UNSEEN),
         "window_forgets_too_much": _in_incremental(snapshots.ForgetsTooMuch),

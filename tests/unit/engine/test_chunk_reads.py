@@ -117,6 +117,37 @@ def test_a_truncate_that_the_snapshot_does_not_see_makes_the_chunk_be_read_again
     assert daemon.is_done()
 
 
+def test_a_truncate_while_the_last_rows_are_read_by_key_ends_the_table():
+    daemon = reading()
+    asked, _ = daemon.ask()
+    daemon.incremental.watched.note(150, T, key(1), values(1), moved=False)
+    daemon.incremental.answered(asked, rows(2, seen=120), daemon.now)
+    daemon.between()
+    # GIVEN nothing is left but a row that is read again by its key
+    asked, read = daemon.ask()
+    assert isinstance(read, Read)
+    assert isinstance(read.query, KeyQuery)
+    # WHEN the table is emptied, which the answer does not see
+    daemon.incremental.watched.truncated(160, [1])
+    daemon.incremental.answered(asked, rows(1, seen=155), daemon.now)
+    daemon.between()
+    # THEN the answer is dropped, and no row is owed
+    assert daemon.rendering.ids == [2]
+    assert daemon.is_done()
+
+
+def test_a_change_that_sends_the_last_owed_row_while_nothing_is_read_ends_the_table():
+    daemon = reading()
+    asked, _ = daemon.ask()
+    daemon.incremental.watched.note(150, T, key(1), values(1), moved=False)
+    daemon.incremental.answered(asked, rows(2, seen=120), daemon.now)
+    daemon.between()
+    # WHEN the row comes whole before it is asked for
+    daemon.incremental.watched.note(160, T, key(1), None, moved=False)
+    daemon.between()
+    assert daemon.is_done()
+
+
 def test_a_backlog_that_every_chunk_sees_leaves_nothing_in_the_window():
     daemon = reading()
     for xid in range(1, 100):
