@@ -162,6 +162,8 @@ class ChunkReads:
             # One that was sent before it may have ended their plan.
             if each in each.plan.open:
                 self._send(each, now)
+        if not len(self._plans):
+            return
         for plan in self._plans:
             # Later changes may have sent what was to be read again by key, while nothing of the table is being read.
             if plan.state is PlanState.READ and not plan.open:
