@@ -32,7 +32,10 @@ _M_ARENA_MAX: Final = -8
 
 
 def settle() -> None:
-    """Set all of it. Call it once all is loaded: what is there by then is not looked through again."""
+    """Set the garbage collector and the heap. Call this once, after all modules are loaded.
+
+    The collector never looks at objects again that exist by then.
+    """
     gc.freeze()
     gc.set_threshold(*GARBAGE)
     # A C library without mallopt, as musl, has no such heap either.

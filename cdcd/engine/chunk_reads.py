@@ -165,7 +165,7 @@ class ChunkReads:
         if not len(self._plans):
             return
         for plan in self._plans:
-            # Later changes may have sent what was to be read again by key, while nothing of the table is being read.
+            # Changes of the stream may have left nothing to read again by key, so that no answer ends the table.
             if plan.state is PlanState.READ and not plan.open:
                 self.finish(plan, now)
 

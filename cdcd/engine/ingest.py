@@ -208,25 +208,29 @@ class Ingest:
         elif step.in_stream:
             self._add_streamed(items)
         else:
-            self._add(self._encoder.encode_all(items, False, self._unix_us, self._records), count)
+            self._add_encoded(items, False, count)
         return count
 
+    def _add_encoded(self, items: list[SpoolItem], in_stream: bool, count: int) -> None:
+        """Encode these items, which are `count` events, and put their records into the queue."""
+        self._add(self._encoder.encode_all(items, in_stream, self._unix_us, self._records), count)
+
     def _add(self, size: int, count: int, late: LateRecords | None = None) -> None:
-        """Put the records of so many events into the queue, and behind them those that are made late."""
+        """Move `_records`, which are `size` bytes for `count` events, into the queue, and `late` behind them."""
         if self._metadata is not None:
             size += self._metadata.begun(self._records)
         if self._queue.add(self._records, size, count, late):
             self._cut()
 
     def _add_streamed(self, items: list[SpoolItem]) -> None:
-        """Put records of frames and drafts into the queue. Those of a draft are made late, if that is possible."""
+        """Put the records of frames and drafts into the queue. Those of drafts are made late if the encoder can."""
         kept: list[SpoolItem] = []
         for item in items:
             if isinstance(item, bytes):
                 kept.append(item)
                 continue
             if kept:
-                self._add(self._encoder.encode_all(kept, True, self._unix_us, self._records), events(kept))
+                self._add_encoded(kept, True, events(kept))
                 kept = []
             late = self._encoder.late_records(item, self._unix_us, self._records)
             if late is None:
@@ -234,7 +238,7 @@ class Ingest:
             else:
                 self._add(0, row_count(item), late)
         if kept:
-            self._add(self._encoder.encode_all(kept, True, self._unix_us, self._records), events(kept))
+            self._add_encoded(kept, True, events(kept))
 
     def _encode_each(self, step: Changes) -> int:
         """As `encode_all`, and note what each record says of a row: tables are being read, or names are new."""

@@ -57,9 +57,8 @@ class Batch:
 
     Attributes:
         base, position: the positions before and after the batch.
-        items: the records, of which some may be made when they are handed over. Whoever looks at records asks for
-            `records`.
-        has_late: whether there are such.
+        items: the records, of which some may be made when they are handed over. To look at records, use `records`.
+        has_late: whether `items` has records that are made when they are handed over.
         size: bytes of all keys and values.
         rows: changes and rows of snapshots of which it has records.
         tickets: the ledger's tickets that are acknowledged with this batch.
@@ -96,7 +95,7 @@ class Batch:
 
     @property
     def records(self) -> list[Record]:
-        """All records. What is put in the place of one is handed over instead of it."""
+        """All records of the batch. A record that the caller replaces in this list is handed over as it is then."""
         if self.has_late:
             made: list[Record | LateRecords] = []
             for item in self.items:
@@ -169,7 +168,7 @@ class Batch:
             self.handed_over += 1
 
     def _hand_over_late(self, late: LateRecords, before: int, produce: Produce, keep_over: int) -> None:
-        """Hand over those of them that were not; so many records stand before the first of them."""
+        """Hand over the rest of `late`. In the batch, `before` records stand before its first one."""
         done = self.handed_over - before
         if done >= late.count:
             return

@@ -54,8 +54,8 @@ RELEASE_SLICE_S: Final = 0.002
 """Seconds between two looks for the acknowledgement of a part. The next part, already encoded, waits for it."""
 
 TAIL_S: Final = 0.1
-"""Seconds without an acknowledgement after which the records before a part are taken for one that does not fill a
-request, and are sent as they are. Most brokers answer sooner."""
+"""Seconds without an acknowledgement after which the producer is flushed, because the records before a part may wait
+for more records to fill a request. Most brokers answer sooner."""
 
 ABORT_S: Final = 2.0
 """Longest wait in seconds for the abort of a transaction. If the abort fails, the next producer aborts it."""
@@ -389,10 +389,10 @@ class Sink:
         If this part does not fill a request for each partition, the records before it wait for `linger.ms`. So if no
         acknowledgement comes for `TAIL_S`, the producer is flushed, from then on at once.
         """
-        producer, parts = self._live, self._given.count
+        producer, own = self._live, self._given.count
         left = len(producer)
         flushed_at = time.monotonic() + TAIL_S
-        while left > parts and not self._flushes_parts and not self._stopping.is_set():
+        while left > own and not self._flushes_parts and not self._stopping.is_set():
             producer.poll(RELEASE_SLICE_S)
             self._raise_failed()
             before, left = left, len(producer)
@@ -400,7 +400,7 @@ class Sink:
             if left < before:
                 flushed_at = now + TAIL_S
             self._flushes_parts = now > flushed_at
-        self._await_acknowledged(parts, RELEASE_SLICE_S)
+        self._await_acknowledged(own, RELEASE_SLICE_S)
 
     def _flush(self) -> None:
         self._await_acknowledged(0, SLICE_S)

@@ -197,11 +197,7 @@ def finish(  # noqa: PLR0917  what a transaction has and a draft has not
     tombstones: bool,
     out: list[Record],
 ) -> int:
-    """Append the records of a draft, as `late_records`, whatever they are; returns their bytes."""
-    late = late_records(draft, table, serial, processed_at, tombstones)
-    if late is not None:
-        out += late.records()
-        return late.size
+    """Append the records of any draft to `out`, and return their bytes. The arguments are those of `late_records`."""
     op, _ = op_and_form(draft)
     has_key = bool(table.key_slots)
     deletes = op == DELETED and tombstones and has_key

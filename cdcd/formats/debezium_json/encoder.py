@@ -241,7 +241,11 @@ class DebeziumJsonEncoder(KnownTables):
         return size
 
     def _drafted(self, draft: Draft, now_us: int, out: list[Record]) -> tuple[int, TableFragments]:
-        """The op of a draft, and its table, which is as it was when the draft was made."""
+        """The op of a draft, and its table.
+
+        Raises:
+            OutdatedDraftError: the description of the table is another one than the draft was made with.
+        """
         op, form = op_and_form(draft)
         table = self._table(relation_of_draft(draft), out)
         if table.form != form:

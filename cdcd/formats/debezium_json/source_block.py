@@ -158,7 +158,7 @@ class Envelope:
         self._until_digits = tail
 
     def value(self, row: bytes, lsn: bytes, event_no: "i64", buffer: BytesWriter) -> bytes:
-        """A record: its row, and all around it. What is in `buffer` is lost."""
+        """The value of one record: the row with the pieces around it. The content of `buffer` is overwritten."""
         if event_no < THOUSAND:
             until_digits, digits = self._tail, EVENT_NOS[event_no]
         else:
@@ -211,7 +211,7 @@ class TableSource:
         return b"".join((self.opening, row, self._head, lsn, self._middle, lsn, self._tail, event_no, ending))
 
     def envelope(self, ending: bytes) -> Envelope | None:
-        """The same for rows that follow each other; None: each record says more than the event's number."""
+        """The pieces around rows that follow each other. None: each record also has its place in the transaction."""
         return Envelope(self.opening, self._head, self._middle, self._tail, ending)
 
     def around_number(self, row: bytes, lsn: bytes, op: int, processed_at: bytes) -> tuple[bytes, bytes]:

@@ -117,13 +117,18 @@ def test_a_truncate_that_the_snapshot_does_not_see_makes_the_chunk_be_read_again
     assert daemon.is_done()
 
 
-def test_a_truncate_while_the_last_rows_are_read_by_key_ends_the_table():
+def owing_one_row() -> Daemon:
+    """All pages of the table are delivered. Only the row 1 must be read again by its key."""
     daemon = reading()
     asked, _ = daemon.ask()
     daemon.incremental.watched.note(150, T, key(1), values(1), moved=False)
     daemon.incremental.answered(asked, rows(2, seen=120), daemon.now)
     daemon.between()
-    # GIVEN nothing is left but a row that is read again by its key
+    return daemon
+
+
+def test_a_truncate_while_the_last_rows_are_read_by_key_ends_the_table():
+    daemon = owing_one_row()
     asked, read = daemon.ask()
     assert isinstance(read, Read)
     assert isinstance(read.query, KeyQuery)
@@ -137,11 +142,7 @@ def test_a_truncate_while_the_last_rows_are_read_by_key_ends_the_table():
 
 
 def test_a_change_that_sends_the_last_owed_row_while_nothing_is_read_ends_the_table():
-    daemon = reading()
-    asked, _ = daemon.ask()
-    daemon.incremental.watched.note(150, T, key(1), values(1), moved=False)
-    daemon.incremental.answered(asked, rows(2, seen=120), daemon.now)
-    daemon.between()
+    daemon = owing_one_row()
     # WHEN the row comes whole before it is asked for
     daemon.incremental.watched.note(160, T, key(1), None, moved=False)
     daemon.between()
