@@ -116,6 +116,11 @@ class Startup:
         return frozenset({self._made.lock.backend_pid}) if self._made.lock.lapsed else frozenset()
 
     @property
+    def has_lock(self) -> bool:
+        """This instance is the active one."""
+        return self._made.lock is not None
+
+    @property
     def flushed(self) -> int:
         """The highest position that PostgreSQL was told so far. The next session must not tell a lower one."""
         return self._flushed if self._ledger is None else self._ledger.flushed

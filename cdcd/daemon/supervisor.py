@@ -67,6 +67,8 @@ HEARTBEAT_S: Final = 0.5
 TOKEN_S: Final = 60.0
 """Seconds between two events about tokens for Kafka that cannot be had."""
 
+SPOOLING: Final = "Kafka is away; the stream goes to the durable log."
+
 LEAVING_S: Final = 1.0
 """Seconds before the end of `shutdown_timeout_s` at which calls to Kafka are told to return. They look for that every
 half second."""
@@ -338,18 +340,9 @@ class Supervisor:
             stack.push_async_callback(self._startup.close)
             stack.callback(self._note_lapse, self._startup)
             stack.push_async_exit(self._leave)
-            opening = asyncio.create_task(self._startup.open())
-            stopped = asyncio.create_task(self._stop.wait())
-            try:
-                await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                if not opening.done():
-                    self._startup.give_up()
-                    opening.cancel()
-                    await asyncio.gather(opening, return_exceptions=True)
-                    return
-                pipeline = opening.result()
-            finally:
-                stopped.cancel()
+            pipeline = await self._opened(self._startup)
+            if pipeline is None:
+                return
             self._accept_gap = False
             self._telemetry.streaming = True
             self._pipeline = pipeline
@@ -362,27 +355,55 @@ class Supervisor:
                     self._kept = ""
                 self._flushed = max(self._flushed, self._startup.flushed)
 
+    async def _opened(self, startup: Startup) -> Pipeline | None:
+        """What a session runs; None: the process is to stop.
+
+        Raises:
+            SpoolingBeginsError: Kafka is away, and the stream must go to the durable log. An attempt to reach Kafka
+                takes up to 15 seconds, in which PostgreSQL would keep more and more WAL.
+        """
+        opening = asyncio.create_task(startup.open(), name="start")
+        stopped = asyncio.create_task(self._stop.wait(), name="stop")
+        # An instance that waits for the lock has nothing to write to the log.
+        away = asyncio.create_task(self._await_spooling(lambda: startup.has_lock), name="durable log")
+        try:
+            await asyncio.wait({opening, stopped, away}, return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                return opening.result()
+            startup.give_up()
+            if stopped.done():
+                return None
+            raise SpoolingBeginsError(SPOOLING)
+        finally:
+            for task in (opening, stopped, away):
+                task.cancel()
+            await asyncio.gather(opening, stopped, away, return_exceptions=True)
+
     async def _run_pipeline(self, pipeline: Pipeline) -> None:
         """Run it, but no longer than until the stream must go to the durable log."""
         if not self.config.spool.durable:
             await pipeline.run(self._stop)
             return
         running = asyncio.create_task(pipeline.run(self._stop), name="pipeline")
-        away = asyncio.create_task(self._await_spooling(pipeline), name="durable log")
+        away = asyncio.create_task(
+            self._await_spooling(lambda: pipeline.is_logged or pipeline.spool_behind is not None),
+            name="durable log",
+        )
         try:
             await asyncio.wait({running, away}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 running.result()
                 return
-            raise SpoolingBeginsError("Kafka is away; the stream goes to the durable log.")
+            raise SpoolingBeginsError(SPOOLING)
         finally:
             for task in (running, away):
                 task.cancel()
             await asyncio.gather(running, away, return_exceptions=True)
 
-    async def _await_spooling(self, pipeline: Pipeline) -> None:
+    async def _await_spooling(self, can_end: Callable[[], bool]) -> None:
+        """Until the stream must go to the durable log, and the session can end for that."""
         while True:
-            if self._is_to_spool() and (pipeline.is_logged or pipeline.spool_behind is not None):
+            if self._is_to_spool() and can_end():
                 return
             await asyncio.sleep(HEARTBEAT_S)
 

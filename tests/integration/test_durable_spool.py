@@ -75,6 +75,8 @@ def test_an_outage_of_kafka_is_bridged_by_the_log_through_two_kills(
         process.start()
         process.await_event("durable.started")
         await_confirmed(database, slot, end)
+        # AND the log goes on without waiting for the end of an attempt to reach Kafka
+        assert not process.saw("reconnect.scheduled")
     # AND also if the process would give up for an outage before the log may go on
     process.kill()
     process.config |= {"startup_timeout_s": 0, "spool": {**process.config["spool"], "durable_after_s": 3}}
