@@ -1,5 +1,6 @@
 """What the decisions and the clients are given of the configuration: the same for `cdcd run` and `cdcd check`."""
 
+import hmac
 import json
 import zlib
 from collections.abc import Mapping
@@ -7,6 +8,7 @@ from typing import Any, Final
 
 from cdcd import __version__
 from cdcd.config.loading import Config
+from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.credentials.columns import protections
 from cdcd.engine.feedback import interval_for
@@ -23,6 +25,8 @@ from cdcd.kafka.topics import TopicSpec
 from cdcd.rows.modes import Modes
 from cdcd.snapshots.beginning import ONLY
 from cdcd.transactions.position import RecordSettings
+
+_KEYS: Final = ("hash_key", "encryption_key")
 
 TRANSACTION_S: Final = 60.0
 """The timeout of Kafka transactions, in seconds, if the brokers do not tell the longest one that they allow."""
@@ -52,16 +56,32 @@ def start_settings(config: Config) -> StartSettings:
 
 
 def record_settings(config: Config) -> RecordSettings:
-    """Checksums of the settings that decide how rows become records. Defaults and secrets are left out."""
+    """Checksums of the settings that decide how rows become records. Settings at their defaults are left out."""
     written = config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-    found = {name: _at(written, name) for name in sorted(CHANGES)}
+    for name in _KEYS:
+        # A key in another file is the same key.
+        for key in (name, f"{name}_file"):
+            written.get("columns", {}).pop(key, None)
+    found = {name: _at(written, name) for name in CHANGES} | _key_marks(config.columns)
     return tuple(
         [
             (name, zlib.crc32(json.dumps(value, sort_keys=True).encode()))
-            for name, value in found.items()
+            for name, value in sorted(found.items())
             if value not in (None, {}, [])
         ]
     )
+
+
+def _key_marks(columns: ColumnsConfig) -> dict[str, str]:
+    """What tells one key of `columns` from another. A mark says nothing of the key, because the key is the HMAC's."""
+    return {
+        f"columns.{name}": hmac.digest(key.get_secret_value().encode(), b"cdcd settings", "sha256").hex()
+        for name, key, patterns in (
+            ("hash_key", columns.hash_key, columns.hash),
+            ("encryption_key", columns.encryption_key, columns.encrypt),
+        )
+        if key is not None and patterns
+    }
 
 
 def _at(written: Any, name: str) -> Any:

@@ -65,6 +65,15 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
             "What was written before has the values of the former setting, in clear where it did not protect them.",
             f"Delete those records if nobody may read the values, and read the tables again {_BY}.",
         ),
+        "columns.hash_key": Change(
+            "What was written before has hashes by the former key. The same value has another hash now, so hashed "
+            "columns do not join with what was written before.",
+            _AGAIN,
+        ),
+        "columns.encryption_key": Change(
+            "What was written before is encrypted with the former key, and the new key does not decrypt it.",
+            f"Keep the former key as long as the topics have these records. {_AGAIN}",
+        ),
         "format.key": _KEYS,
         "format.value": FORMS,
         "format.decimal_handling_mode": FORMS,

@@ -1,5 +1,10 @@
 """How the configuration becomes what the decisions and the clients are given."""
 
+import json
+import zlib
+from base64 import b64encode
+from pathlib import Path
+
 import pytest
 
 from cdcd.checks.settings import record_settings, start_settings
@@ -48,11 +53,33 @@ def test_another_value_has_another_checksum_and_the_order_of_tables_is_nothing()
     assert record_settings(configured(more=one)) == record_settings(configured(more=two))
 
 
-def test_a_secret_has_no_checksum():
-    columns = "columns: {{hash: [public.t.a], hash_key: '{}'}}"
-    one, two = (configured(more=columns.format(digit * 64)) for digit in "12")
-    assert one.columns != two.columns
-    assert record_settings(one) == record_settings(two)
+@pytest.mark.parametrize(
+    ("action", "name", "keys"),
+    [
+        ("hash", "hash_key", ("1" * 64, "2" * 64)),
+        ("encrypt", "encryption_key", (b64encode(b"1" * 32).decode(), b64encode(b"2" * 32).decode())),
+    ],
+)
+def test_another_key_is_told_and_another_file_with_the_same_key_is_not(
+    action: str, name: str, keys: tuple[str, str], tmp_path: Path
+):
+    columns = f"columns: {{{{{action}: [public.t.a], {name}{{}}: '{{}}'}}}}"
+    one, two = (configured(more=columns.format("", key)) for key in keys)
+    changed = {setting for setting, _ in {*record_settings(one)} ^ {*record_settings(two)}}
+    assert changed == {f"columns.{name}"}
+    (tmp_path / "key").write_text(keys[0])
+    assert record_settings(configured(more=columns.format("_file", tmp_path / "key"))) == record_settings(one)
+
+
+def test_a_key_that_no_rule_needs_is_no_setting_of_records():
+    more = f"columns: {{hash_key: '{'1' * 64}'}}"
+    assert record_settings(configured(more=more)) == record_settings(configured())
+
+
+def test_the_mark_of_a_key_does_not_show_it():
+    key = "a secret that nobody may read"
+    marks = record_settings(configured(more=f"columns: {{hash: [public.t.a], hash_key: '{key}'}}"))
+    assert dict(marks)["columns.hash_key"] != zlib.crc32(json.dumps(key).encode())
 
 
 def test_settings_that_change_no_record_are_left_out():
