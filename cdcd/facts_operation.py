@@ -132,6 +132,19 @@ class PostgresReachable(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class PostgresWarned(Fact):
+    """PostgreSQL warned on the connection of the stream, for example that it waits for a standby
+    (`synchronized_standby_slots`): it sends no change until that standby is back. Nothing is lost. The same warning
+    comes once a minute at most.
+    """
+
+    event: ClassVar[str] = "postgres.warning"
+    level: ClassVar[Level] = "warning"
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatQueryFailed(Fact):
     """PostgreSQL refused `heartbeat.action_query`, or did not answer. The stream and the heartbeats go on, and the
     query is run again at the next interval. `failures` counts those since the query last ran. The event comes once a

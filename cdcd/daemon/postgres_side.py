@@ -14,12 +14,12 @@ from cdcd.facts import (
     SlotWaiting,
     StandbyWaiting,
 )
-from cdcd.facts_operation import WalShort
+from cdcd.facts_operation import PostgresWarned, WalShort
 from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lease import took_over
 from cdcd.postgres.lock import AdvisoryLock, LockHeld
 from cdcd.postgres.publication import ensure_publication, has_publication
-from cdcd.postgres.refusals import translated
+from cdcd.postgres.refusals import Answer, translated
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import (
     SlotState,
@@ -48,6 +48,10 @@ class PostgresSide:
     def warn_of_wal(self, within_s: float) -> None:
         """Warn when the slot may be lost within this time, in seconds."""
         self._wal_warning_s = within_s
+
+    def warned(self, answer: Answer) -> None:
+        """The server warned on the connection of the stream."""
+        self._observe(PostgresWarned(message=answer.text, hint=answer.hint))
 
     async def connect_lock(self, dsn: Dsn) -> AdvisoryLock:
         """Connect for the advisory lock, which is not taken yet. The caller owes `close`."""

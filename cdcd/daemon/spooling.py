@@ -179,6 +179,7 @@ class SpoolingSession:
             dsn,
             application_name=config.name,
             connect_timeout_s=postgres.connect_timeout_s,
+            warned=self._postgres.warned,
         )
         timeout_s = await stream.wal_sender_timeout_s()
         identity = await stream.identify()

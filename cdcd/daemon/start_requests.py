@@ -139,6 +139,7 @@ class StartRequests:
             application_name=self._config.name,
             connect_timeout_s=self._config.postgres.connect_timeout_s,
             pause_s=PAUSE_S,
+            warned=self._postgres.warned,
         )
         self.stream = stream
         # Asked for now: after the slot was created, any command would end the snapshot that it exports.

@@ -200,6 +200,18 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     ),
     Refusal("57P04", "", SourceError, "The database was dropped. Point postgres.dsn at one that exists."),
     Refusal("57", "", TransientError, "cdcd connects again."),
+    # A walsender that is told to stop while it waits for a standby (slot.c, StandbySlotsHaveCaughtup). Before that, it
+    # only warns. The parameter's name is the same in every language.
+    *(
+        Refusal(
+            sqlstate,
+            "synchronized_standby_slots",
+            TransientError,
+            "PostgreSQL waits for the standbys of synchronized_standby_slots before it sends changes. Start the "
+            "standby, or take its slot out of that parameter. cdcd connects again.",
+        )
+        for sqlstate in ("55000", "22023")
+    ),
     # Slots.
     Refusal(
         "53400",
@@ -393,11 +405,26 @@ UNKNOWN_TRANSIENT: Final = Refusal(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An ErrorResponse (or notice) as far as we use it; `sqlstate` is "" where libpq keeps none."""
+    """An ErrorResponse (or notice) as far as we use it; `sqlstate` is "" where libpq keeps none.
+
+    `function` is the C function of the server that reported it, which no server translates; "" if it is not known.
+    """
 
     sqlstate: str
     message: str
     detail: str = ""
+    hint: str = ""
+    function: str = ""
+
+    @property
+    def text(self) -> str:
+        """Message, detail and SQLSTATE in one line."""
+        text = " ".join(self.message.split())
+        if self.detail:
+            text += f" ({' '.join(self.detail.split())})"
+        if self.sqlstate:
+            text += f" [SQLSTATE {self.sqlstate}]"
+        return text
 
 
 def find_refusal(answer: Answer) -> Refusal:
@@ -427,11 +454,7 @@ def refused(what: str, answer: Answer, names: Mapping[str, str], secrets: Iterab
     of.
     """
     row = find_refusal(answer)
-    text = f"{what}: {' '.join(answer.message.split())}"
-    if answer.detail:
-        text += f" ({' '.join(answer.detail.split())})"
-    if answer.sqlstate:
-        text += f" [SQLSTATE {answer.sqlstate}]"
+    text = f"{what}: {answer.text}"
     for secret in secrets:
         text = text.replace(secret, "***")
     return row.kind(text, hint=row.hint.format_map(_Names(names)))
@@ -453,7 +476,13 @@ def answer_of_result(result: pq.abc.PGresult) -> Answer:
 
     field = pq.DiagnosticField
     message = text(field.MESSAGE_PRIMARY) or result.get_error_message()
-    return Answer(text(field.SQLSTATE), message, text(field.MESSAGE_DETAIL))
+    return Answer(
+        text(field.SQLSTATE),
+        message,
+        text(field.MESSAGE_DETAIL),
+        text(field.MESSAGE_HINT),
+        text(field.SOURCE_FUNCTION),
+    )
 
 
 @contextmanager

@@ -50,6 +50,12 @@ _FINISH_BYTES: Final = 1 << 20
 STREAMED_FROM: Final = "8MB"
 """`logical_decoding_work_mem` of a session that streams, where it is PostgreSQL's own default of 64 MB."""
 
+WARNING_S: Final = 60.0
+"""Seconds in which a warning of the server is told once. A walsender that waits for a standby repeats its warning."""
+
+_WARNINGS_MAX: Final = 100
+"""So many different warnings are remembered."""
+
 _NO_STATUS: Final = b"r" + bytes(33)
 """A status update that confirms nothing: position 0 is "no position" (ProcessStandbyReplyMessage)."""
 
@@ -80,8 +86,12 @@ class ReplicationStream:
     One task receives; any task may send. After an error only `close` is left.
     """
 
-    def __init__(self, session: Session, *, silence_s_max: float, pause_s: float) -> None:
+    def __init__(
+        self, session: Session, *, silence_s_max: float, pause_s: float, warned: Callable[[Answer], None]
+    ) -> None:
         self._session = session
+        self._warned = warned
+        self._warned_at: dict[str, float] = {}
         self._pgconn = pgconn = session.pgconn
         self._names = session.names
         self._silence_s_max = silence_s_max
@@ -109,17 +119,19 @@ class ReplicationStream:
         connect_timeout_s: float = 10.0,
         silence_s_max: float = 60.0,
         pause_s: float = 0.0,
+        warned: Callable[[Answer], None] = lambda _: None,
     ) -> Self:
         """Connect as walsender for the DSN's database. Errors as `connection.open_session`.
 
         `silence_s_max`: a server that says nothing for so long, while we listen and after it was asked, is
         lost. `pause_s`: after a short burst that came soon after another one, let so much time pass before the
-        next look at the socket (0: look at once).
+        next look at the socket (0: look at once). `warned` hears what the server warns of, each message at most
+        once in `WARNING_S`.
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s, replication=True
         )
-        return cls(session, silence_s_max=silence_s_max, pause_s=pause_s)
+        return cls(session, silence_s_max=silence_s_max, pause_s=pause_s, warned=warned)
 
     @property
     def server_version(self) -> int:
@@ -313,12 +325,23 @@ class ReplicationStream:
         return refused("streaming", answer_of_result(result), self._names)
 
     def _on_notice(self, answer: Answer, severity: bytes) -> None:
-        if severity == b"WARNING" and answer.sqlstate == "55000" and self._failure is None:
-            # PostgreSQL 18, LoadPublications: "skipped loading publication"; the message may be in another
-            # language.
+        if severity != b"WARNING":
+            return
+        if not skips_publication(answer):
+            self._warn(answer)
+        elif self._failure is None:
             self._sound = len(self._frames)
             known = Answer("55000", "skipped loading publication", f"{answer.message}: {answer.detail}")
             self._fail(refused("streaming", known, self._names))
+
+    def _warn(self, answer: Answer) -> None:
+        now = time.monotonic()
+        if now - self._warned_at.get(answer.message, -WARNING_S) < WARNING_S:
+            return
+        if len(self._warned_at) >= _WARNINGS_MAX:
+            self._warned_at.clear()
+        self._warned_at[answer.message] = now
+        self._warned(answer)
 
     async def _await_input(self) -> None:
         """Return when the socket has something, or after asking a silent server for a sign of life."""
@@ -405,6 +428,14 @@ class ReplicationStream:
         """Close the connection at once. Idempotent; what `receive` has not returned is dropped."""
         self._fail(self._failure or TransientError("the replication connection is closed"))
         self._session.close()
+
+
+def skips_publication(answer: Answer) -> bool:
+    """The server leaves out the changes of a publication that it does not find (PostgreSQL 18, pgoutput.c).
+
+    Other warnings have the same SQLSTATE, for example that of a standby that is waited for.
+    """
+    return answer.function == "LoadPublications" or "skipped loading publication" in answer.message
 
 
 def _duration_s(shown: str) -> float:

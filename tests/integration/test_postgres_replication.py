@@ -5,15 +5,17 @@ import random
 import resource
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from cdcd.errors import CdcdError, ConfigError, PositionError, SourceError, TransientError
 from cdcd.postgres.connection import Dsn, parse_dsn
+from cdcd.postgres.refusals import Answer
 from cdcd.postgres.replication import ReplicationStream, StreamEndedError
 from cdcd.postgres.slot import create_slot
 from cdcd.protocol.frames import StatusUpdate, XLogData, read_frame, write_frame
@@ -34,7 +36,7 @@ def prepare(execute: "psycopg.Connection | PostgresServer | Database") -> None:
 
 @asynccontextmanager
 async def streaming(
-    dsn: str | Dsn, slot: str, *, create: bool = True, **options: float
+    dsn: str | Dsn, slot: str, *, create: bool = True, **options: Any
 ) -> AsyncIterator[ReplicationStream]:
     parsed = parse_dsn(dsn) if isinstance(dsn, str) else dsn
     stream = await ReplicationStream.open(parsed, application_name="test", **options)
@@ -394,6 +396,60 @@ def test_a_publication_dropped_underneath_stops_the_stream_before_any_frame_with
     assert type(error) is SourceError
     assert "publication" in error.message
     assert "CREATE PUBLICATION" in error.hint
+
+
+STANDBY = "ALTER SYSTEM SET synchronized_standby_slots = '{}'"
+
+
+@pytest.mark.parametrize("version", [17, 18])
+@pytest.mark.parametrize(
+    ("slot", "said"), [("standby", "does not have active_pid"), ("nobody", "does not exist")]
+)
+def test_a_server_that_waits_for_a_standby_warns_and_sends_the_rest_afterwards(
+    version: int, slot: str, said: str, private_postgres: Callable[..., PostgresServer]
+):
+    # GIVEN a stream of a slot for failover, and a standby that nobody started
+    server = private_postgres(version)
+    prepare(server)
+    server.execute("SELECT pg_create_physical_replication_slot('standby', true)")
+    server.execute(STANDBY.format(slot))
+    warnings: list[Answer] = []
+
+    async def run() -> tuple[list[int], CdcdError]:
+        async with asyncio.timeout(WAIT_S):
+            stream = await ReplicationStream.open(
+                parse_dsn(server.dsn()), application_name="test", warned=warnings.append
+            )
+            try:
+                await create_slot(stream, "s", failover=True)
+                await stream.start("s", 0, OPTIONS, publication="p")
+                server.execute("SELECT pg_reload_conf()")
+                # WHEN a row comes, which waits for the standby
+                server.execute("INSERT INTO t VALUES (1)")
+                waiting = asyncio.create_task(until(stream, 1))
+                while not warnings:
+                    assert not waiting.done()
+                    await asyncio.sleep(0.02)
+                # THEN it is sent when the standby is not waited for any more
+                server.execute(STANDBY.format(""))
+                server.execute("SELECT pg_reload_conf()")
+                ids = await waiting
+                # AND a server that shuts down while it waits is a passing failure
+                server.execute(STANDBY.format(slot))
+                server.execute("SELECT pg_reload_conf()")
+                server.execute("INSERT INTO t VALUES (2)")
+                server.ask_to_stop("fast")
+                return ids, await ending(stream)
+            finally:
+                stream.close()
+
+    ids, error = asyncio.run(run())
+    assert ids == [1]
+    assert said in warnings[0].text
+    assert "synchronized_standby_slots" in warnings[0].hint
+    assert len({warning.message for warning in warnings}) == len(warnings)
+    assert isinstance(error, TransientError), error
+    server.wait_stopped()
 
 
 def test_a_slot_dropped_or_missing_is_a_gap(database: Database, unique: str):

@@ -15,6 +15,21 @@ NAMES = {"role": "cdcd", "database": "shop", "slot": "s", "publication": "p"}
         ("55000", "logical decoding requires wal_level >= logical", SourceError),
         ("55000", 'can no longer get changes from replication slot "s"', PositionError),
         ("55000", 'can no longer access replication slot "s"', PositionError),
+        (
+            "55000",
+            'replication slot "s" specified in parameter "synchronized_standby_slots" does not have active_pid',
+            TransientError,
+        ),
+        (
+            "55000",
+            'physical replication slot "s" specified in parameter "synchronized_standby_slots" has been invalidated',
+            TransientError,
+        ),
+        (
+            "22023",
+            'replication slot "s" specified in parameter "synchronized_standby_slots" does not exist',
+            TransientError,
+        ),
         ("58P01", "requested WAL segment 000000010000000000000003 has already been removed", PositionError),
         ("42704", 'replication slot "s" does not exist', PositionError),
         ("42704", 'publication "p" does not exist', SourceError),
