@@ -32,7 +32,7 @@ from deploy.demo.topics import Reader
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
 from tests.bench.forms import FORMS, environment
 from tests.chaos.cell import scratch_folder
-from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.daemon import Daemon, configuration, confirmed, until, wal_end
 
 NAME: Final = "outage"
 SLOT: Final = f"cdcd_{NAME}"
@@ -41,6 +41,9 @@ DATABASE: Final = "written"
 
 HELD_MAX: Final = 256 << 20
 """Bytes of WAL that the slot may hold back during an outage."""
+
+CAUGHT_UP: Final = 8 << 20
+"""Bytes of WAL that may be unconfirmed when an outage begins."""
 
 MEMORY_MAX: Final = 200 * 1000 * 1000
 """Bytes that any run of the daemon may take at its peak."""
@@ -232,8 +235,15 @@ class Bridged:
         late = sum(self._dice.random() < LATE for _ in range(kills))
         outage = Outage((kills - late, late))
         moments = sorted(self._dice.uniform(0, seconds) for _ in range(kills - late))
+        dsn = self._server.dsn(DATABASE)
+        # What was written while a log was delivered is still held back after it.
+        until(
+            lambda: confirmed(dsn, SLOT) > wal_end(dsn) - CAUGHT_UP or None,
+            "the stream never caught up",
+            DELIVERED_S,
+        )
         began, before = time.monotonic(), writer.wal_bytes
-        with HeldWal(self._server.dsn(DATABASE)) as wal:
+        with HeldWal(dsn) as wal:
             self._broker.stop()
             # A daemon that is started before a log has begun cannot begin one, because it has not reached Kafka.
             self._daemon.await_event("durable.started")
