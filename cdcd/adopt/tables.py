@@ -80,8 +80,13 @@ def _compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression, re.ASCII | re.IGNORECASE)
 
 
+def is_java_only(expression: str) -> bool:
+    """Whether the expression has something that Python lacks, or reads in another way."""
+    return _JAVA_ONLY.search(expression) is not None
+
+
 def _is_readable(expression: str) -> bool:
-    if _JAVA_ONLY.search(expression):
+    if is_java_only(expression):
         return False
     try:
         _compiled(expression)
@@ -137,11 +142,11 @@ def _translated(lists: Lists) -> tuple[str, ...] | None:
         tables = tuple([f"(?:{each})\\..*" for each in schemas or ()])
     found: dict[str, None] = {}
     for each in tables:
-        sequences = _sequences(each)
+        sequences = alternatives_of(each)
         if sequences is None or len(sequences) > PATTERNS_MAX:
             return None
         for sequence in sequences:
-            pattern = _pattern(sequence)
+            pattern = pattern_of(sequence)
             if pattern is None:
                 return None
             found[pattern] = None
@@ -150,10 +155,10 @@ def _translated(lists: Lists) -> tuple[str, ...] | None:
 
 def patterns_of(expression: str) -> tuple[str, ...] | None:
     """The patterns that match the same names as an expression for `schema.table`; None: there are none."""
-    sequences = _sequences(expression)
+    sequences = alternatives_of(expression)
     if sequences is None or len(sequences) > PATTERNS_MAX:
         return None
-    found = [_pattern(sequence) for sequence in sequences]
+    found = [pattern_of(sequence) for sequence in sequences]
     patterns = tuple([pattern for pattern in found if pattern is not None])
     return patterns if patterns and len(patterns) == len(found) else None
 
@@ -162,7 +167,7 @@ Item = tuple[str, bool]
 """A character, and whether it is a wildcard."""
 
 
-def _pattern(sequence: Sequence[Item]) -> str | None:
+def pattern_of(sequence: Sequence[Item]) -> str | None:
     """The pattern `schema.table` of a sequence. A point in it, else its first `.`, is what parts the two names."""
     points = [place for place, item in enumerate(sequence) if item == (".", False)]
     points = points or [place for place, item in enumerate(sequence) if item == (_ONE, True)][:1]
@@ -190,7 +195,7 @@ class _UntranslatableError(Exception):
     """The expression has no pattern."""
 
 
-def _sequences(expression: str) -> list[tuple[Item, ...]] | None:
+def alternatives_of(expression: str) -> list[tuple[Item, ...]] | None:
     """The alternatives of an expression without any other choice in it; None: it has others."""
     reader = _Reader(expression)
     try:
