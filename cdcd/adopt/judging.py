@@ -7,13 +7,14 @@ from typing import Final
 
 from cdcd.adopt.options_cloudevents import counts, not_flattened, of_events
 from cdcd.adopt.options_connect import CONNECT, PRODUCER
-from cdcd.adopt.options_flattening import of_transform
 from cdcd.adopt.options_heartbeat import of_heartbeat
 from cdcd.adopt.options_records import FORM, TOPICS
 from cdcd.adopt.options_registry import USER_INFO, has_registry, is_foreign
 from cdcd.adopt.options_snapshot import SNAPSHOT
 from cdcd.adopt.options_source import CONNECTION, PUBLICATION, RUNNING, SLOT
+from cdcd.adopt.reach import Known
 from cdcd.adopt.references import References, has_placeholder, secret_file
+from cdcd.adopt.transforms import Judged, judge_transforms, of_option
 from cdcd.adopt.verdicts import Kind, Option, Verdict, lacks
 from cdcd.config.masking import is_secret_name, mask_text
 
@@ -82,14 +83,16 @@ def with_worker(options: Mapping[str, str], worker: Mapping[str, str]) -> dict[s
     return {**inherited, **options}
 
 
-def judge(options: Mapping[str, str], references: References) -> list[Finding]:
+def judge(options: Mapping[str, str], references: References, known: Known = None) -> list[Finding]:
     """The findings, in the order of the tables; what no table has comes last.
 
     Args:
         references: gets the variables that the findings' keys refer to.
+        known: the captured tables, by which transforms are judged; None: the database was not asked.
     """
+    transforms = judge_transforms(options, references, known)
     found = [
-        (option, _with_others(finding, options))
+        (option, _with_others(finding, options, transforms))
         for option, finding in (_judged(name, value, references) for name, value in options.items())
     ]
     found += _defaults(options)
@@ -98,10 +101,15 @@ def judge(options: Mapping[str, str], references: References) -> list[Finding]:
     return _agreed([finding for _, finding in ordered])
 
 
-def _with_others(finding: Finding, options: Mapping[str, str]) -> Finding:
+def is_of_transforms(finding: Finding) -> bool:
+    """Whether the option is one of the connector's transforms."""
+    return finding.name.partition(".")[0] == "transforms"
+
+
+def _with_others(finding: Finding, options: Mapping[str, str], transforms: Judged) -> Finding:
     """The finding, as other options of the connector change it."""
-    if finding.name.partition(".")[0] == "transforms":
-        verdict = of_transform(finding.name, options, finding.verdict)
+    if is_of_transforms(finding):
+        verdict = of_option(finding.name, transforms, finding.verdict)
         return replace(finding, verdict=not_flattened(options, verdict))
     finding = replace(finding, verdict=of_heartbeat(finding.name, options, finding.verdict))
     found = _without_effect(finding, options)
