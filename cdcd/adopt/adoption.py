@@ -143,7 +143,7 @@ def adopt(
     references = References()
     findings = judge(options, references)
     lists = read_lists(options)
-    # What transforms become is for the records, and may depend on the database.
+    # What transforms become is for the records, and may depend on the database. So do rules for columns.
     keys = {**keys_of([each for each in findings if not is_of_transforms(each)]), **extra}
     _require(keys)
     config = settings.checked(settings.nested(keys), references, file)

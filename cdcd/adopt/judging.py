@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cdcd.adopt.column_options import of_columns
 from cdcd.adopt.options_cloudevents import counts, not_flattened, of_events
 from cdcd.adopt.options_connect import CONNECT, PRODUCER
 from cdcd.adopt.options_heartbeat import of_heartbeat
@@ -92,7 +93,7 @@ def judge(options: Mapping[str, str], references: References, known: Known = Non
     """
     transforms = judge_transforms(options, references, known)
     found = [
-        (option, _with_others(finding, options, transforms))
+        (option, _with_others(finding, options, transforms, known))
         for option, finding in (_judged(name, value, references) for name, value in options.items())
     ]
     found += _defaults(options)
@@ -106,12 +107,13 @@ def is_of_transforms(finding: Finding) -> bool:
     return finding.name.partition(".")[0] == "transforms"
 
 
-def _with_others(finding: Finding, options: Mapping[str, str], transforms: Judged) -> Finding:
+def _with_others(finding: Finding, options: Mapping[str, str], transforms: Judged, known: Known) -> Finding:
     """The finding, as other options of the connector change it."""
     if is_of_transforms(finding):
         verdict = of_option(finding.name, transforms, finding.verdict)
         return replace(finding, verdict=not_flattened(options, verdict))
-    finding = replace(finding, verdict=of_heartbeat(finding.name, options, finding.verdict))
+    columns = of_columns(finding.name, options.get(finding.name, ""), known, finding.verdict)
+    finding = replace(finding, verdict=of_heartbeat(finding.name, options, columns))
     found = _without_effect(finding, options)
     return replace(found, verdict=of_events(finding.name, options, found.verdict))
 

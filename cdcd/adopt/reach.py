@@ -6,12 +6,12 @@ Predicates and several transforms choose records by the names of their topics, a
 they decide: patterns that choose other tables than the expression are not taken, and the tables are named one by one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cdcd.adopt.java_regex import compiled
-from cdcd.adopt.tables import Item, alternatives_of, pattern_of, quoted
+from cdcd.adopt.tables import MANY, ONE, Item, alternatives_of, patterns_of_names, quoted
 from cdcd.rows.routing import unchecked_topic
 from cdcd.snapshots.patterns import parse_pattern
 
@@ -118,9 +118,15 @@ def reached(
         return Reach(translated)
     topics = topic_of or own_topic(prefix)
     meant = [each for each in known if (regex.fullmatch(topics(each.schema, each.name)) is None) == negated]
-    if translated is not None and list(Reach(translated).tables(known)) == meant:
+    if translated is not None and _matched(translated, known) == meant:
         return Reach(translated)
     return Reach(tuple([each.pattern for each in meant]), is_exact=False)
+
+
+def _matched(patterns: Iterable[str], known: Sequence[KnownTable]) -> list[KnownTable]:
+    """The tables that the patterns match, each as often as it is matched: a table has one rule of most keys."""
+    parsed = [parse_pattern(each) for each in patterns]
+    return [table for table in known for each in parsed if each.matches(table.schema, table.name)]
 
 
 def _translated(expression: str, prefix: str) -> tuple[str, ...] | None:
@@ -131,17 +137,12 @@ def _translated(expression: str, prefix: str) -> tuple[str, ...] | None:
     found: dict[str, None] = {}
     for each in alternatives:
         for rest in _behind(each, f"{prefix}."):
-            patterns = _whole(rest)
+            patterns = patterns_of_names(rest, 2)
             if patterns is None:
                 return None
             found |= dict.fromkeys(patterns)
     return (ALL,) if ALL in found else tuple(found)
 
-
-_MANY: Final = ("*", True)
-_ONE: Final = ("?", True)
-_POINT: Final = (".", False)
-_AS_POINT: Final = {_ONE: (_POINT,), _MANY: (_MANY, _POINT, _MANY)}
 
 _Sequence = tuple[Item, ...]
 
@@ -158,34 +159,8 @@ def _after(sequence: _Sequence, character: str) -> Iterator[_Sequence]:
     """What can be left when it has matched one character."""
     if not sequence:
         return
-    if sequence[0] == _MANY:
+    if sequence[0] == MANY:
         yield sequence
         yield from _after(sequence[1:], character)
-    elif sequence[0] in ((character, False), _ONE):
+    elif sequence[0] in ((character, False), ONE):
         yield sequence[1:]
-
-
-def _whole(rest: _Sequence) -> list[str] | None:
-    """The patterns of schema and table, between which there is one point; None: there are none.
-
-    If the alternative spells out no point, each `.` may be the point, and each `.*` may hold it. One that spells out
-    two points matches no table.
-    """
-    points = rest.count(_POINT)
-    if points > 1:
-        return []
-    if points:
-        found = [pattern_of(rest)] if _has_names(rest, rest.index(_POINT)) else []
-    else:
-        found = [
-            pattern_of((*rest[:place], *_AS_POINT[item], *rest[place + 1 :]))
-            for place, item in enumerate(rest)
-            if item in _AS_POINT and _has_names(rest, place)
-        ]
-    patterns = [each for each in found if each is not None]
-    return patterns if len(patterns) == len(found) else None
-
-
-def _has_names(rest: _Sequence, place: int) -> bool:
-    """Whether something is left for both names, if the point is here."""
-    return rest[place] == _MANY or 0 < place < len(rest) - 1

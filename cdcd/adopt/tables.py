@@ -62,14 +62,16 @@ class Lists:
 
 def read_lists(options: Mapping[str, str]) -> Lists:
     """The lists of a connector's options. An empty list is none."""
-    expressions = {name: found for name in OPTIONS if (found := tuple(_split(options.get(name, "").strip())))}
+    expressions = {
+        name: found for name in OPTIONS if (found := tuple(split_list(options.get(name, "").strip())))
+    }
     return Lists(
-        expressions, tuple([each for some in expressions.values() for each in some if not _is_readable(each)])
+        expressions, tuple([each for some in expressions.values() for each in some if not is_readable(each)])
     )
 
 
-def _split(text: str) -> Iterator[str]:
-    """At commas without a backslash before them, as Debezium's `RegExSplitter`."""
+def split_list(text: str) -> Iterator[str]:
+    """Split at commas without a backslash before them, as Debezium's `RegExSplitter` does."""
     for part in re.findall(r"(?:\\.|[^\\,])+", text, re.DOTALL):
         if part.strip():
             yield part.strip().replace("\\,", ",")
@@ -85,7 +87,8 @@ def is_java_only(expression: str) -> bool:
     return _JAVA_ONLY.search(expression) is not None
 
 
-def _is_readable(expression: str) -> bool:
+def is_readable(expression: str) -> bool:
+    """Whether Python reads the expression as Java does."""
     if is_java_only(expression):
         return False
     try:
@@ -175,6 +178,59 @@ def pattern_of(sequence: Sequence[Item]) -> str | None:
         return None
     schema, table = _part(sequence[: points[0]]), _part(sequence[points[0] + 1 :])
     return f"{schema}.{table}" if schema and table else None
+
+
+MANY: Final[Item] = (_MANY, True)
+ONE: Final[Item] = (_ONE, True)
+POINT: Final[Item] = (".", False)
+
+
+def patterns_of_names(sequence: Sequence[Item], count: int) -> list[str] | None:
+    """The patterns of so many names with a point between each two; None: there are none.
+
+    Points that the sequence does not spell out may be any `.` of it, and in any `.*`. If it spells out too many, it
+    matches no such names.
+    """
+    missing = count - 1 - sequence.count(POINT)
+    found: dict[str, None] = {}
+    for each in _with_points(tuple(sequence), missing) if missing >= 0 else ():
+        parts = _parted(each)
+        if not all(parts):
+            continue
+        texts = [_part(part) for part in parts]
+        if not all(texts) or len(found) == PATTERNS_MAX:
+            return None
+        found[".".join(texts)] = None
+    return list(found)
+
+
+def _with_points(sequence: tuple[Item, ...], missing: int) -> Iterator[tuple[Item, ...]]:
+    """The sequence with so many points in it that it does not spell out, in all ways."""
+    place = next((place for place, item in enumerate(sequence) if item in (ONE, MANY)), None)
+    if missing == 0 or place is None:
+        if missing == 0:
+            yield sequence
+        return
+    before, item, behind = sequence[:place], sequence[place], sequence[place + 1 :]
+    held = (
+        [(item,), (POINT,)]
+        if item == ONE
+        else [(MANY, *(POINT, MANY) * points) for points in range(missing + 1)]
+    )
+    for points, one in enumerate(held):
+        for rest in _with_points(behind, missing - points):
+            yield (*before, *one, *rest)
+
+
+def _parted(sequence: Sequence[Item]) -> list[tuple[Item, ...]]:
+    """What stands between the points."""
+    found: list[tuple[Item, ...]] = [()]
+    for item in sequence:
+        if item == POINT:
+            found.append(())
+        else:
+            found[-1] = (*found[-1], item)
+    return found
 
 
 def _part(items: Sequence[Item]) -> str:

@@ -197,7 +197,11 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
         ),
         ({"key.converter.schemas.enable": "true"}, Kind.SAME, {"format.key": "json_schema"}),
         ({"value.converter.schemas.enable": "true"}, Kind.SAME, {"format.value": "json_schema"}),
-        ({"column.mask.with.10.chars": "public.a.b"}, Kind.IMPOSSIBLE, {}),
+        (
+            {"column.mask.with.3.chars": "public.a.b"},
+            Kind.DIFFERENT,
+            {"columns.mask": {"public.a.b": "***"}},
+        ),
         ({"column.mask.hash.SHA-256.with.salt.pepper": "public.a.b"}, Kind.IMPOSSIBLE, {}),
         ({"message.key.columns": ""}, Kind.IRRELEVANT, {}),
         (

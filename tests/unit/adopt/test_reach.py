@@ -67,6 +67,12 @@ def test_what_has_no_pattern_is_decided_by_the_tables_of_today() -> None:
         )
 
 
+def test_a_table_that_two_patterns_match_is_named_because_it_has_one_rule() -> None:
+    known = (KnownTable("east", "orders_a", ()), KnownTable("b", "c", ()))
+    assert len(reached(r"shop\..*a.*", "shop", None).patterns) == 2
+    assert reached(r"shop\..*a.*", "shop", known) == Reach(("east.orders_a",), is_exact=False)
+
+
 def test_a_topic_in_which_characters_are_replaced_is_compared_as_it_is() -> None:
     known = (KnownTable("public", "order items", ()),)
     found = reached(r"shop\.public\.order_items", "shop", known)
