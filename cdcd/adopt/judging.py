@@ -49,6 +49,9 @@ _PAIR: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]+))")
 
 _SHOWN_MAX: Final = 60
 
+_OF_JSON: Final = ("schemas.enable", "replace.null.with.default")
+"""Options of JsonConverter that the other converters do not have."""
+
 _HIDDEN: Final = "***"
 """Stands for the value of a secret where a rule asks whether there is one."""
 
@@ -122,9 +125,7 @@ def _without_effect(finding: Finding, options: Mapping[str, str]) -> Finding:
     """The finding, unless the connector's converter does not have the option."""
     part, _, rest = finding.name.partition(".converter.")
     converter = options.get(f"{part}.converter", "")
-    if (converter and is_foreign(finding.name, converter)) or (
-        rest == "schemas.enable" and has_registry(converter)
-    ):
+    if (converter and is_foreign(finding.name, converter)) or (rest in _OF_JSON and has_registry(converter)):
         why = f"{part}.converter does not have this option."
         return replace(finding, verdict=Verdict(Kind.IRRELEVANT, why))
     return finding
@@ -277,9 +278,9 @@ def _defaults(options: Mapping[str, str]) -> Iterator[tuple[Option, Finding]]:
 
 def _counts(name: str, options: Mapping[str, str]) -> bool:
     """Whether the default of an option has an effect, beside the others that are given."""
-    part = name.partition(".converter.schemas.enable")
-    if part[1]:
-        return "JsonConverter" in options.get(f"{part[0]}.converter", "")
+    part, _, rest = name.partition(".converter.")
+    if rest in _OF_JSON:
+        return "JsonConverter" in options.get(f"{part}.converter", "")
     if not counts(name, options):
         return False
     return name != "flush.lsn.source" or not options.get("lsn.flush.mode")

@@ -49,8 +49,8 @@ _PROTOBUF_IS: Final = {
     "value": differs(
         "Values are Protobuf (docs/protobuf.md). Fields of columns have the numbers of their attributes, and are "
         "`optional`. Arrays and maps are messages of their own, so that NULL and empty are two things. Schemas have "
-        "three fields more in `source`. The registry judges them as a next version of each subject: give the topics a "
-        "new prefix, or set registry.compatibility: NONE for the change.",
+        "three fields more in `source`. The registry judges them as a next version of each subject: give the topics "
+        "a new prefix, or set registry.compatibility: NONE for the change.",
         format__value="protobuf",
     ),
 }
@@ -135,6 +135,19 @@ CONNECT: Final = (
             {
                 "false": same("Values are JSON without schemas."),
                 "true": same("Values are JSON with their schema.", format__value="json_schema"),
+            }
+        ),
+    ),
+    Option(
+        "value.converter.replace.null.with.default",
+        "true",
+        by_value(
+            {
+                "false": same("NULL is null."),
+                "true": differs(
+                    "NULL is null in cdcd's records, also in a column that has a default. JsonConverter writes the "
+                    "default in its place."
+                ),
             }
         ),
     ),

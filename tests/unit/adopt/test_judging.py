@@ -35,6 +35,7 @@ EQUAL = {
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
     "key.converter.schemas.enable": "false",
     "value.converter.schemas.enable": "false",
+    "value.converter.replace.null.with.default": "false",
     "decimal.handling.mode": "string",
     "interval.handling.mode": "string",
     "skipped.operations": "none",
@@ -195,6 +196,7 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
             Kind.DIFFERENT,
             {"registry.certificate_file": "/a.pem", "registry.key_file": "/a.pem"},
         ),
+        ({"value.converter.replace.null.with.default": "true"}, Kind.DIFFERENT, {}),
         ({"key.converter.schemas.enable": "true"}, Kind.SAME, {"format.key": "json_schema"}),
         ({"value.converter.schemas.enable": "true"}, Kind.SAME, {"format.value": "json_schema"}),
         (
@@ -401,6 +403,14 @@ def test_two_registries_are_refused() -> None:
     found = of(options)["key.converter.schema.registry.url"].verdict
     assert (found.kind, dict(found.keys)) == (Kind.IMPOSSIBLE, {})
     assert keys_of(options)["registry.url"] == "http://b"
+
+
+def test_json_converter_writes_defaults_for_null_unless_it_is_told_not_to() -> None:
+    name = "value.converter.replace.null.with.default"
+    assert of({"value.converter": JSON})[name].is_default
+    assert of({"value.converter": JSON})[name].verdict.kind is Kind.DIFFERENT
+    assert name not in of({"value.converter": AVRO})
+    assert of({"value.converter": AVRO, name: "true"})[name].verdict.kind is Kind.IRRELEVANT
 
 
 def test_options_of_a_registry_mean_nothing_beside_json() -> None:
