@@ -13,6 +13,7 @@ from cdcd.adopt.java_regex import compiled
 from cdcd.adopt.reach import EVERYWHERE, Known, KnownTable, Reach, reached
 from cdcd.adopt.references import References, has_placeholder
 from cdcd.adopt.topic_course import TopicCourse
+from cdcd.rows.topic_templates import DEFAULT
 from cdcd.snapshots.patterns import parse_pattern
 
 _PREDICATES: Final = "org.apache.kafka.connect.transforms.predicates."
@@ -85,6 +86,7 @@ class Course:
         has_schemas: records have Connect's schemas, whose names follow the topics.
         flattening: the transform that has made rows of envelopes.
         passed_over: aliases of transforms without a counterpart, so that what follows them is judged without them.
+        rerouted: alias of the transform behind which topics are not those of whole tables any more; "": there is none.
         renamed: fields whose names are no longer those of their columns.
         inserted: names of fields that transforms have added to rows.
         claims: patterns that a key of cdcd's has already, each with the alias it is from.
@@ -98,6 +100,7 @@ class Course:
     has_schemas: bool
     flattening: Transform | None = None
     passed_over: list[str] = field(default_factory=list)
+    rerouted: str = ""
     renamed: dict[str, Renamed] = field(default_factory=dict)
     inserted: set[str] = field(default_factory=set)
     claims: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -152,8 +155,14 @@ class Course:
         )
 
     def reached(self, expression: str, *, negated: bool = False) -> Reach:
-        """The tables whose topics, as they are by now, match."""
-        topic_of = self.topics.topic_of if self.topics.stages else None
+        """The tables whose topics, as they are by now, match. RefusedError: that is not known."""
+        if self.rerouted:
+            raise RefusedError(
+                f"It chooses records by their topics, and behind transform {self.rerouted} they cannot be told. Write "
+                "the tables that are meant into cdcd.yaml by hand, and accept this option."
+            )
+        is_own = self.topics.template == DEFAULT
+        topic_of = None if is_own else self.topics.topic_of
         return reached(expression, self.prefix, self.known, negated=negated, topic_of=topic_of)
 
     def accepts(self, transform: Transform) -> Callable[[str], bool]:

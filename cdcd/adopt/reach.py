@@ -111,10 +111,12 @@ def reached(
     translated = None if negated or topic_of is not None else _translated(expression, prefix)
     if known is None:
         if translated is None:
-            raise UndecidedError(
-                f"No pattern of tables says the same as the expression {'not ' if negated else ''}{expression}, and "
-                "the database was not asked."
+            because = (
+                f"No pattern of tables says the same as the expression {'not ' if negated else ''}{expression}"
+                if topic_of is None
+                else f"A transform before it renames topics, and the tables decide which of them {expression} means"
             )
+            raise UndecidedError(f"{because}, and the database was not asked.")
         return Reach(translated)
     topics = topic_of or own_topic(prefix)
     meant = [each for each in known if (regex.fullmatch(topics(each.schema, each.name)) is None) == negated]

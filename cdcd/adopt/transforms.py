@@ -28,6 +28,7 @@ from cdcd.adopt.transforms_fields import (
 from cdcd.adopt.transforms_others import (
     CONNECT,
     DEBEZIUM,
+    LEAVES_NAMES,
     OTHERS,
     OUTBOX,
     UNKNOWN_CLASS,
@@ -253,13 +254,29 @@ def judge_transforms(options: Mapping[str, str], references: References, known: 
     found: dict[str, Verdict] = {}
     flattening = ""
     for each in transforms:
+        stages = len(course.topics.stages)
         verdict = _judged(each, course)
+        if _reroutes(each, is_followed=len(course.topics.stages) > stages):
+            course.rerouted = each.alias
         if "event_flattening.enabled" in verdict.keys:
             flattening = each.alias
         found[each.alias] = verdict
-        if verdict.kind in (Kind.IMPOSSIBLE, Kind.UNKNOWN) and not verdict.keys:
+        is_lost = verdict.kind in (Kind.IMPOSSIBLE, Kind.UNKNOWN) and not verdict.keys
+        if is_lost and each.type not in LEAVES_NAMES:
             course.passed_over.append(each.alias)
     return Judged(_whole(transforms), found, flattening)
+
+
+def _reroutes(transform: Transform, *, is_followed: bool) -> bool:
+    """Whether records are in other topics behind the transform than its verdict could follow."""
+    if transform.type in (REGEX_ROUTER, *LOGICAL_ROUTERS):
+        return not is_followed
+    return transform.type in _BY_RECORD or (
+        transform.type == FLATTENING and bool(transform.options.get("route.by.field", "").strip())
+    )
+
+
+_BY_RECORD: Final = (f"{DEBEZIUM}contentbasedrouter", f"{CONNECT}timestamprouter")
 
 
 def _judged(transform: Transform, course: Course) -> Verdict:

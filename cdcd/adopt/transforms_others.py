@@ -82,6 +82,33 @@ OTHERS: Final = {
 }
 """Classes, in lower case, with the reason and what to do."""
 
+LEAVES_NAMES: Final = frozenset(
+    {
+        *(
+            f"{CONNECT}{each}"
+            for each in ("cast$value", "cast$key", "flatten$key", "timestampconverter$value")
+        ),
+        *(
+            f"{CONNECT}{each}"
+            for each in ("timestampconverter$key", "headerfrom$key", "insertheader", "dropheaders")
+        ),
+        *(
+            f"{CONNECT}{each}"
+            for each in ("insertfield$key", "maskfield$key", "extractfield$key", "hoistfield$key")
+        ),
+        *(f"{CONNECT}{each}" for each in ("replacefield$key", "valuetokey", "filter", "regexrouter")),
+        *(f"{CONNECT}{each}" for each in ("setschemametadata$key", "setschemametadata$value")),
+        *(f"{DEBEZIUM}{each}" for each in ("filter", "contentbasedrouter", "partitions.partitionrouting")),
+        *(
+            f"{DEBEZIUM}{each}"
+            for each in ("bylogicaltablerouter", "tologicaltopicrouter", "enforcerecordsize")
+        ),
+        *(f"{DEBEZIUM}{each}" for each in ("timezoneconverter", "extractchangedrecordstate")),
+        OUTBOX,
+    }
+)
+"""Classes behind which others find the same fields of rows, so that they are judged the same without them."""
+
 
 def set_schema(_transform: Transform, course: Course) -> Verdict:
     """SetSchemaMetadata: it changes the names and versions of schemas alone."""

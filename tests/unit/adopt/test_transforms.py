@@ -4,7 +4,7 @@ import pytest
 
 from cdcd.adopt.reach import KnownTable
 from cdcd.adopt.transforms import CLASSES
-from cdcd.adopt.transforms_others import OTHERS
+from cdcd.adopt.transforms_others import LEAVES_NAMES, OTHERS
 from cdcd.adopt.verdicts import Kind
 from tests.unit.adopt.transforms_examples import (
     CONNECT,
@@ -64,6 +64,17 @@ def test_behind_a_transform_without_a_counterpart_the_others_say_so() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", sorted(LEAVES_NAMES))
+def test_a_class_that_leaves_names_alone_is_one_of_the_tables(name: str) -> None:
+    assert name in {*CLASSES, *OTHERS}
+
+
+def test_behind_a_router_without_a_counterpart_fields_are_judged_as_they_are() -> None:
+    router = {"type": f"{CONNECT}RegexRouter", "regex": r"(.*)\.(.*)\.(.*)", "replacement": "$3"}
+    found = verdicts(connector(router, FLAT, RENAME), KNOWN)
+    assert [each.kind for each in found.values()] == [Kind.IMPOSSIBLE, Kind.SAME, Kind.SAME]
+
+
 @pytest.mark.parametrize(
     ("pattern", "negate", "known", "kind"),
     [
@@ -101,8 +112,33 @@ def test_an_outbox_beside_flattened_tables_is_for_a_person_and_the_tables_are_fl
     assert found["a"].kind is Kind.IMPOSSIBLE
     for said in ("public.outbox:", "topic: 'events.{value}'", "'eventType': 'type'", "note:envelope"):
         assert said in found["a"].why
-    assert (found["b"].kind, "as if transform a" in found["b"].why) == (Kind.DIFFERENT, True)
+    assert "as if transform a" not in found["b"].why
     assert config(options, (*KNOWN, outbox)).event_flattening.enabled
+
+
+@pytest.mark.parametrize(
+    "router",
+    [
+        {
+            "type": f"{DEBEZIUM}ContentBasedRouter",
+            "language": "jsr223.groovy",
+            "topic.expression": "value.after.status == 'a' ? 'inventory.public.a' : null",
+            "topic.regex": "inventory.public.orders",
+        },
+        {"type": f"{CONNECT}TimestampRouter"},
+        {"type": f"{CONNECT}RegexRouter", "regex": r"\p{L}+", "replacement": "x"},
+        {"type": UNWRAP, "route.by.field": "status"},
+    ],
+)
+def test_behind_records_in_other_topics_nothing_is_chosen_by_topics(router: dict[str, str]) -> None:
+    mask = {"type": f"{CONNECT}MaskField$Value", "fields": "email", "replacement": "x"}
+    options = connector(
+        router, FLAT, {**mask, "predicate": "p"}, mask, **topic_predicate("inventory.public.orders")
+    )
+    found = verdicts(options, KNOWN)
+    assert found["c"].kind is Kind.IMPOSSIBLE
+    assert "behind transform a they cannot be told" in found["c"].why
+    assert found["d"].kind is Kind.DIFFERENT
 
 
 def test_records_are_flattened_once() -> None:

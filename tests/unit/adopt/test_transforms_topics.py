@@ -112,6 +112,15 @@ def test_a_predicate_behind_a_router_goes_by_the_new_topic() -> None:
     )
     assert config(options, KNOWN).columns.mask == {"public.orders.email": "x"}
     assert verdicts(options)["c"].kind is Kind.UNKNOWN
+    assert "A transform before it renames topics" in verdicts(options)["c"].why
+
+
+def test_a_router_that_renames_nothing_leaves_predicates_as_they_are() -> None:
+    mask = {"type": f"{CONNECT}MaskField$Value", "fields": "email", "replacement": "x", "predicate": "p"}
+    options = connector(
+        {"type": UNWRAP}, router(r"other\.(.*)", "x.$1"), mask, **topic_predicate("inventory.public.orders")
+    )
+    assert config(options).columns.mask == {"public.orders.email": "x"}
 
 
 def test_a_router_with_a_predicate_renames_the_tables_that_it_means() -> None:
