@@ -5,7 +5,9 @@ from contextlib import suppress
 from typing import Final
 
 from cdcd.adopt import options_connect, options_records, options_snapshot, options_source
-from cdcd.adopt.verdicts import ByValue, Kind, Option, Verdict
+from cdcd.adopt.transforms import CLASSES
+from cdcd.adopt.transforms_others import OTHERS
+from cdcd.adopt.verdicts import ByValue, Kind, Option, Verdict, lacks
 
 _SECTIONS: Final[Sequence[tuple[str, Sequence[Option]]]] = (
     ("Kafka Connect", options_connect.CONNECT),
@@ -36,8 +38,26 @@ What is in no table is reported as unknown. `<...>` stands for any text without 
 """
 
 
+_TRANSFORMS: Final = """\
+`cdcd adopt` judges each transform at its option `transforms.<alias>.type`, in the order of `transforms`, and writes the
+keys. Names of classes are in lower case here. What is *different* is said with the verdict, and a transform is
+impossible where its option or its place has no counterpart. A predicate counts if it chooses tables by their topics
+(TopicNameMatches), or tombstones where these are not changed; any other predicate makes a transform impossible. Every
+other class is impossible, because cdcd loads no Java classes.
+"""
+
+
 def markdown() -> str:
-    return _LEGEND + "".join(_section(title, options) for title, options in _SECTIONS)
+    first, *others = [_section(title, options) for title, options in _SECTIONS]
+    return "".join([_LEGEND, first, _transforms(), *others])
+
+
+def _transforms() -> str:
+    """What becomes of each class of transforms. Those without a counterpart come last."""
+    said = {name: row.said for name, row in CLASSES.items()}
+    said |= {name: lacks(why) for name, why in OTHERS.items()}
+    rows = "\n".join(f"| `{name}` | {_said(verdict)} |" for name, verdict in said.items())
+    return f"\n## Transforms\n\n{_TRANSFORMS}\n| class | what becomes of it |\n|---|---|\n{rows}\n"
 
 
 def _section(title: str, options: Sequence[Option]) -> str:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.adopt import settings
-from cdcd.adopt.judging import Finding, judge
+from cdcd.adopt.judging import Finding, is_of_transforms, judge
+from cdcd.adopt.known_tables import captured, read_known
 from cdcd.adopt.publications import Narrowing, narrowing
+from cdcd.adopt.reach import KnownTable
 from cdcd.adopt.references import References
 from cdcd.adopt.tables import OPTIONS, Choice, Lists, choose, read_lists
 from cdcd.adopt.verdicts import Kind, Verdict
@@ -37,10 +39,12 @@ class Database:
     Attributes:
         tables: every one that could be published, by schema and name.
         publication: the connector's; None: there is none.
+        known: those that the connector captures, with their columns.
     """
 
     tables: tuple[tuple[str, str], ...]
     publication: Publication | None
+    known: tuple[KnownTable, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,8 @@ def adopt(
     references = References()
     findings = judge(options, references)
     lists = read_lists(options)
-    keys = {**_keys(findings), **extra}
+    # What transforms become is for the records, and may depend on the database. So do rules for columns.
+    keys = {**keys_of([each for each in findings if not is_of_transforms(each)]), **extra}
     _require(keys)
     config = settings.checked(settings.nested(keys), references, file)
     database: Database | None = None
@@ -147,9 +152,11 @@ def adopt(
     if asks_database:
         missing = settings.missing_secrets(settings.nested(keys), references)
         try:
-            database = _look(config, missing)
+            database = _look(config, missing, lists)
         except CdcdError as error:
             not_asked = error
+    if database is not None:
+        findings = judge(options, references, database.known)
     findings = _with_tables(
         findings, lists, choose(lists, None if database is None else database.tables), options
     )
@@ -160,7 +167,8 @@ def adopt(
         else finding
         for finding in findings
     ]
-    made = settings.nested({**_keys(findings), **extra})
+    findings = _that_fit(findings, extra, references, file)
+    made = settings.nested({**keys_of(findings), **extra})
     return Adoption(
         tuple(findings),
         made,
@@ -172,11 +180,30 @@ def adopt(
     )
 
 
-def _keys(findings: Sequence[Finding]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for finding in findings:
-        found |= finding.verdict.keys
-    return found
+def keys_of(findings: Sequence[Finding]) -> dict[str, object]:
+    """The keys of the findings. Transforms come last, because they change what the connector has made."""
+    ordered = sorted(findings, key=is_of_transforms)
+    return settings.merged([finding.verdict.keys for finding in ordered])
+
+
+def _that_fit(
+    findings: Sequence[Finding], extra: Mapping[str, object], references: References, file: str
+) -> list[Finding]:
+    """The findings, in which transforms have no keys if cdcd refuses these beside the others."""
+    try:
+        settings.checked(settings.nested({**keys_of(findings), **extra}), references, file)
+    except ConfigError as error:
+        why = (
+            f"cdcd refuses what the transforms would become: {error.message} Write it into cdcd.yaml by hand, and "
+            "accept this option."
+        )
+        return [
+            replace(finding, verdict=Verdict(Kind.IMPOSSIBLE, why))
+            if is_of_transforms(finding) and finding.verdict.keys
+            else finding
+            for finding in findings
+        ]
+    return list(findings)
 
 
 def _require(keys: Mapping[str, object]) -> None:
@@ -197,17 +224,17 @@ def _require(keys: Mapping[str, object]) -> None:
         )
 
 
-def _look(config: Config, missing: Sequence[str]) -> Database:
+def _look(config: Config, missing: Sequence[str], lists: Lists) -> Database:
     if missing:
         raise ConfigError(
             f"The database was not asked, because {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} "
             "not here.",
             hint="Set it in the environment of this command, and run it again; or compare by `cdcd check` later.",
         )
-    return asyncio.run(_ask(config))
+    return asyncio.run(_ask(config, lists))
 
 
-async def _ask(config: Config) -> Database:
+async def _ask(config: Config, lists: Lists) -> Database:
     connection = await connect(
         parse_dsn(*config.postgres.access()),
         application_name=f"{config.name} adopt",
@@ -216,12 +243,14 @@ async def _ask(config: Config) -> Database:
     try:
         publication = await read_publication(connection, config.postgres.publication)
         candidates = await read_candidates(connection)
+        tables = [each.table for each in candidates] if publication is None else publication.tables
+        known = await read_known(connection, captured(tables, lists), config)
     finally:
         await connection.close()
-    tables = dict.fromkeys((each.table.schema, each.table.name) for each in candidates)
+    names = dict.fromkeys((each.table.schema, each.table.name) for each in candidates)
     if publication is not None:
-        tables |= dict.fromkeys((table.schema, table.name) for table in publication.tables)
-    return Database(tuple(tables), publication)
+        names |= dict.fromkeys((table.schema, table.name) for table in publication.tables)
+    return Database(tuple(names), publication, known)
 
 
 def _with_tables(

@@ -5,15 +5,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cdcd.adopt.column_options import of_columns
 from cdcd.adopt.options_cloudevents import counts, not_flattened, of_events
 from cdcd.adopt.options_connect import CONNECT, PRODUCER
-from cdcd.adopt.options_flattening import of_transform
 from cdcd.adopt.options_heartbeat import of_heartbeat
 from cdcd.adopt.options_records import FORM, TOPICS
 from cdcd.adopt.options_registry import USER_INFO, has_registry, is_foreign
 from cdcd.adopt.options_snapshot import SNAPSHOT
 from cdcd.adopt.options_source import CONNECTION, PUBLICATION, RUNNING, SLOT
+from cdcd.adopt.reach import Known
 from cdcd.adopt.references import References, has_placeholder, secret_file
+from cdcd.adopt.transforms import Judged, judge_transforms, of_option
 from cdcd.adopt.verdicts import Kind, Option, Verdict, lacks
 from cdcd.config.masking import is_secret_name, mask_text
 
@@ -46,6 +48,9 @@ _LOGIN: Final = re.compile(
 _PAIR: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]+))")
 
 _SHOWN_MAX: Final = 60
+
+_OF_JSON: Final = ("schemas.enable", "replace.null.with.default")
+"""Options of JsonConverter that the other converters do not have."""
 
 _HIDDEN: Final = "***"
 """Stands for the value of a secret where a rule asks whether there is one."""
@@ -82,14 +87,16 @@ def with_worker(options: Mapping[str, str], worker: Mapping[str, str]) -> dict[s
     return {**inherited, **options}
 
 
-def judge(options: Mapping[str, str], references: References) -> list[Finding]:
+def judge(options: Mapping[str, str], references: References, known: Known = None) -> list[Finding]:
     """The findings, in the order of the tables; what no table has comes last.
 
     Args:
         references: gets the variables that the findings' keys refer to.
+        known: the captured tables, by which transforms are judged; None: the database was not asked.
     """
+    transforms = judge_transforms(options, references, known)
     found = [
-        (option, _with_others(finding, options))
+        (option, _with_others(finding, options, transforms, known))
         for option, finding in (_judged(name, value, references) for name, value in options.items())
     ]
     found += _defaults(options)
@@ -98,12 +105,18 @@ def judge(options: Mapping[str, str], references: References) -> list[Finding]:
     return _agreed([finding for _, finding in ordered])
 
 
-def _with_others(finding: Finding, options: Mapping[str, str]) -> Finding:
+def is_of_transforms(finding: Finding) -> bool:
+    """Whether the option is one of the connector's transforms."""
+    return finding.name.partition(".")[0] == "transforms"
+
+
+def _with_others(finding: Finding, options: Mapping[str, str], transforms: Judged, known: Known) -> Finding:
     """The finding, as other options of the connector change it."""
-    if finding.name.partition(".")[0] == "transforms":
-        verdict = of_transform(finding.name, options, finding.verdict)
+    if is_of_transforms(finding):
+        verdict = of_option(finding.name, transforms, finding.verdict)
         return replace(finding, verdict=not_flattened(options, verdict))
-    finding = replace(finding, verdict=of_heartbeat(finding.name, options, finding.verdict))
+    columns = of_columns(finding.name, options.get(finding.name, ""), known, finding.verdict)
+    finding = replace(finding, verdict=of_heartbeat(finding.name, options, columns))
     found = _without_effect(finding, options)
     return replace(found, verdict=of_events(finding.name, options, found.verdict))
 
@@ -112,9 +125,7 @@ def _without_effect(finding: Finding, options: Mapping[str, str]) -> Finding:
     """The finding, unless the connector's converter does not have the option."""
     part, _, rest = finding.name.partition(".converter.")
     converter = options.get(f"{part}.converter", "")
-    if (converter and is_foreign(finding.name, converter)) or (
-        rest == "schemas.enable" and has_registry(converter)
-    ):
+    if (converter and is_foreign(finding.name, converter)) or (rest in _OF_JSON and has_registry(converter)):
         why = f"{part}.converter does not have this option."
         return replace(finding, verdict=Verdict(Kind.IRRELEVANT, why))
     return finding
@@ -267,9 +278,9 @@ def _defaults(options: Mapping[str, str]) -> Iterator[tuple[Option, Finding]]:
 
 def _counts(name: str, options: Mapping[str, str]) -> bool:
     """Whether the default of an option has an effect, beside the others that are given."""
-    part = name.partition(".converter.schemas.enable")
-    if part[1]:
-        return "JsonConverter" in options.get(f"{part[0]}.converter", "")
+    part, _, rest = name.partition(".converter.")
+    if rest in _OF_JSON:
+        return "JsonConverter" in options.get(f"{part}.converter", "")
     if not counts(name, options):
         return False
     return name != "flush.lsn.source" or not options.get("lsn.flush.mode")

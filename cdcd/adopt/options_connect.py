@@ -7,7 +7,7 @@ the Java producer, whose properties are librdkafka's here (`kafka.properties`).
 from typing import Final
 
 from cdcd.adopt.options_cloudevents import CLOUDEVENTS_CONVERTER, EVENTS, EVENTS_ARE
-from cdcd.adopt.options_flattening import FLATTENING, FLATTENING_OPTIONS
+from cdcd.adopt.options_flattening import FLATTENING_OPTIONS
 from cdcd.adopt.options_registry import AVRO_CONVERTER, PROTOBUF_CONVERTER, REGISTRY
 from cdcd.adopt.verdicts import (
     Option,
@@ -49,8 +49,8 @@ _PROTOBUF_IS: Final = {
     "value": differs(
         "Values are Protobuf (docs/protobuf.md). Fields of columns have the numbers of their attributes, and are "
         "`optional`. Arrays and maps are messages of their own, so that NULL and empty are two things. Schemas have "
-        "three fields more in `source`. The registry judges them as a next version of each subject: give the topics a "
-        "new prefix, or set registry.compatibility: NONE for the change.",
+        "three fields more in `source`. The registry judges them as a next version of each subject: give the topics "
+        "a new prefix, or set registry.compatibility: NONE for the change.",
         format__value="protobuf",
     ),
 }
@@ -73,32 +73,6 @@ def _converter(part: str) -> Rule:
             "Connect or Flink job convert the topics."
         ),
     )
-
-
-_OUTBOX: Final = "io.debezium.transforms.outbox.eventrouter"
-_FILTER: Final = "io.debezium.transforms.filter"
-_ROUTER: Final = "io.debezium.transforms.contentbasedrouter"
-_PARTITIONS: Final = "io.debezium.transforms.partitions.partitionrouting"
-_RENAMES: Final = tuple(
-    [f"org.apache.kafka.connect.transforms.replacefield${part}" for part in ("key", "value")]
-)
-_CONSTANTS: Final = tuple(
-    [f"org.apache.kafka.connect.transforms.insertfield${part}" for part in ("key", "value")]
-)
-_RENAMED: Final = (
-    "Write renames into fields.tables of cdcd.yaml (rename), which renames in rows and keys alike, and fields to leave "
-    "out into columns.exclude. Then accept this option and `transforms` (docs/fields.md). Where records are not "
-    "flattened, the transform renames only what is beside before and after, which cdcd does not."
-)
-_INSERTED: Final = (
-    "Write static.field and static.value into fields.tables of cdcd.yaml (constants), and accept this option and "
-    "`transforms` (docs/fields.md). Where records are not flattened, the field is in before and after, and not beside "
-    "them. Topic, partition, offset and time are known to whoever reads a record."
-)
-_TRANSFORMS: Final = (
-    "cdcd has no such transforms, and delivers whole records to the topic of each table. Let the consumers, or a job "
-    "after the topics, do it."
-)
 
 
 def _pipeline(value: str) -> Verdict:
@@ -164,49 +138,35 @@ CONNECT: Final = (
             }
         ),
     ),
+    Option(
+        "value.converter.replace.null.with.default",
+        "true",
+        by_value(
+            {
+                "false": same("NULL is null."),
+                "true": differs(
+                    "NULL is null in cdcd's records, also in a column that has a default. JsonConverter writes the "
+                    "default in its place."
+                ),
+            }
+        ),
+    ),
     *REGISTRY,
     *EVENTS,
     Option("key.converter.*", None, irrelevant("It belongs to key.converter.")),
     Option("value.converter.*", None, irrelevant("It belongs to value.converter.")),
     Option("header.converter", None, irrelevant("cdcd's headers are bytes of text.")),
     Option("header.converter.*", None, irrelevant("It belongs to header.converter.")),
-    Option("transforms", None, impossible(_TRANSFORMS)),
+    Option("transforms", None, if_given(same("Each transform is judged at its type."))),
     Option(
         "transforms.<alias>.type",
         None,
-        by_value(
-            {
-                FLATTENING: same("event_flattening.enabled: true.", event_flattening__enabled=True),
-                _OUTBOX: lacks(
-                    "Write the outbox table and its topics into `outbox` of cdcd.yaml (docs/outbox.md names the key "
-                    "for each option of the router), and accept this option and `transforms`. Do not take over "
-                    "before that: events would be rows in the topic of the table."
-                ),
-                _FILTER: lacks(
-                    "cdcd runs no scripts. Write the condition in CEL into filters.tables of cdcd.yaml "
-                    "(docs/filters.md: value.after.status becomes row.status), and accept this option and "
-                    "`transforms`. Do not take over before that: all rows would be in the topics."
-                ),
-                _PARTITIONS: lacks(
-                    "Write the fields into partitioner.columns of cdcd.yaml (docs/partitions.md: change.customer_id "
-                    "becomes customer_id), and accept this option and `transforms`. The hash is another one, so rows "
-                    "go to other partitions: wait until consumers have read all, or create new topics."
-                ),
-                **dict.fromkeys(_RENAMES, lacks(_RENAMED)),
-                **dict.fromkeys(_CONSTANTS, lacks(_INSERTED)),
-                _ROUTER: lacks(
-                    "cdcd runs no scripts. Write the topics and their conditions in CEL into routes.tables of "
-                    "cdcd.yaml (docs/routes.md: value.after.region becomes row.region), and accept this option and "
-                    "`transforms`. Do not take over before that: all rows would be in the topic of their table."
-                ),
-            },
-            lacks(_TRANSFORMS),
-        ),
+        always(differs("The table Transforms says what becomes of each class.")),
     ),
     *FLATTENING_OPTIONS,
     Option("transforms.*", None, irrelevant("It belongs to its transform.")),
-    Option("predicates", None, impossible(_TRANSFORMS)),
-    Option("predicates.*", None, irrelevant("It belongs to its predicate.")),
+    Option("predicates", None, irrelevant("A predicate counts where a transform names it.")),
+    Option("predicates.*", None, irrelevant("A predicate counts where a transform names it.")),
     Option(
         "config.action.reload", "restart", irrelevant("cdcd reads files of secrets again at each reconnect.")
     ),

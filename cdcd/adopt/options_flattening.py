@@ -1,9 +1,8 @@
 """Options of Debezium's transform ExtractNewRecordState, which is cdcd's `event_flattening`.
 
-The names and defaults are those of Debezium 3.7.0. A connector's other transforms have no counterpart.
+The names and defaults are those of Debezium 3.7.0. The transform itself, and all others, are judged in `transforms.py`.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from cdcd.adopt.verdicts import (
@@ -32,11 +31,6 @@ from cdcd.formats.flattening import (
 FLATTENING: Final = "io.debezium.transforms.extractnewrecordstate"
 """The class of the transform, in lower case."""
 
-NO_OTHERS: Final = (
-    "cdcd flattens records, but has no other transforms. Write event_flattening into cdcd.yaml, let the consumers or a "
-    "job after the topics do what the others do, and accept this option. Do not take over before that: the records "
-    "would not be flattened."
-)
 _MODES: Final = (DROP, TOMBSTONE, REWRITE, REWRITE_WITH_TOMBSTONE, DELETE_TO_TOMBSTONE)
 _FORMER: Final = (
     "Debezium has delete.tombstone.handling.mode instead. Write event_flattening.delete_tombstone_handling_mode into "
@@ -104,35 +98,5 @@ FLATTENING_OPTIONS: Final = (
             differs("NULL is null in cdcd's records, also in a column that has a default."),
         ),
     ),
-    Option(
-        f"{_OF}predicate",
-        None,
-        impossible(
-            "cdcd flattens the records of all tables, or of none. Accept this option if that is what you want."
-        ),
-    ),
-    Option(f"{_OF}negate", None, irrelevant("It belongs to predicate.")),
 )
-"""Rows for the options of the transform. Those of another transform have the same pattern of names (`of_transform`)."""
-
-
-def of_transform(name: str, options: Mapping[str, str], found: Verdict) -> Verdict:
-    """What becomes of an option of the connector's transforms, which all of them decide together."""
-    aliases = [each.strip() for each in options.get("transforms", "").split(",") if each.strip()]
-    types = {each: options.get(f"transforms.{each}.type", "").strip().lower() for each in aliases}
-    is_all = list(types.values()) == [FLATTENING]
-    if name == "transforms":
-        if is_all:
-            return same("event_flattening.enabled: true.", event_flattening__enabled=True)
-        return lacks(NO_OTHERS) if FLATTENING in types.values() else found
-    _, alias, option = [*name.split(".", 2), "", ""][:3]
-    if alias not in types and not found.keys:
-        return found
-    if alias not in types:
-        return Verdict(Kind.IRRELEVANT, "It belongs to a transform that `transforms` does not name.")
-    if types[alias] != FLATTENING and option != "type":
-        return Verdict(Kind.IRRELEVANT, "It belongs to its transform.")
-    if types[alias] == FLATTENING and not is_all and found.keys:
-        # Without the other transforms, flattening could be something else than what the topics have.
-        return Verdict(Kind.IRRELEVANT, "It belongs to its transform, beside which there are others.")
-    return found
+"""Rows for the options of the transform. Those of another transform have the same pattern of names."""

@@ -28,9 +28,17 @@ _NAMES: Final = (
     "gives single tables a name of their own."
 )
 _SCHEMA: Final = "cdcd's schemas (format: json_schema) do not have these parameters."
+_HASH: Final = (
+    "Write the columns into columns.hash of cdcd.yaml (docs/columns.md), and accept this option. Hashes differ from "
+    "Debezium's. Do not take over before that: cdcd would deliver the whole values."
+)
 _MASK: Final = (
-    "Write the columns into `columns` of cdcd.yaml (hash, mask, truncate; docs/columns.md), and accept this option. "
-    "Hashes differ from Debezium's. Do not take over before that: cdcd would deliver the whole values."
+    "columns.mask. NULL stays null. Columns of a key, and those that are no text, are impossible: which these are, "
+    "the database says."
+)
+_TRUNCATE: Final = (
+    "columns.truncate. Columns of a key, and those that are no text, are impossible: which these are, the database "
+    "says."
 )
 
 _OPERATIONS: Final = ("c", "u", "d", "t")
@@ -154,10 +162,10 @@ FORM: Final = (
             "cdcd fetches no values again: REPLICA IDENTITY FULL has unchanged TOAST values in the WAL."
         ),
     ),
-    Option("column.mask.hash.<algorithm>.with.salt.<salt>", None, impossible(_MASK), is_secret=True),
-    Option("column.mask.hash.v2.<algorithm>.with.salt.<salt>", None, impossible(_MASK), is_secret=True),
-    Option("column.mask.with.<length>.chars", None, impossible(_MASK)),
-    Option("column.truncate.to.<length>.chars", None, impossible(_MASK)),
+    Option("column.mask.hash.<algorithm>.with.salt.<salt>", None, impossible(_HASH), is_secret=True),
+    Option("column.mask.hash.v2.<algorithm>.with.salt.<salt>", None, impossible(_HASH), is_secret=True),
+    Option("column.mask.with.<length>.chars", None, if_given(differs(_MASK))),
+    Option("column.truncate.to.<length>.chars", None, if_given(differs(_TRUNCATE))),
     Option(
         "column.propagate.source.type",
         None,

@@ -226,9 +226,8 @@ PUBLICATION: Final = (
     Option(
         "column.exclude.list",
         None,
-        impossible(
-            "Write the columns into columns.exclude of cdcd.yaml (docs/columns.md), and accept this option; or give "
-            "the publication a list of the other columns (PostgreSQL 15 and newer)."
+        if_given(
+            same("columns.exclude. Columns of a key are impossible: which these are, the database says.")
         ),
     ),
     Option(

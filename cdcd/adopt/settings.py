@@ -1,7 +1,7 @@
 """The text of cdcd.yaml, from the keys of the findings; and whether cdcd takes it."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,18 +21,41 @@ _ORDER: Final = (
     "name",
     "postgres",
     "kafka",
+    "tables",
     "topics",
     "key",
+    "partitioner",
+    "fields",
+    "columns",
     "format",
     "cloudevents",
     "event_flattening",
     "heartbeat",
+    "filters",
+    "routes",
     "registry",
     "snapshot",
 )
 
 Settings = dict[str, Any]
 """The keys of cdcd's configuration, nested."""
+
+
+def merged(parts: Iterable[Mapping[str, object]]) -> dict[str, object]:
+    """The keys of several findings. Mappings and lists of one key become one; else the last value counts."""
+    found: dict[str, object] = {}
+    for keys in parts:
+        for name, value in keys.items():
+            found[name] = _both(found.get(name), value)
+    return found
+
+
+def _both(one: object, other: object) -> object:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return {**one, **{name: _both(one.get(name), value) for name, value in other.items()}}
+    if isinstance(one, list) and isinstance(other, list):
+        return [*one, *[each for each in other if each not in one]]
+    return other
 
 
 def nested(keys: Mapping[str, object]) -> Settings:

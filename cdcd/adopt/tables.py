@@ -62,14 +62,16 @@ class Lists:
 
 def read_lists(options: Mapping[str, str]) -> Lists:
     """The lists of a connector's options. An empty list is none."""
-    expressions = {name: found for name in OPTIONS if (found := tuple(_split(options.get(name, "").strip())))}
+    expressions = {
+        name: found for name in OPTIONS if (found := tuple(split_list(options.get(name, "").strip())))
+    }
     return Lists(
-        expressions, tuple([each for some in expressions.values() for each in some if not _is_readable(each)])
+        expressions, tuple([each for some in expressions.values() for each in some if not is_readable(each)])
     )
 
 
-def _split(text: str) -> Iterator[str]:
-    """At commas without a backslash before them, as Debezium's `RegExSplitter`."""
+def split_list(text: str) -> Iterator[str]:
+    """Split at commas without a backslash before them, as Debezium's `RegExSplitter` does."""
     for part in re.findall(r"(?:\\.|[^\\,])+", text, re.DOTALL):
         if part.strip():
             yield part.strip().replace("\\,", ",")
@@ -80,8 +82,14 @@ def _compiled(expression: str) -> re.Pattern[str]:
     return re.compile(expression, re.ASCII | re.IGNORECASE)
 
 
-def _is_readable(expression: str) -> bool:
-    if _JAVA_ONLY.search(expression):
+def is_java_only(expression: str) -> bool:
+    """Whether the expression has something that Python lacks, or reads in another way."""
+    return _JAVA_ONLY.search(expression) is not None
+
+
+def is_readable(expression: str) -> bool:
+    """Whether Python reads the expression as Java does."""
+    if is_java_only(expression):
         return False
     try:
         _compiled(expression)
@@ -137,11 +145,11 @@ def _translated(lists: Lists) -> tuple[str, ...] | None:
         tables = tuple([f"(?:{each})\\..*" for each in schemas or ()])
     found: dict[str, None] = {}
     for each in tables:
-        sequences = _sequences(each)
+        sequences = alternatives_of(each)
         if sequences is None or len(sequences) > PATTERNS_MAX:
             return None
         for sequence in sequences:
-            pattern = _pattern(sequence)
+            pattern = pattern_of(sequence)
             if pattern is None:
                 return None
             found[pattern] = None
@@ -150,10 +158,10 @@ def _translated(lists: Lists) -> tuple[str, ...] | None:
 
 def patterns_of(expression: str) -> tuple[str, ...] | None:
     """The patterns that match the same names as an expression for `schema.table`; None: there are none."""
-    sequences = _sequences(expression)
+    sequences = alternatives_of(expression)
     if sequences is None or len(sequences) > PATTERNS_MAX:
         return None
-    found = [_pattern(sequence) for sequence in sequences]
+    found = [pattern_of(sequence) for sequence in sequences]
     patterns = tuple([pattern for pattern in found if pattern is not None])
     return patterns if patterns and len(patterns) == len(found) else None
 
@@ -162,7 +170,7 @@ Item = tuple[str, bool]
 """A character, and whether it is a wildcard."""
 
 
-def _pattern(sequence: Sequence[Item]) -> str | None:
+def pattern_of(sequence: Sequence[Item]) -> str | None:
     """The pattern `schema.table` of a sequence. A point in it, else its first `.`, is what parts the two names."""
     points = [place for place, item in enumerate(sequence) if item == (".", False)]
     points = points or [place for place, item in enumerate(sequence) if item == (_ONE, True)][:1]
@@ -170,6 +178,59 @@ def _pattern(sequence: Sequence[Item]) -> str | None:
         return None
     schema, table = _part(sequence[: points[0]]), _part(sequence[points[0] + 1 :])
     return f"{schema}.{table}" if schema and table else None
+
+
+MANY: Final[Item] = (_MANY, True)
+ONE: Final[Item] = (_ONE, True)
+POINT: Final[Item] = (".", False)
+
+
+def patterns_of_names(sequence: Sequence[Item], count: int) -> list[str] | None:
+    """The patterns of so many names with a point between each two; None: there are none.
+
+    Points that the sequence does not spell out may be any `.` of it, and in any `.*`. If it spells out too many, it
+    matches no such names.
+    """
+    missing = count - 1 - sequence.count(POINT)
+    found: dict[str, None] = {}
+    for each in _with_points(tuple(sequence), missing) if missing >= 0 else ():
+        parts = _parted(each)
+        if not all(parts):
+            continue
+        texts = [_part(part) for part in parts]
+        if not all(texts) or len(found) == PATTERNS_MAX:
+            return None
+        found[".".join(texts)] = None
+    return list(found)
+
+
+def _with_points(sequence: tuple[Item, ...], missing: int) -> Iterator[tuple[Item, ...]]:
+    """The sequence with so many points in it that it does not spell out, in all ways."""
+    place = next((place for place, item in enumerate(sequence) if item in (ONE, MANY)), None)
+    if missing == 0 or place is None:
+        if missing == 0:
+            yield sequence
+        return
+    before, item, behind = sequence[:place], sequence[place], sequence[place + 1 :]
+    held = (
+        [(item,), (POINT,)]
+        if item == ONE
+        else [(MANY, *(POINT, MANY) * points) for points in range(missing + 1)]
+    )
+    for points, one in enumerate(held):
+        for rest in _with_points(behind, missing - points):
+            yield (*before, *one, *rest)
+
+
+def _parted(sequence: Sequence[Item]) -> list[tuple[Item, ...]]:
+    """What stands between the points."""
+    found: list[tuple[Item, ...]] = [()]
+    for item in sequence:
+        if item == POINT:
+            found.append(())
+        else:
+            found[-1] = (*found[-1], item)
+    return found
 
 
 def _part(items: Sequence[Item]) -> str:
@@ -190,7 +251,7 @@ class _UntranslatableError(Exception):
     """The expression has no pattern."""
 
 
-def _sequences(expression: str) -> list[tuple[Item, ...]] | None:
+def alternatives_of(expression: str) -> list[tuple[Item, ...]] | None:
     """The alternatives of an expression without any other choice in it; None: it has others."""
     reader = _Reader(expression)
     try:

@@ -16,6 +16,7 @@ from cdcd.adopt.judging import OPTIONS
 from cdcd.adopt.options_connect import PRODUCER
 from cdcd.adopt.overlap import Gap, Twice
 from cdcd.adopt.takeover import Outcome
+from cdcd.adopt.verdicts import Kind
 from cdcd.cli.adopt import command
 from cdcd.config.keys import field_at
 from cdcd.config.loading import parse_config
@@ -115,6 +116,35 @@ def test_a_connector_that_flattens_becomes_a_pipeline_that_does() -> None:
     assert flattening.add_fields == ("op", "source.ts_ms")
 
 
+def test_transforms_that_cdcd_refuses_together_are_not_written() -> None:
+    groovy = {"language": "jsr223.groovy", "topic.regex": r"inventory\.public\.orders"}
+    options = {
+        "transforms": "rows,parts",
+        "transforms.rows.type": "io.debezium.transforms.ContentBasedRouter",
+        **{f"transforms.rows.{name}": value for name, value in groovy.items()},
+        "transforms.rows.topic.expression": "value.after.region == 'eu' ? 'inventory.public.eu' : null",
+        "transforms.parts.type": "io.debezium.transforms.partitions.PartitionRouting",
+        "transforms.parts.partition.payload.fields": "change.region",
+    }
+    found = adoption(**options)
+    assert found.blocking == ["transforms.rows.type", "transforms.parts.type"]
+    assert "routes.tables and partitioner.columns" in found.of(Kind.IMPOSSIBLE)[0].verdict.why
+    assert {"routes", "partitioner"}.isdisjoint(found.settings)
+
+
+def test_what_transforms_become_counts_after_the_connectors_own_options() -> None:
+    found = adoption(
+        transforms="drop",
+        **{
+            "transforms.drop.type": "org.apache.kafka.connect.transforms.Filter",
+            "transforms.drop.predicate": "p",
+            "predicates.p.type": "org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
+            "tombstones.on.delete": "true",
+        },
+    )
+    assert found.config.topics.tombstones is False
+
+
 def test_a_connector_with_heartbeats_becomes_a_pipeline_with_the_same() -> None:
     found = adoption(
         heartbeat__interval__ms="60000",
@@ -197,13 +227,13 @@ def test_the_command_writes_and_lists_without_any_secret(form: str, tmp_path: Pa
         shown = json.loads(result.output)
         outcomes = {each["option"]: each["outcome"] for each in shown["options"]}
         assert (shown["exit_code"], shown["written"], shown["takeover"]) == (10, True, None)
-        assert outcomes["transforms"] == "impossible"
+        assert outcomes["transforms.route.type"] == "impossible"
         assert outcomes["frobnicate"] == "unknown"
         assert set(shown["variables"]) == {"DATABASE_PASSWORD", "PRODUCER_OVERRIDE_SASL_PASSWORD"}
     else:
         lines = [line for line in result.output.splitlines() if str(tmp_path) not in line]
         assert max(map(len, lines)) <= 80
-        assert "IMPOSSIBLE transforms = unwrap,route" in lines
+        assert "IMPOSSIBLE transforms.route.type = io.debezium.transforms.ByLogicalTableRouter" in lines
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ EQUAL = {
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
     "key.converter.schemas.enable": "false",
     "value.converter.schemas.enable": "false",
+    "value.converter.replace.null.with.default": "false",
     "decimal.handling.mode": "string",
     "interval.handling.mode": "string",
     "skipped.operations": "none",
@@ -158,16 +159,8 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
             {},
         ),
         ({"transforms.unwrap.add.fields": "op"}, Kind.IRRELEVANT, {}),
-        ({"transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter"}, Kind.IMPOSSIBLE, {}),
-        ({"transforms.drafts.type": "io.debezium.transforms.Filter"}, Kind.IMPOSSIBLE, {}),
-        ({"transforms.route.type": "io.debezium.transforms.ContentBasedRouter"}, Kind.IMPOSSIBLE, {}),
-        ({"transforms.a.type": "io.debezium.transforms.partitions.PartitionRouting"}, Kind.IMPOSSIBLE, {}),
-        (
-            {"transforms.a.type": "org.apache.kafka.connect.transforms.ReplaceField$Value"},
-            Kind.IMPOSSIBLE,
-            {},
-        ),
-        ({"transforms.a.type": "org.apache.kafka.connect.transforms.InsertField$Value"}, Kind.IMPOSSIBLE, {}),
+        ({"transforms.route.type": "io.debezium.transforms.ContentBasedRouter"}, Kind.IRRELEVANT, {}),
+        ({"predicates": "p"}, Kind.IRRELEVANT, {}),
         ({"value.converter": AVRO}, Kind.DIFFERENT, {"format.value": "avro"}),
         ({"key.converter": AVRO}, Kind.IMPOSSIBLE, {}),
         ({"value.converter.schema.registry.url": "http://r:1"}, Kind.SAME, {"registry.url": "http://r:1"}),
@@ -203,9 +196,14 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
             Kind.DIFFERENT,
             {"registry.certificate_file": "/a.pem", "registry.key_file": "/a.pem"},
         ),
+        ({"value.converter.replace.null.with.default": "true"}, Kind.DIFFERENT, {}),
         ({"key.converter.schemas.enable": "true"}, Kind.SAME, {"format.key": "json_schema"}),
         ({"value.converter.schemas.enable": "true"}, Kind.SAME, {"format.value": "json_schema"}),
-        ({"column.mask.with.10.chars": "public.a.b"}, Kind.IMPOSSIBLE, {}),
+        (
+            {"column.mask.with.3.chars": "public.a.b"},
+            Kind.DIFFERENT,
+            {"columns.mask": {"public.a.b": "***"}},
+        ),
         ({"column.mask.hash.SHA-256.with.salt.pepper": "public.a.b"}, Kind.IMPOSSIBLE, {}),
         ({"message.key.columns": ""}, Kind.IRRELEVANT, {}),
         (
@@ -407,6 +405,14 @@ def test_two_registries_are_refused() -> None:
     assert keys_of(options)["registry.url"] == "http://b"
 
 
+def test_json_converter_writes_defaults_for_null_unless_it_is_told_not_to() -> None:
+    name = "value.converter.replace.null.with.default"
+    assert of({"value.converter": JSON})[name].is_default
+    assert of({"value.converter": JSON})[name].verdict.kind is Kind.DIFFERENT
+    assert name not in of({"value.converter": AVRO})
+    assert of({"value.converter": AVRO, name: "true"})[name].verdict.kind is Kind.IRRELEVANT
+
+
 def test_options_of_a_registry_mean_nothing_beside_json() -> None:
     options = {"value.converter": JSON, "value.converter.schema.registry.url": "http://a"}
     assert of(options)["value.converter.schema.registry.url"].verdict.kind is Kind.IRRELEVANT
@@ -470,19 +476,18 @@ def test_the_transform_that_flattens_is_carried_over() -> None:
     }
 
 
-def test_beside_another_transform_nothing_is_flattened_and_that_stands_in_the_way() -> None:
+def test_beside_a_transform_that_stands_in_the_way_records_are_flattened() -> None:
     found = of(
         {
             **FLATTENED,
-            "transforms": "unwrap,route",
-            "transforms.route.type": "io.debezium.transforms.ByLogicalTableRouter",
+            "transforms": "unwrap,cast",
+            "transforms.cast.type": "org.apache.kafka.connect.transforms.Cast$Value",
         }
     )
-    assert found["transforms"].verdict.kind is Kind.IMPOSSIBLE
-    assert "event_flattening" in found["transforms"].verdict.why
-    assert not any(
-        key.startswith("event_flattening") for finding in found.values() for key in finding.verdict.keys
-    )
+    assert found["transforms"].verdict.kind is Kind.SAME
+    assert found["transforms.cast.type"].verdict.kind is Kind.IMPOSSIBLE
+    assert found["transforms.unwrap.type"].verdict.keys == {"event_flattening.enabled": True}
+    assert found["transforms.unwrap.add.fields"].verdict.kind is Kind.SAME
 
 
 @pytest.mark.parametrize(
@@ -494,7 +499,6 @@ def test_beside_another_transform_nothing_is_flattened_and_that_stands_in_the_wa
         ("delete.handling.mode", "none"),
         ("route.by.field", "kind"),
         ("drop.fields.header.name", "h"),
-        ("predicate", "isOrder"),
     ],
 )
 def test_what_flattening_cannot_do_stands_in_the_way_with_what_to_do(option: str, value: str) -> None:
@@ -627,6 +631,6 @@ def test_keys_cannot_be_cloudevents() -> None:
 
 def test_flattened_records_are_no_cloudevents() -> None:
     found = of({**FLATTENED, "value.converter": EVENTS})
-    transforms = [finding.verdict for name, finding in found.items() if name.startswith("transforms")]
+    transforms = [finding.verdict for name, finding in found.items() if name.startswith("transforms.")]
     assert {verdict.kind for verdict in transforms} == {Kind.IMPOSSIBLE}
     assert not any(verdict.keys for verdict in transforms)

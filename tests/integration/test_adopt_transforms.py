@@ -1,0 +1,58 @@
+"""`cdcd adopt` asks PostgreSQL what a connector's transforms depend on: columns, keys, types, tables."""
+
+import pytest
+import yaml
+
+from cdcd.adopt import settings
+from cdcd.adopt.adoption import adopt
+from cdcd.adopt.verdicts import Kind
+from tests.integration.conftest import Database
+from tests.unit.adopt.transforms_examples import CONNECT, UNWRAP, connector, topic_predicate
+
+
+@pytest.mark.postgres(only=[18])
+def test_keys_types_and_todays_tables_decide_what_is_written(database: Database):
+    # GIVEN tables with a key, a text, a number and an enum, of which the connector captures two
+    database.execute("CREATE TYPE mood AS ENUM ('good', 'bad')")
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, email text, total int, mood mood)")
+    database.execute("CREATE TABLE customers (id int PRIMARY KEY, email varchar(80))")
+    database.execute("CREATE TABLE secrets (email text PRIMARY KEY, total text)")
+    database.execute("CREATE PUBLICATION dbz_publication FOR ALL TABLES")
+    parameters = dict(part.split("=", 1) for part in database.dsn().split())
+    mask = {"type": f"{CONNECT}MaskField$Value", "replacement": "x"}
+    rename = {"type": f"{CONNECT}ReplaceField$Value", "replace.null.with.default": "false"}
+    options = connector(
+        {"type": UNWRAP},
+        {**mask, "fields": "email"},
+        {**mask, "fields": "total"},
+        {**rename, "renames": "total:sum"},
+        {**rename, "renames": "id:number"},
+        {
+            "type": f"{CONNECT}RegexRouter",
+            "regex": r"inventory\.public\.(orders)",
+            "replacement": "inventory.new.$1",
+        },
+        {"type": f"{CONNECT}InsertHeader", "predicate": "p"},
+        table__include__list=r"public\.(orders|customers)",
+        database__hostname=parameters["host"],
+        database__port=parameters["port"],
+        database__user=parameters["user"],
+        database__dbname=parameters["dbname"],
+        column__exclude__list=r"PUBLIC\.orders\.MOOD",
+        **topic_predicate(r"inventory\.public\.(orders|x)"),
+    )
+    # WHEN it is adopted
+    found = adopt(options, {"kafka.bootstrap_servers": "kafka:9092"}, "f", asks_database=True)
+    assert found.not_asked is None
+    kinds = {
+        each.name.split(".")[1]: each.verdict.kind for each in found.findings if each.name.endswith(".type")
+    }
+    # THEN numbers are not masked, and a column of a key is not renamed; secrets, which nobody captures, do not count
+    assert kinds["a"] is Kind.SAME
+    assert (kinds["b"], kinds["c"]) == (Kind.DIFFERENT, Kind.IMPOSSIBLE)
+    assert (kinds["e"], kinds["g"]) == (Kind.IMPOSSIBLE, Kind.IMPOSSIBLE)
+    # AND what is written is what cdcd takes
+    written = yaml.safe_load(settings.as_text(found.settings, ()))
+    assert written["columns"] == {"exclude": ["public.orders.mood"], "mask": {"*.*.email": "x"}}
+    assert written["fields"] == {"tables": {"*.*": {"rename": {"total": "sum"}}}}
+    assert written["topics"]["names"] == {"public.orders": "inventory.new.orders"}
