@@ -13,7 +13,7 @@ from cdcd.errors import CdcdError, SourceError
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.publication import has_publication
-from cdcd.postgres.refusals import translated
+from cdcd.postgres.refusals import Answer, translated
 from cdcd.postgres.replication import ReplicationStream, identifier
 from cdcd.postgres.slot import SlotWait, check_slot, create_slot, drop_slot, read_slot
 from cdcd.protocol.versions import Options, start_options
@@ -62,11 +62,14 @@ class StreamSource:
         await self._sql.close()
 
 
-async def open_source(settings: StreamSettings, on_wait: Callable[[SlotWait], None]) -> StreamSource:
+async def open_source(
+    settings: StreamSettings, on_wait: Callable[[SlotWait], None], on_warning: Callable[[Answer], None]
+) -> StreamSource:
     """Connect, look at the publication and the slot, and start replication.
 
     Args:
         on_wait: hears what the creation of the slot waits for.
+        on_warning: hears what the server warns of, for example that it waits for a standby.
 
     Raises:
         ConfigError: the DSN cannot be read, or the server lacks what is asked for.
@@ -84,7 +87,9 @@ async def open_source(settings: StreamSettings, on_wait: Callable[[SlotWait], No
                 f"There is no publication {settings.publication}.",
                 hint=f"CREATE PUBLICATION {identifier(settings.publication)} FOR TABLE …; or correct its name.",
             )
-        replication = await ReplicationStream.open(dsn, application_name=name, connect_timeout_s=timeout_s)
+        replication = await ReplicationStream.open(
+            dsn, application_name=name, connect_timeout_s=timeout_s, warned=on_warning
+        )
         stack.callback(replication.close)
         source = StreamSource(sql, replication)
         source.wal_sender_timeout_s = await replication.wal_sender_timeout_s()

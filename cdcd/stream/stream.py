@@ -41,6 +41,7 @@ from cdcd.transactions.steps import CommitWithoutPrepare
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
+    from cdcd.postgres.refusals import Answer
     from cdcd.postgres.slot import SlotWait
     from cdcd.stream.source import StreamSource
 
@@ -150,7 +151,7 @@ class Stream(Generic[E]):
 
         settings = self._settings
         try:
-            source = await open_source(settings, self._on_wait)
+            source = await open_source(settings, self._on_wait, _log_warning)
         except CdcdError as error:
             raise in_our_words(error) from None
         self._source = source
@@ -337,6 +338,10 @@ class Stream(Generic[E]):
 def _log_wait(wait: "SlotWait") -> None:
     holder = f"prepared transaction {wait.gid}" if wait.gid else f"server process {wait.pid}"
     _LOG.warning("Slot %s waits for an open transaction to end (%s).", wait.slot, holder)
+
+
+def _log_warning(answer: "Answer") -> None:
+    _LOG.warning("PostgreSQL warns: %s %s", answer.text, answer.hint)
 
 
 def _log_missing_prepare(step: CommitWithoutPrepare) -> None:
