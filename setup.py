@@ -106,7 +106,11 @@ def examples() -> list[Path]:
         and node.target.id == "PATTERNS"
     ]
     assert assigned is not None
-    found = {pattern: sorted(Path().glob(pattern)) for pattern in ast.literal_eval(assigned)}
+    # Since Python 3.13, a pattern without a wildcard finds its path also where no file is.
+    found = {
+        pattern: sorted(path for path in Path().glob(pattern) if path.is_file())
+        for pattern in ast.literal_eval(assigned)
+    }
     missing = [pattern for pattern, paths in found.items() if not paths]
     if missing:
         raise SystemExit(
