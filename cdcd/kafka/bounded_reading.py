@@ -24,11 +24,14 @@ POLL_S: Final = 0.5
 ANSWER_S: Final = 15.0
 
 _MEMORY: Final = {
-    "queued.max.messages.kbytes": 16384,
-    "fetch.max.bytes": 8 << 20,
-    "fetch.message.max.bytes": 1 << 20,
+    "queued.max.messages.kbytes": 8192,
+    "fetch.max.bytes": 1 << 20,
+    "fetch.message.max.bytes": 128 << 10,
+    "fetch.queue.backoff.ms": 20,
 }
-"""What waits in memory. A record that is larger than a request comes alone all the same (KIP-74)."""
+"""What waits in memory. The limits of a fetch are for compressed records, which take several times as much memory when
+they wait. A record that is larger than a fetch comes alone all the same (KIP-74). A partition whose records have no
+room is looked at again after 20 ms: librdkafka's default is a second, in which all that waits is read."""
 
 Place = tuple[str, int]
 """A topic and a partition of it."""

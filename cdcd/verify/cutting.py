@@ -4,11 +4,17 @@ The rule: a value is compared as the bytes that stand in the record, and is neve
 only if their bytes are, so that `1.0` and `1.00`, or `"A"` and `"\u0041"`, are not equal: the encoder writes each value
 in one way only. What is not the JSON that an encoder writes (white space between tokens, a value that is cut off, bytes
 after the end) raises NotARecordError.
+
+What follows the rows of a record is longer than most rows, and nearly always the same but for digits. So it is cut once
+for each form that it has, with 0 for each digit, and of the other records of that form only the numbers are read. No
+rule here tells one digit from another, so this gives the same parts as cutting each record whole. A record that does
+not look like that is cut whole.
 """
 
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _STRING: Final = rb'"[^"\\\x00-\x1f]*+(?>\\.[^"\\\x00-\x1f]*+)*+"'
@@ -124,26 +130,39 @@ def payload(data: bytes) -> bytes:
     return data if at < 0 else data[at + len(_PAYLOAD) : -1]
 
 
+class _Parts(NamedTuple):
+    """What the value of a record says; the fields are those of `Cut`."""
+
+    op: str
+    commit_lsn: int
+    serial: int
+    xid: int | None
+    of_snapshot: bool
+    before: Row | None
+    after: Row | None
+    schema_id: str
+
+
+class _Frame(NamedTuple):
+    """What follows the rows in records of one form, and where the numbers stand in it; None: the form lacks them."""
+
+    op: str
+    of_snapshot: bool
+    xid: slice | None
+    commit_lsn: slice | None
+    serial: slice | None
+    schema_id: slice | None
+
+
 def cut(value: bytes, headers: Headers) -> Cut:
     """Cut the value of a record. Raises NotARecordError."""
     try:
         value.decode()
     except UnicodeDecodeError as error:
         raise NotARecordError(f"the record is not UTF-8: {error.reason} at byte {error.start}") from None
-    fields = dict(pairs(payload(value), "the record"))
-    op = fields.get(b'"op"', b"")
-    if op not in OPS:
-        raise NotARecordError(f"op is {op.decode()!r}")
-    source = fields.get(b'"source"', b"")
-    place = _PLACE.search(source)
-    snapshot = _SNAPSHOT.search(source)
-    xid = _XID.search(source)
-    if source[:1] != b"{" or snapshot is None:
-        raise NotARecordError("source is not an object with the member snapshot")
-    before = row(fields.get(b'"before"', NULL), "before")
-    after = row(fields.get(b'"after"', NULL), "after")
-    letter = op.decode()[1]
-    _check_rows(letter, before, after)
+    value = payload(value)
+    parts = _cut_known(value) or _cut_whole(value)
+    _check_rows(parts.op, parts.before, parts.after)
     unchanged: tuple[bytes, ...] = ()
     old_key = new_key = None
     for name, content in headers:
@@ -154,18 +173,105 @@ def cut(value: bytes, headers: Headers) -> Cut:
         elif name == NEW_KEY:
             new_key = content and payload(content)
     return Cut(
-        letter,
-        0 if place is None else int(place[1]),
-        0 if place is None else int(place[2]),
+        parts.op,
+        parts.commit_lsn,
+        parts.serial,
         1 if old_key is not None else 0,
-        None if xid is None else int(xid[1]),
-        snapshot[1] != b"false",
-        before,
-        after,
+        parts.xid,
+        parts.of_snapshot,
+        parts.before,
+        parts.after,
         unchanged,
         old_key,
         new_key,
+        parts.schema_id,
+    )
+
+
+def _cut_whole(value: bytes) -> _Parts:
+    """The parts of any record. Raises NotARecordError."""
+    fields = dict(pairs(value, "the record"))
+    op = fields.get(b'"op"', b"")
+    if op not in OPS:
+        raise NotARecordError(f"op is {op.decode()!r}")
+    source = fields.get(b'"source"', b"")
+    place = _PLACE.search(source)
+    snapshot = _SNAPSHOT.search(source)
+    xid = _XID.search(source)
+    if source[:1] != b"{" or snapshot is None:
+        raise NotARecordError("source is not an object with the member snapshot")
+    return _Parts(
+        op.decode()[1],
+        0 if place is None else int(place[1]),
+        0 if place is None else int(place[2]),
+        None if xid is None else int(xid[1]),
+        snapshot[1] != b"false",
+        row(fields.get(b'"before"', NULL), "before"),
+        row(fields.get(b'"after"', NULL), "after"),
         "" if place is None else (place[3] or b"").decode(),
+    )
+
+
+_BEGIN: Final = b'{"before":'
+_BEGIN_AFTER: Final = b'{"before":null,"after":'
+_END_BEFORE: Final = b',"after":null'
+_SOURCE: Final = b',"source":{'
+_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
+FRAMES_MAX: Final = 4096
+"""Forms of what follows the rows that are remembered, each some hundred bytes. A table has a form for each number of
+digits that its positions have."""
+
+
+def _cut_known(value: bytes) -> _Parts | None:
+    """The parts of a record with one row; None: it has another form, or is no record."""
+    at = value.rfind(_SOURCE)
+    if at < 0:
+        return None
+    if value.startswith(_BEGIN_AFTER):
+        before, after = NULL, value[len(_BEGIN_AFTER) : at]
+    elif value.startswith(_BEGIN) and value.endswith(_END_BEFORE, 0, at):
+        before, after = value[len(_BEGIN) : at - len(_END_BEFORE)], NULL
+    else:
+        return None
+    rest = value[at + 1 :]
+    try:
+        frame = _frame(rest.translate(_ZEROS))
+        if frame is None:
+            return None
+        return _Parts(
+            frame.op,
+            0 if frame.commit_lsn is None else int(rest[frame.commit_lsn]),
+            0 if frame.serial is None else int(rest[frame.serial]),
+            None if frame.xid is None else int(rest[frame.xid]),
+            frame.of_snapshot,
+            row(before, "before"),
+            row(after, "after"),
+            "" if frame.schema_id is None else rest[frame.schema_id].decode(),
+        )
+    except NotARecordError:
+        # Something else may stand between the rows and the source.
+        return None
+
+
+@lru_cache(FRAMES_MAX)
+def _frame(rest: bytes) -> _Frame | None:
+    """What follows the rows; None if other rows are in it. Raises NotARecordError."""
+    members = pairs(b"{" + rest, "the record")
+    names = [name for name, _ in members]
+    if len(set(names)) < len(names) or b'"before"' in names or b'"after"' in names:
+        return None
+    parts = _cut_whole(b"{" + rest)
+    # The source comes first, and each of its members is where it would be in the rest.
+    begin, source = len(names[0]) + 1, members[0][1]
+    place, xid = _PLACE.search(source), _XID.search(source)
+
+    def there(found: re.Match[bytes] | None, group: int) -> slice | None:
+        if found is None or found[group] is None:
+            return None
+        return slice(begin + found.start(group), begin + found.end(group))
+
+    return _Frame(
+        parts.op, parts.of_snapshot, there(xid, 1), there(place, 1), there(place, 2), there(place, 3)
     )
 
 

@@ -82,22 +82,23 @@ def work_off(engine: Engine, verbs: Engine | Tap, received: list[list[bytes]]) -
     verbs.stream_begun(now)
     for frames in received:
         while not engine.wants_frames:
-            _step(verbs, now)
+            work_off_step(verbs, now)
         verbs.frames_received(list(frames), now)
         now += 0.002
-    while not isinstance(_step(verbs, now), Wait):
+    while work_off_step(verbs, now):
         pass
 
 
-def _step(verbs: Engine | Tap, now: float) -> object:
-    action = verbs.next_action(now, 1_700_000_000_000_000)
+def work_off_step(verbs: Engine | Tap, now: float, unix_us: int = 1_700_000_000_000_000) -> bool:
+    """Do what the engine wants next; whether it wants more."""
+    action = verbs.next_action(now, unix_us)
     if isinstance(action, Ship):
         verbs.delivered(action.batch, now)
     elif isinstance(action, Describe):
         verbs.described(action.relation, TableDescription(("id",)), BUILTIN_TYPES, now)
     elif isinstance(action, EnsureTopics):
         verbs.topics_ready(action.topics, now)
-    return action
+    return not isinstance(action, Wait)
 
 
 def measure(received: list[list[bytes]], folder: Path | None, spool: str) -> tuple[float, int]:

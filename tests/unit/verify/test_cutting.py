@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from cdcd.verify.cutting import NotARecordError, Row, cut, pairs
+from cdcd.verify.cutting import NotARecordError, Row, _cut_known, _cut_whole, cut, pairs
 
 SOURCE = (
     b'{"version":"1","snapshot":"false","db":"d","table":"t","txId":7,"commit_lsn":500,"event_serial_no":3}'
@@ -95,6 +95,40 @@ def test_every_byte_that_is_altered_is_seen_or_changes_a_part():
                 continue
             if at in rows:
                 assert found.after != parts.after, altered
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        record(after=b'{"id":1,"source":{"k":1},"n":"a"}'),
+        record("d", b'{"id":1,"after":null}', b"null"),
+        record("u", b'{"id":1}', b'{"id":1}'),
+        record("u", b'{"id":1,"s":{"after":null,"source":{}}}'),
+        record().replace(b"null,", b'{"id":"7:500","total_order":1,"source":{"after":1}},', 2),
+        record(source=SOURCE.replace(b"}", b',"schema_id":"0a9f"}')),
+        record(source=SOURCE.replace(b'"t"', b'"t\\"1,"')),
+    ],
+)
+def test_a_record_that_looks_like_others_is_cut_as_if_it_were_the_first_one(value: bytes):
+    def whole(data: bytes) -> object:
+        try:
+            return _cut_whole(data)
+        except NotARecordError as error:
+            return str(error)
+
+    cut_before = whole(value)
+    for at in range(len(value)):
+        for byte in b'0"\\},x':
+            altered = bytes([*value[:at], byte, *value[at + 1 :]])
+            known = _cut_known(altered)
+            assert known is None or known == whole(altered), altered
+    assert _cut_known(value) in {None, cut_before}
+
+
+def test_records_with_one_row_look_like_others():
+    assert _cut_known(record()) is not None
+    assert _cut_known(record("d", b'{"id":1}', b"null")) is not None
+    assert _cut_known(record("u", b'{"id":1}')) is None
 
 
 def test_an_empty_object_is_a_row_without_columns():

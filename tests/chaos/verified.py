@@ -1,0 +1,291 @@
+"""`cdcd verify` over many rows, while writers go on at a rate and the daemon is killed: no false difference.
+
+Each run is the command as a process of its own. It must end with 0 and `equal`, and stay below its memory. The writers
+change rows of all tables throughout. The seed draws which runs the daemon is killed in, and when.
+
+In the end some rows are made different on purpose. The command must name exactly these, `--repair` must mend them, and
+then the tables are equal again.
+
+    python -m tests.chaos.verified [--rows 5000000] [--runs 50] [--kills 10] [--results tests/chaos/VERIFIED.md]
+
+Rows of several invocations add up in the file of results.
+"""
+
+import argparse
+import json
+import os
+import random
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
+from deploy.local.cache import REPOSITORY
+from tests.bench.forms import FORMS, environment
+from tests.chaos.cell import scratch_folder
+from tests.chaos.verified_planted import plant
+from tests.chaos.verified_results import EQUAL, Kill, Planted, Run, add, plan
+from tests.chaos.verified_tables import BEFORE, tables, writing
+from tests.integration.daemon import Daemon, configuration
+from tests.tested_commit import tested_commit
+
+NAME: Final = "verified"
+DATABASE: Final = "verified"
+PARTITIONS: Final = 2
+DIFFERENT: Final = "differs"
+
+READ_ROWS_S: Final = 2000
+"""Rows a second that the daemon's snapshot and `cdcd verify` read at least, on any machine."""
+
+FIRST_ROWS_S: Final = 20_000
+"""Rows a second at which the first run is reckoned with, to find the moments of its kills."""
+
+SETTINGS: Final = {"shared_buffers": "256MB", "max_wal_size": "4GB"}
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    report: dict[str, Any]
+    said: str
+    seconds: float
+    cpu_s: float
+    peak_bytes: int
+    kills: int
+
+    @property
+    def verdict(self) -> str:
+        """The report's, or the exit code where there is no report."""
+        return str(self.report.get("verdict", f"exit code {self.code}"))
+
+    def count(self, of: str) -> int:
+        """A number of all tables together."""
+        return sum(table[of] for table in self.report.get("tables", ()))
+
+    def named(self) -> dict[str, set[str]]:
+        """The keys of the rows that differ, by table."""
+        return {
+            table["table"]: {difference["key"] for difference in table["differences"]}
+            for table in self.report.get("tables", ())
+            if table["differences"]
+        }
+
+
+class Proof:
+    """Servers, tables, writers and a daemon, and what is proved of them.
+
+    Args:
+        say: told what goes on, in a sentence.
+    """
+
+    def __init__(
+        self, options: argparse.Namespace, seed: int, stack: ExitStack, say: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._seed = seed
+        self._say = say
+        self._folder = stack.enter_context(scratch_folder())
+        self._server = stack.enter_context(
+            PostgresServer(options.version, self._folder / "postgres", settings=SETTINGS)
+        )
+        self._broker = stack.enter_context(KafkaBroker(self._folder / "kafka"))
+        self._tables = tables(options.tables, options.rows)
+        self._environment = environment(options.form)
+        config = configuration(
+            NAME,
+            self._server.dsn(DATABASE),
+            self._broker.bootstrap_servers,
+            snapshot={"mode": "initial", "signals": "all"},
+            topics={"create": {"partitions": PARTITIONS}},
+        )
+        self._daemon = stack.enter_context(
+            Daemon(self._folder / "daemon", config, environment=self._environment)
+        )
+        self._limit_s = 600 + options.rows / READ_ROWS_S
+        self._last_s = options.rows / FIRST_ROWS_S
+        self._late: list[Kill] = []
+
+    def begin(self) -> None:
+        """Fill the tables, and have the daemon read them."""
+        self._server.execute(f"CREATE DATABASE {DATABASE}")
+        self._server.execute(BEFORE, DATABASE)
+        for table in self._tables:
+            for statement in table.create():
+                self._server.execute(statement, DATABASE)
+        self._say(f"{self._options.rows:,} rows are in {len(self._tables)} tables")
+        self._daemon.start()
+        self._daemon.await_event("snapshot.finished", timeout_s=self._limit_s)
+        self._daemon.await_streaming()
+        self._say("the daemon has read them")
+
+    def runs(self, keep: Callable[[Run], None]) -> bool:
+        """All runs under writes; whether each was sound."""
+        good = True
+        with self._writing():
+            for number, kills in enumerate(plan(self._seed, self._options.runs, self._options.kills), 1):
+                before = self._committed()
+                # Kills that came too late in the run before come in this one.
+                done = self._verify(sorted([*self._late, *kills], key=lambda kill: kill.share))
+                rate = (self._committed() - before) / done.seconds
+                self._last_s = done.seconds
+                run = self._run(number, done, rate)
+                keep(run)
+                if not run.is_sound:
+                    self._say(f"{done.said}\n{json.dumps(done.report, ensure_ascii=False)}")
+                good &= run.is_sound
+        return good
+
+    def differences(self, keep: Callable[[Planted], None]) -> bool:
+        """Rows that were made different are named and mended, under writes; whether that is so."""
+        dsn = self._server.dsn(DATABASE)
+        planted = plant(dsn, self._broker.bootstrap_servers, NAME, self._tables)
+        wanted = {(table, key) for table, keys in planted.items() for key in keys}
+        self._say(f"{len(wanted)} rows in {len(planted)} tables were made different")
+        with self._writing():
+            found = self._verify()
+            named = {(table, key) for table, keys in found.named().items() for key in keys}
+            self._say(f"{found.verdict} in {found.seconds:.0f} s: {len(named)} rows are named")
+            repaired = self._verify(options=["--repair"])
+            self._say(f"--repair: {repaired.verdict} in {repaired.seconds:.0f} s")
+            after = self._verify()
+        verdict = after.verdict if repaired.verdict == EQUAL else repaired.verdict
+        result = Planted(*self._which(), len(wanted), len(named & wanted), len(named - wanted), verdict)
+        keep(result)
+        if not result.is_sound or found.verdict != DIFFERENT:
+            self._say(f"{found.said}{repaired.said}{after.said}")
+        return result.is_sound and found.verdict == DIFFERENT
+
+    def end(self) -> None:
+        """Stop the daemon."""
+        assert self._daemon.stop() == 0, self._daemon.last_words()
+
+    def _writing(self) -> Any:
+        options = self._options
+        return writing(self._server, DATABASE, self._tables, options.rate, self._seed, self._folder)
+
+    def _committed(self) -> int:
+        """Transactions that were committed in the database so far."""
+        sql = f"SELECT xact_commit FROM pg_stat_database WHERE datname = '{DATABASE}'"
+        return int(self._server.execute(sql)[0][0])
+
+    def _which(self) -> tuple[str, str, int]:
+        commit = tested_commit("tests/chaos/verified*.py")
+        return f"{datetime.now(UTC):%Y-%m-%d}", commit, self._seed
+
+    def _run(self, number: int, done: Done, rate: float) -> Run:
+        return Run(
+            *self._which(),
+            number,
+            self._options.version,
+            self._options.form,
+            len(self._tables),
+            done.count("rows"),
+            done.count("records"),
+            (self._options.rate, rate),
+            done.kills,
+            done.seconds,
+            done.cpu_s,
+            done.peak_bytes,
+            os.getloadavg()[0],
+            done.verdict,
+        )
+
+    def _verify(self, kills: Sequence[Kill] = (), options: Sequence[str] = ()) -> Done:
+        """Run the command, and kill the daemon meanwhile."""
+        assert self._daemon.is_running(), self._daemon.last_words()
+        command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "cdcd.cli", "verify"]
+        command += ["--config", str(self._daemon.config_path), "--format", "json", *options]
+        out, errors = self._folder / "verify.json", self._folder / "verify.log"
+        began = time.monotonic()
+        with out.open("w") as stdout, errors.open("w") as stderr:
+            process = subprocess.Popen(
+                command, stdout=stdout, stderr=stderr, env=self._environment, cwd=REPOSITORY
+            )
+        watched = os.pidfd_open(process.pid)
+        try:
+            killed = self._kill(watched, began, kills)
+            if not _has_ended(watched, self._limit_s):
+                process.kill()
+        finally:
+            os.close(watched)
+        # Popen would wait for the process without telling what it used.
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        text = out.read_text()
+        return Done(
+            process.returncode,
+            json.loads(text) if text else {},
+            errors.read_text(),
+            time.monotonic() - began,
+            usage.ru_utime + usage.ru_stime,
+            usage.ru_maxrss << 10,
+            killed,
+        )
+
+    def _kill(self, watched: int, began: float, kills: Sequence[Kill]) -> int:
+        """Kill the daemon at these moments of the command, and start it again; how often.
+
+        Kills that are not due before the command ends are left for the next run.
+        """
+        for done, kill in enumerate(kills):
+            if _has_ended(watched, began + kill.share * self._last_s - time.monotonic()):
+                self._late = list(kills[done:])
+                return done
+            self._daemon.kill()
+            _has_ended(watched, kill.down_s)
+            self._daemon.start()
+            self._daemon.await_streaming(self._limit_s)
+        self._late = []
+        return len(kills)
+
+
+def _has_ended(watched: int, within_s: float) -> bool:
+    """Whether the process of this pidfd has ended, as soon as it has, else after so many seconds."""
+    return bool(select.select([watched], [], [], max(0.0, within_s))[0])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 if no run found a difference, and those that were made were named and mended."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.verified")
+    parser.add_argument("--tables", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=5_000_000, help="of all tables together")
+    parser.add_argument("--rate", type=float, default=500.0, help="transactions a second")
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=10, help="of the daemon, in all runs together")
+    parser.add_argument("--seed", type=int, help="a random one by default")
+    parser.add_argument("--version", type=int, choices=POSTGRES_VERSIONS, default=POSTGRES_VERSIONS[-1])
+    parser.add_argument("--form", choices=FORMS, default="compiled")
+    parser.add_argument("--results", type=Path, help="the file that gets a row for each run")
+    options = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{seed}: {time.monotonic() - began:7.1f} s  {text}", flush=True)
+
+    def keep(result: Run | Planted) -> None:
+        print(result.row(), flush=True)
+        if options.results is not None:
+            text = options.results.read_text() if options.results.exists() else ""
+            options.results.write_text(add(text, result))
+
+    with ExitStack() as stack:
+        proof = Proof(options, seed, stack, say)
+        proof.begin()
+        good = proof.runs(keep)
+        good &= proof.differences(keep)
+        proof.end()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
