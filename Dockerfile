@@ -40,6 +40,8 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY config config
 COPY deploy deploy
+# A link in deploy/prometheus leads there.
+COPY helm/cdcd/files/alerts.yaml helm/cdcd/files/alerts.yaml
 COPY cdcd cdcd
 RUN CDCD_COMPILE=1 /tools/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist . && \
     /tools/bin/pip --python /opt/cdcd/bin/python install --no-index --no-deps /dist/*.whl

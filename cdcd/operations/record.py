@@ -18,6 +18,7 @@ from cdcd.config.loading import Config
 from cdcd.engine.actions import Action, Ask, Describe, End, EnsureTopics, Lost, Ship, Status, Wait
 from cdcd.engine.building import SessionStart, build_engine
 from cdcd.errors import ConfigError, LimitError, TransientError
+from cdcd.postgres.refusals import Answer
 from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.lsn import Lsn
 from cdcd.recording.tap import Tap
@@ -70,7 +71,7 @@ async def _record(config: Config, folder: Path, seconds: float | None, notice: S
         except OSError as error:
             raise _unwritten(folder, error.strerror or "unknown error") from None
         stack.callback(writer.close)
-        source = await open_source(_settings(config), _tell_wait(notice))
+        source = await open_source(_settings(config), _tell_wait(notice), _tell_warning(notice))
         stack.push_async_callback(source.close)
         start = _start(config, source)
         spool = Spool(stack.enter_context(scratch_folder("cdcd-record-")), start.spool_bytes)
@@ -113,6 +114,10 @@ def _tell_wait(notice: Say) -> Callable[[SlotWait], None]:
         notice(f"The temporary slot waits for an open transaction to end ({holder}).")
 
     return on_wait
+
+
+def _tell_warning(notice: Say) -> Callable[[Answer], None]:
+    return lambda answer: notice(f"PostgreSQL warns: {answer.text} {answer.hint}")
 
 
 def _settings(config: Config) -> StreamSettings:
