@@ -6,7 +6,6 @@ of the pairs, which take turns. Kafka's and libpq's share is not in it, so the d
 `make optimised` and `PYTHONPATH=build/compiled` the engine is the compiled one.
 """
 
-import gc
 import statistics
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cdcd.build import is_compiled
+from cdcd.daemon import memory
 from cdcd.engine.actions import Describe, EnsureTopics, Ship, Wait
 from cdcd.engine.building import SessionStart, build_engine
 from cdcd.engine.engine import Engine
@@ -120,8 +120,8 @@ def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     received = make_frames(rows)
     raw = sum(len(frame) for frames in received for frame in frames)
-    # A million small objects that live on would be looked through again and again.
-    gc.freeze()
+    # As in the daemon: otherwise each block is written to memory that the kernel has to clear first.
+    memory.settle()
     alone: list[float] = []
     more: list[float] = []
     size = 0
