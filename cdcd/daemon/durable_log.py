@@ -34,6 +34,15 @@ def open_log(config: Config) -> LogFiles | None:
     return LogFiles(folder, spool.durable_bytes_max, min(SEGMENT_BYTES, spool.durable_bytes_max))
 
 
+def has_log(config: Config) -> bool:
+    """Whether there is a log that may hold changes. False if that cannot be seen, which `open_log` tells."""
+    folder = config.spool.durable_directory
+    try:
+        return folder is not None and bool(segments_in(Path(folder)))
+    except OSError:
+        return False
+
+
 def log_error(config: Config, error: OSError) -> LimitError:
     """The log's folder cannot be used."""
     folder = config.spool.durable_directory

@@ -30,6 +30,7 @@ from cdcd.config.reloading import Reloaded, reloaded
 from cdcd.config.secrets import reread
 from cdcd.credentials.providers import access
 from cdcd.daemon import memory
+from cdcd.daemon.durable_log import has_log
 from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.spooling import SpoolingSession, stopped_hint
@@ -38,6 +39,7 @@ from cdcd.durable.log import LogStoppedError
 from cdcd.engine.ending import SpoolingBeginsError
 from cdcd.engine.leavings import KEPT
 from cdcd.engine.sessions import Sessions
+from cdcd.engine.spooling import spools_at
 from cdcd.errors import CdcdError, ConfigError, PositionError, TransientError, cause
 from cdcd.facts import (
     ConfigRefused,
@@ -163,6 +165,8 @@ class Supervisor:
         self._has_spooled = False
         self._spool_stopped = False
         """The durable log cannot be written, so that nothing is spooled before Kafka has answered."""
+        self._log_goes_on = config.spool.durable and has_log(config)
+        """A former process has begun the durable log, and Kafka has not answered since."""
         self._kept = ""
         """Why the slot stays that this process made; empty: it made none, or dropped it."""
         self._sessions = Sessions(
@@ -258,7 +262,7 @@ class Supervisor:
     def _heard_of_kafka(self, asked_at: float, failure: CdcdError | None) -> None:
         now, reach = time.monotonic(), self._telemetry.reach
         if failure is None:
-            self._spool_stopped = False
+            self._spool_stopped = self._log_goes_on = False
             reach.answered("kafka", now)
         else:
             reach.failed("kafka", failure, asked_at=asked_at, patience_s=ANSWER_S, now=now)
@@ -419,7 +423,8 @@ class Supervisor:
             return None
         outage = reach.outages.get("kafka")
         # If nobody has asked Kafka yet, an outage begins now at the earliest.
-        return (time.monotonic() if outage is None else outage.since) + spool.durable_after_s
+        since = time.monotonic() if outage is None else outage.since
+        return spools_at(since, spool.durable_after_s, log_goes_on=self._log_goes_on)
 
     async def _spool(self) -> None:
         """One session without Kafka. If nothing can be spooled, that is told once for each outage."""

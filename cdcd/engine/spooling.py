@@ -52,6 +52,18 @@ class Spooling:
         return self._feedback.next_at(self.flushed)
 
 
+def spools_at(away_since: float, after_s: float, *, log_goes_on: bool) -> float:
+    """When the stream goes to the durable log, if Kafka stays away; monotonic seconds.
+
+    Args:
+        away_since: when this process first saw that Kafka is away.
+        after_s: `spool.durable_after_s`, so that a short outage begins no log.
+        log_goes_on: a former process has begun the log, and Kafka has not answered since. The outage is as long as the
+            log is, and while this process waited, PostgreSQL would keep the WAL.
+    """
+    return away_since if log_goes_on else away_since + after_s
+
+
 def may_begin(checkpoint: Checkpoint, *, all_is_read: bool) -> bool:
     """Whether a log may begin behind this checkpoint: not while the tables of a snapshot are being read."""
     snapshot = checkpoint.snapshot

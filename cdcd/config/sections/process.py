@@ -53,7 +53,7 @@ class SpoolConfig(Section):
         ge=0,
         le=86_400,
         description="How long Kafka must have been away before the stream goes to that log. A daemon that starts "
-        "during the outage waits for this time too, also if startup_timeout_s is shorter.",
+        "during the outage goes on at once with a log that is there.",
     )
 
     @model_validator(mode="after")

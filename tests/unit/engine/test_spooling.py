@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from cdcd.engine.spooling import Spooling, may_begin
+from cdcd.engine.spooling import Spooling, may_begin, spools_at
 from cdcd.protocol.frames import Keepalive, read_status, write_frame
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.position import Checkpoint, Position
@@ -33,3 +33,8 @@ def test_no_log_begins_while_tables_are_read():
     assert may_begin(done, all_is_read=True)
     assert may_begin(replace(done, snapshot=Progress()), all_is_read=True)
     assert not may_begin(done, all_is_read=False)
+
+
+def test_a_log_begins_after_a_while_and_one_that_is_there_goes_on_at_once():
+    assert spools_at(100.0, 10.0, log_goes_on=False) == 110.0
+    assert spools_at(100.0, 10.0, log_goes_on=True) == 100.0
