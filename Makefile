@@ -113,7 +113,7 @@ clean:
 CAN_COMPILE = command -v cc >/dev/null && \
 	test -f "$$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
 # Of these nothing is compiled.
-INTERPRETED = $(patsubst %,--ignore tests/unit/%,cli config deploy)
+INTERPRETED = $(patsubst %,--ignore tests/unit/%,adopt chaos cli config deploy switchover trial)
 RESTART = test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas
 COMPILED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/$(1):$(CURDIR) CDCD_TEST_COMPILED=build/$(1) CDCD_TEST_PG=18 \
 	$(PYTEST) -o "pythonpath=$(CURDIR)/build/$(1) ."
