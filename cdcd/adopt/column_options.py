@@ -11,7 +11,14 @@ from typing import Final
 
 from cdcd.adopt.reach import Known, KnownTable
 from cdcd.adopt.references import has_placeholder
-from cdcd.adopt.tables import alternatives_of, is_readable, patterns_of_names, quoted, split_list
+from cdcd.adopt.tables import (
+    alternatives_of,
+    compiled_names,
+    is_readable,
+    patterns_of_names,
+    quoted,
+    split_list,
+)
 from cdcd.adopt.verdicts import Kind, Verdict, lacks
 from cdcd.snapshots.patterns import parse_column_pattern
 
@@ -111,7 +118,7 @@ def _patterns(expressions: Sequence[str]) -> list[str] | None:
 
 def _meant(expressions: Sequence[str], known: Sequence[KnownTable]) -> list[Column]:
     """The columns that the expressions match."""
-    regexes = [re.compile(each, re.ASCII | re.IGNORECASE) for each in expressions]
+    regexes = [compiled_names(each) for each in expressions]
     return [
         (table, column)
         for table in known

@@ -16,7 +16,11 @@ from cdcd.adopt.topic_course import TopicCourse
 from cdcd.rows.topic_templates import DEFAULT
 from cdcd.snapshots.patterns import parse_pattern
 
-_PREDICATES: Final = "org.apache.kafka.connect.transforms.predicates."
+CONNECT: Final = "org.apache.kafka.connect.transforms."
+DEBEZIUM: Final = "io.debezium.transforms."
+"""What the classes of Kafka Connect's and of Debezium's transforms begin with, in lower case."""
+
+_PREDICATES: Final = f"{CONNECT}predicates."
 TOPIC_MATCHES: Final = f"{_PREDICATES}topicnamematches"
 TOMBSTONES: Final = f"{_PREDICATES}recordistombstone"
 HEADERS: Final = f"{_PREDICATES}hasheaderkey"

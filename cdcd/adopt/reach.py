@@ -76,7 +76,7 @@ class Reach:
         return self.patterns[0] if parse_pattern(self.patterns[0]).is_literal else None
 
     def tables(self, known: Known) -> tuple[KnownTable, ...]:
-        """Those of the known tables that are meant; () if they are not known."""
+        """The known tables that the patterns match; () if the database was not asked."""
         parsed = [parse_pattern(each) for each in self.patterns]
         return tuple(
             [each for each in known or () if any(one.matches(each.schema, each.name) for one in parsed)]

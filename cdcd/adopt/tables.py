@@ -55,9 +55,9 @@ class Lists:
     def _passes(self, what: str, name: str) -> bool:
         included = self.expressions.get(f"{what}.include.list")
         if included is not None:
-            return any(_compiled(each).fullmatch(name) for each in included)
+            return any(compiled_names(each).fullmatch(name) for each in included)
         excluded = self.expressions.get(f"{what}.exclude.list", ())
-        return not any(_compiled(each).fullmatch(name) for each in excluded)
+        return not any(compiled_names(each).fullmatch(name) for each in excluded)
 
 
 def read_lists(options: Mapping[str, str]) -> Lists:
@@ -77,7 +77,8 @@ def split_list(text: str) -> Iterator[str]:
             yield part.strip().replace("\\,", ",")
 
 
-def _compiled(expression: str) -> re.Pattern[str]:
+def compiled_names(expression: str) -> re.Pattern[str]:
+    """An expression of a list of names, which ignores the case of ASCII letters."""
     # Java's classes (\w, \d) and its CASE_INSENSITIVE are those of ASCII.
     return re.compile(expression, re.ASCII | re.IGNORECASE)
 
@@ -92,7 +93,7 @@ def is_readable(expression: str) -> bool:
     if is_java_only(expression):
         return False
     try:
-        _compiled(expression)
+        compiled_names(expression)
     except (re.error, OverflowError, RecursionError):
         return False
     return True
@@ -186,7 +187,7 @@ POINT: Final[Item] = (".", False)
 
 
 def patterns_of_names(sequence: Sequence[Item], count: int) -> list[str] | None:
-    """The patterns of so many names with a point between each two; None: there are none.
+    """The patterns of `count` names that are parted by points; None: no pattern says the same.
 
     Points that the sequence does not spell out may be any `.` of it, and in any `.*`. If it spells out too many, it
     matches no such names.

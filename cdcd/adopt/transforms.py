@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.adopt.course import Course, OpenError, RefusedError, Transform
+from cdcd.adopt.course import CONNECT, DEBEZIUM, Course, OpenError, RefusedError, Transform
 from cdcd.adopt.java_regex import UnreadableError
 from cdcd.adopt.options_flattening import FLATTENING
 from cdcd.adopt.reach import Known, Reach, UndecidedError
@@ -26,8 +26,6 @@ from cdcd.adopt.transforms_fields import (
     translated,
 )
 from cdcd.adopt.transforms_others import (
-    CONNECT,
-    DEBEZIUM,
     LEAVES_NAMES,
     OTHERS,
     OUTBOX,

@@ -11,13 +11,12 @@ of today's records is traced back to its column, and a column that is in a key i
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cdcd.adopt.course import Course, RefusedError, Renamed, Transform
+from cdcd.adopt.course import CONNECT, Course, RefusedError, Renamed, Transform
 from cdcd.adopt.options_flattening import FLATTENING
 from cdcd.adopt.reach import Reach
 from cdcd.adopt.tables import quoted
 from cdcd.adopt.verdicts import Kind, Verdict, not_needed, same
 
-CONNECT: Final = "org.apache.kafka.connect.transforms."
 REPLACE_VALUE: Final = f"{CONNECT}replacefield$value"
 REPLACE_KEY: Final = f"{CONNECT}replacefield$key"
 
@@ -48,7 +47,7 @@ _BY_KEY: Final = (
 
 
 def translated(why: str, keys: Mapping[str, object], notes: Iterable[str]) -> Verdict:
-    """What has a counterpart: the same, or different by what the notes say."""
+    """The verdict on a transform that cdcd has keys for: same without notes, different with them."""
     said = [each for each in notes if each]
     return Verdict(Kind.DIFFERENT if said else Kind.SAME, " ".join([why, *said]), keys)
 

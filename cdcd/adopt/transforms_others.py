@@ -2,11 +2,9 @@
 
 from typing import Final
 
-from cdcd.adopt.course import Course, RefusedError, Transform
+from cdcd.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Transform
 from cdcd.adopt.verdicts import Verdict, same
 
-CONNECT: Final = "org.apache.kafka.connect.transforms."
-DEBEZIUM: Final = "io.debezium.transforms."
 OUTBOX: Final = f"{DEBEZIUM}outbox.eventrouter"
 
 UNKNOWN_CLASS: Final = (

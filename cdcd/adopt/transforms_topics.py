@@ -6,17 +6,17 @@ They follow each other, so what counts is where a topic ends up: the last of the
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from cdcd.adopt.course import Course, RefusedError, Transform
+from cdcd.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Transform
 from cdcd.adopt.java_regex import Router, compiled
 from cdcd.adopt.topic_course import UnnamedError
 from cdcd.adopt.transforms_fields import translated
 from cdcd.adopt.verdicts import Kind, Verdict
 from cdcd.config.sections.outbox import may_be_of_a_table
 
-REGEX_ROUTER: Final = "org.apache.kafka.connect.transforms.regexrouter"
+REGEX_ROUTER: Final = f"{CONNECT}regexrouter"
 LOGICAL_ROUTERS: Final = (
-    "io.debezium.transforms.bylogicaltablerouter",
-    "io.debezium.transforms.tologicaltopicrouter",
+    f"{DEBEZIUM}bylogicaltablerouter",
+    f"{DEBEZIUM}tologicaltopicrouter",
 )
 _ROUTERS: Final = (REGEX_ROUTER, *LOGICAL_ROUTERS)
 
@@ -46,7 +46,7 @@ def route(transform: Transform, course: Course) -> Verdict:
     course.topics = course.topics.routed(router, course.accepts(transform), is_everywhere=reach.is_all)
     if any(each.type in _ROUTERS for each in _behind(transform, course)):
         return Verdict(Kind.SAME, "The router behind it has the keys for both.")
-    if any(each.type == "io.debezium.transforms.contentbasedrouter" for each in course.transforms):
+    if any(each.type == f"{DEBEZIUM}contentbasedrouter" for each in course.transforms):
         raise RefusedError(
             "A ContentBasedRouter is beside it, and the topics of one depend on the other. Write topics.name and "
             "routes.tables by hand, and accept this option."

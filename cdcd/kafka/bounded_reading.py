@@ -30,8 +30,8 @@ _MEMORY: Final = {
     "fetch.queue.backoff.ms": 20,
 }
 """What waits in memory. The limits of a fetch are for compressed records, which take several times as much memory when
-they wait. A record that is larger than a fetch comes alone all the same (KIP-74). A partition whose records have no
-room is looked at again after 20 ms: librdkafka's default is a second, in which all that waits is read."""
+they wait. A record that is larger than a fetch comes alone all the same (KIP-74). When the queue is
+full, librdkafka fetches again after 20 ms. Its default is one second, and the reader empties the queue before that."""
 
 Place = tuple[str, int]
 """A topic and a partition of it."""

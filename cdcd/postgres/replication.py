@@ -433,7 +433,7 @@ class ReplicationStream:
 def skips_publication(answer: Answer) -> bool:
     """The server leaves out the changes of a publication that it does not find (PostgreSQL 18, pgoutput.c).
 
-    Other warnings have the same SQLSTATE, for example that of a standby that is waited for.
+    Other warnings have the same SQLSTATE. One of them says that the server waits for a standby.
     """
     return answer.function == "LoadPublications" or "skipped loading publication" in answer.message
 

@@ -131,7 +131,7 @@ def payload(data: bytes) -> bytes:
 
 
 class _Parts(NamedTuple):
-    """What the value of a record says; the fields are those of `Cut`."""
+    """What the value of a record says. The fields have the meaning that they have in `Cut`."""
 
     op: str
     commit_lsn: int

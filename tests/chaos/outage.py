@@ -19,6 +19,7 @@ import re
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -76,20 +77,16 @@ _HELD: Final = (
 _ID: Final = re.compile(rb'"id":(\d+)')
 
 
-class Writer:
-    """One session that inserts rows at a rate of WAL until the block ends; a context manager."""
+class Beside(ABC):
+    """Work in a thread beside the block; a context manager. The block's end ends the work, and raises its failure."""
 
-    def __init__(self, dsn: str, bytes_s: float) -> None:
-        self._dsn = dsn
-        self._bytes_s = bytes_s
+    def __init__(self) -> None:
         self._ended = threading.Event()
         self._pool = ThreadPoolExecutor(1)
         self._done: Future[None] | None = None
-        self.rows = 0
-        self.wal_bytes = 0
 
     def __enter__(self) -> Self:
-        self._done = self._pool.submit(self._write)
+        self._done = self._pool.submit(self._run)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,7 +95,22 @@ class Writer:
         assert self._done is not None
         self._done.result()
 
-    def _write(self) -> None:
+    @abstractmethod
+    def _run(self) -> None:
+        """Work until `_ended` is set."""
+
+
+class Writer(Beside):
+    """One session that inserts rows at a rate of WAL until the block ends; a context manager."""
+
+    def __init__(self, dsn: str, bytes_s: float) -> None:
+        super().__init__()
+        self._dsn = dsn
+        self._bytes_s = bytes_s
+        self.rows = 0
+        self.wal_bytes = 0
+
+    def _run(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             connection.execute("SET synchronous_commit = off")
             began, first = time.monotonic(), _number(connection, _WAL_END)
@@ -114,30 +126,18 @@ class Writer:
                     connection.execute("TRUNCATE t")
 
 
-class HeldWal:
+class HeldWal(Beside):
     """Looks once a second at the WAL that the slot holds back; a context manager."""
 
     def __init__(self, dsn: str) -> None:
+        super().__init__()
         self._dsn = dsn
-        self._ended = threading.Event()
-        self._pool = ThreadPoolExecutor(1)
-        self._done: Future[None] | None = None
         self.held = 0
         """The most bytes that the slot's `restart_lsn` was behind."""
         self.unconfirmed = 0
         """The most bytes that its `confirmed_flush_lsn` was behind."""
 
-    def __enter__(self) -> Self:
-        self._done = self._pool.submit(self._look)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._pool.shutdown()
-        assert self._done is not None
-        self._done.result()
-
-    def _look(self) -> None:
+    def _run(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             while not self._ended.wait(1):
                 held, unconfirmed = connection.execute(_HELD).fetchall()[0]

@@ -81,7 +81,7 @@ class Done:
 
 
 class Proof:
-    """Servers, tables, writers and a daemon, and what is proved of them.
+    """The servers, the tables, the writers and the daemon of one invocation, and the runs of the command.
 
     Args:
         say: told what goes on, in a sentence.
@@ -217,7 +217,7 @@ class Proof:
                 process.kill()
         finally:
             os.close(watched)
-        # Popen would wait for the process without telling what it used.
+        # `wait4` also tells the CPU time and the memory that the process used, and `Popen.wait` does not.
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         text = out.read_text()
@@ -249,7 +249,7 @@ class Proof:
 
 
 def _has_ended(watched: int, within_s: float) -> bool:
-    """Whether the process of this pidfd has ended, as soon as it has, else after so many seconds."""
+    """Wait until the process of this pidfd has ended, at most `within_s` seconds. Returns whether it has ended."""
     return bool(select.select([watched], [], [], max(0.0, within_s))[0])
 
 

@@ -5,19 +5,16 @@ by the number, inserts it again, changes its key or deletes it. The last `ASIDE`
 writer touches.
 """
 
-import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from deploy.local import PostgresServer
-from deploy.local.postgres_packages import client_program
-from tests.integration.daemon import until
+from tests.pgbench import pgbench
 
 ASIDE: Final = 2
-CLIENTS: Final = 4
 
 BEFORE: Final = "CREATE TYPE mood AS ENUM ('low', 'mid', 'high')"
 
@@ -184,7 +181,7 @@ class Table:
 
 
 def tables(count: int, rows: int) -> list[Table]:
-    """So many tables with so many rows together, of all kinds in turn."""
+    """Make `count` tables that have `rows` rows together. The kinds take turns."""
     kinds = list(KINDS.items())
     found = []
     for number in range(count):
@@ -194,30 +191,13 @@ def tables(count: int, rows: int) -> list[Table]:
     return found
 
 
-@contextmanager
 def writing(  # noqa: PLR0917  where, what, how much
     server: PostgresServer, database: str, meant: Sequence[Table], rate: float, seed: int, folder: Path
-) -> Iterator[None]:
-    """Transactions at this rate until the block ends, by pgbench. Then none of them is open any more."""
-    files: list[str | Path] = []
+) -> AbstractContextManager[None]:
+    """Transactions on the tables at this rate until the block ends."""
+    options: list[str | Path] = ["--random-seed", str(seed)]
     for table in meant:
         script = folder / f"{table.name}.sql"
         script.write_text(table.script())
-        files += ["--file", script]
-    errors = folder / "pgbench.log"
-    command: list[str | Path] = [
-        *(client_program("pgbench"), "--no-vacuum", "--client", str(CLIENTS), "--rate", f"{rate:g}"),
-        *("--time", "8640000", "--random-seed", str(seed), *files),
-        *("--host", "127.0.0.1", "--port", str(server.port), "--username", "postgres", database),
-    ]
-    with errors.open("w") as log:
-        writers = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            yield
-            assert writers.poll() is None, errors.read_text()
-        finally:
-            writers.kill()
-            writers.wait()
-    # A server process ends a moment after its client, and may have committed meanwhile.
-    gone = "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'pgbench')"
-    until(lambda: server.execute(gone) or None, "pgbench's sessions did not end")
+        options += ["--file", script]
+    return pgbench(server, database, rate, options, folder / "pgbench.log")

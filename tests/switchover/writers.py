@@ -1,6 +1,5 @@
 """Who writes during a handover: `deploy/demo/workload.py` for variety, and pgbench for the rest of the rate."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,8 +7,7 @@ from typing import Final
 
 from deploy.demo.workload import Features, Workload
 from deploy.local import PostgresServer
-from deploy.local.postgres_packages import client_program
-from tests.integration.daemon import until
+from tests.pgbench import CLIENTS, pgbench
 
 FEATURES: Final = Features(
     # Native logical replication carries rows only: no definitions, no messages. It sends prepared ones at their commit.
@@ -26,8 +24,6 @@ VARIED: Final = 0.2
 
 FORMER: Final = "former"
 NEW: Final = "new"
-
-CLIENTS: Final = 4
 
 # A variable keeps its value from one transaction of a client to its next. The 2 are the changes beside the logged row.
 # Numbers below zero, because the varied writers take the others.
@@ -53,35 +49,9 @@ def writing(server: PostgresServer, seed: int, rate: float, folder: Path, sessio
     script.write_text(_SCRIPT.format(session=session))
     errors = folder / f"{session}.log"
     base = 0 if session == FORMER else CLIENTS * 10_000_000
-    command: list[str | Path] = [
-        *(
-            client_program("pgbench"),
-            "--no-vacuum",
-            "--client",
-            str(CLIENTS),
-            "--rate",
-            f"{rate * (1 - VARIED):g}",
-        ),
-        *(
-            "--time",
-            "86400",
-            "--file",
-            script,
-            "--define",
-            "sequence=0",
-            "--define",
-            f"base={base}",
-        ),
-        *("--host", "127.0.0.1", "--port", str(server.port), "--username", "postgres", "postgres"),
-    ]
-    with errors.open("w") as log, Workload(server.dsn(), seed, FEATURES, rate=rate * VARIED):
-        steady = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            yield
-            assert steady.poll() is None, errors.read_text()
-        finally:
-            steady.kill()
-            steady.wait()
-    # A server process ends a moment after its client, and may have committed meanwhile.
-    gone = "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'pgbench')"
-    until(lambda: server.execute(gone) or None, "pgbench's sessions did not end")
+    options: list[str | Path] = ["--file", script, "--define", "sequence=0", "--define", f"base={base}"]
+    with (
+        Workload(server.dsn(), seed, FEATURES, rate=rate * VARIED),
+        pgbench(server, "postgres", rate * (1 - VARIED), options, errors),
+    ):
+        yield

@@ -197,7 +197,9 @@ def finish(  # noqa: PLR0917  what a transaction has and a draft has not
     tombstones: bool,
     out: list[Record],
 ) -> int:
-    """Append the records of any draft to `out`, and return their bytes. The arguments are those of `late_records`."""
+    """Append the records of any draft to `out`, and return their bytes. The arguments have the meaning that they
+    have in `late_records`.
+    """
     op, _ = op_and_form(draft)
     has_key = bool(table.key_slots)
     deletes = op == DELETED and tombstones and has_key
