@@ -74,11 +74,12 @@ class Terminal:
     def type(self, text: bytes) -> None:
         os.write(self._ours, text)
 
-    def read_until(self, text: str, timeout_s: float = WAIT_S) -> None:
-        """Read what is drawn from now on, until the text comes."""
+    def read_until(self, text: str | re.Pattern[str], timeout_s: float = WAIT_S) -> None:
+        """Read what is drawn from now on, until the text comes, or one that the pattern describes."""
+        pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
         begin = len(self.drawn)
         deadline = time.monotonic() + timeout_s
-        while text not in self.plain(begin):
+        while pattern.search(self.plain(begin)) is None:
             assert self._read(deadline), f"the program ended without {text!r}:\n{self.plain(begin)}"
 
     def read_to_end(self, timeout_s: float = 2 * WAIT_S) -> int:
