@@ -8,24 +8,15 @@ A value that was never sent is a difference, unless the record that had it may b
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from cdcd.verify.columns import Columns
 from cdcd.verify.folding import TableFold, shown_key
-from cdcd.verify.row_store import ELSEWHERE, FOREIGN, MOVED, Stored
-from cdcd.verify.values import (
-    NULL,
-    UNSENT,
-    RangeSums,
-    key_hash,
-    pack_row,
-    range_begin,
-    range_of,
-    shown,
-    split,
-)
+from cdcd.verify.row_store import Seen, Tally
+from cdcd.verify.stored import ELSEWHERE, FOREIGN, MOVED, Stored
+from cdcd.verify.values import NULL, UNSENT, RangeSums, first_byte, key_hash, pack_row, range_of, shown, split
 
 SHOWN_MAX: Final = 1000
 """Differences of a table that are kept; all of them are counted."""
@@ -33,8 +24,6 @@ SHOWN_MAX: Final = 1000
 ONLY_SOURCE: Final = "only in the source"
 ONLY_TOPICS: Final = "only in the topics"
 DIFFERS: Final = "differs"
-
-SEEN_AT_ONCE: Final = 2000
 
 _IN_FILE: Final = "rows whose record is in a file (claim check)"
 
@@ -98,107 +87,127 @@ class Outcome:
 
 
 class TableComparison:
-    """One table, at the snapshot.
+    """One table, at the snapshot. The caller owes `close`.
 
     In this order: `add_source` for each row, `ranges`; if there are any, `look_at` for each row once more, and `end`.
 
     Args:
-        rows_gone: why the topic may lack rows that it should have; "" if nothing excuses that.
-        values_gone: why it may lack values that a record leaves out; "" likewise.
+        fold: of its topic. What it takes before `ranges` counts.
     """
 
-    def __init__(
-        self, fold: TableFold, columns: Columns, *, rows_gone: str = "", values_gone: str = ""
-    ) -> None:
+    def __init__(self, fold: TableFold, columns: Columns) -> None:
         self.outcome = Outcome()
         self._fold = fold
-        self._store = fold.store
         self._columns = columns
-        self._rows_gone = rows_gone
-        self._values_gone = rows_gone or values_gone
+        self._rows_gone = ""
+        self._values_gone = ""
         self._sums = RangeSums()
         self._wanted: frozenset[int] = frozenset()
-        self._seen: list[tuple[bytes, int, bytes]] = []
         self._has_key = bool(columns.key)
         self._is_sample = False
+        self._seen: Seen = fold.store.seen(fold.number)
+        self._tally: Tally = fold.store.tally(fold.number)
+
+    def close(self) -> None:
+        self._seen.close()
+        self._tally.close()
+
+    def excuse(self, *, rows_gone: str = "", values_gone: str = "") -> None:
+        """What the topic may lack.
+
+        Args:
+            rows_gone: why it may lack rows that it should have; "" if nothing excuses that.
+            values_gone: why it may lack values that a record leaves out; "" likewise.
+        """
+        self._rows_gone = rows_gone
+        self._values_gone = rows_gone or values_gone
 
     def sample(self) -> None:
-        """Look at the rows that are given, and at nothing else: instead of `add_source`, `ranges` and `end`."""
-        self._store.settle()
+        """Compare the rows that `look_at` takes, and no others: instead of `add_source` and `ranges`."""
         self._wanted = frozenset(range(RangeSums.RANGES))
         self._is_sample = True
 
     def add_source(self, rows: Sequence[SourceRow]) -> None:
         """Rows of the source, each once."""
+        add = self._sums.add
         for row in rows:
             packed = pack_row(row.values)
-            self._sums.add(key_hash(packed if row.key is None else row.key), packed)
+            add(key_hash(packed if row.key is None else row.key), packed)
 
     def ranges(self) -> list[int]:
-        """The ranges in which rows differ, or may; every row of the source was added."""
-        self._store.settle()
+        """The ranges in which rows differ, or may. Every row of the source was added, and the fold has taken all."""
+        self._fold.settle()
         theirs = self._sum_keyed() if self._has_key else self._sum_loose()
         self.outcome.source_rows, self.outcome.topic_rows = self._sums.rows, theirs.rows
         found = self._sums.differing(theirs)
         self.outcome.ranges = len(found)
         self._wanted = frozenset(found)
-        self._store.forget_seen(self._fold.number)
         return found
 
     def _sum_keyed(self) -> RangeSums:
         sums = RangeSums()
-        fold, columns = self._fold, self._columns
-        everything = range_begin(0), range_begin(RangeSums.RANGES)
-        for key, row in self._store.rows(fold.number, *everything, fold.truncated):
+        fold, columns, shapes, add = self._fold, self._columns, self._fold.shapes, sums.add
+        for key, row in fold.rows():
             found = fold.resolve(key, row) if row.state == MOVED else row
-            sums.add(key, columns.now(fold.shapes[found.shape], found.packed))
+            add(key, columns.now(shapes[found.shape], found.packed))
         return sums
 
     def _sum_loose(self) -> RangeSums:
         fold = self._fold
-        self._store.count(fold.number, self._loose_rows())
+        for row in fold.store.loose(fold.number, fold.truncated):
+            packed = self._columns.now(fold.shapes[row.shape], row.packed)
+            self._tally.add(key_hash(packed), 0, row.sign, packed)
         sums = RangeSums()
-        for key, count, packed in self._store.counted(
-            fold.number, range_begin(0), range_begin(RangeSums.RANGES)
-        ):
-            sums.add(key, packed, count)
+        for key, _, count, packed in self._tally.rows():
+            if count:
+                sums.add(key, packed, count)
         return sums
 
-    def _loose_rows(self) -> Iterator[tuple[bytes, int, bytes]]:
-        fold = self._fold
-        for row in self._store.loose(fold.number, fold.truncated):
-            packed = self._columns.now(fold.shapes[row.shape], row.packed)
-            yield key_hash(packed), row.sign, packed
-
     def look_at(self, rows: Sequence[SourceRow]) -> None:
-        """Compare the rows that are in one of the ranges."""
+        """Take the rows that are in one of the ranges."""
         for row in rows:
             packed = pack_row(row.values)
             key = key_hash(packed if row.key is None else row.key)
             if range_of(key) not in self._wanted:
                 continue
+            if row.key is None:
+                self._tally.add(key, 1, 0, packed)
+            else:
+                self._seen.add(key, row.key, row.sql, packed)
             self.outcome.source_rows += self._is_sample
-            if not self._is_sample:
-                self._seen.append((key, 1, b"" if self._has_key else packed))
-            if self._has_key:
-                self._compare(key, row, packed)
-        if len(self._seen) >= SEEN_AT_ONCE:
-            self._remember()
 
-    def _remember(self) -> None:
-        self._store.see(self._fold.number, self._seen)
-        self._seen.clear()
+    def end(self) -> Outcome:
+        """Every row was looked at: those of the ranges are compared."""
+        self._fold.settle()
+        if self._has_key:
+            self._compare_keyed()
+        else:
+            self._compare_loose()
+        return self.outcome
 
-    def _compare(self, key: bytes, row: SourceRow, packed: bytes) -> None:
+    def _compare_keyed(self) -> None:
+        fold = self._fold
+        first_bytes = sorted({first_byte(at) for at in self._wanted})
+        for there, rows in fold.store.beside(
+            fold.number, fold.filled, fold.truncated, self._seen, first_bytes
+        ):
+            found = set()
+            for key, name, sql, packed in rows:
+                found.add(key)
+                self._compare(key, there.get(key), name, sql, packed)
+            for key, row in there.items():
+                if not self._is_sample and key not in found and range_of(key) in self._wanted:
+                    self._only_in_topics(key, row)
+
+    def _compare(self, key: bytes, there: Stored | None, name: bytes, sql: str, packed: bytes) -> None:
         fold, outcome = self._fold, self.outcome
-        there = self._store.get(fold.number, key)
-        if there is None or (there.lsn, there.serial) <= fold.truncated:
+        if there is None:
             if self._rows_gone:
                 outcome.not_compared[f"rows that are not in the topic: {self._rows_gone}"] += 1
             elif fold.without_key:
                 outcome.not_compared["rows that may have been sent when the table had no key"] += 1
             else:
-                outcome.add(RowDifference(ONLY_SOURCE, shown_key(row.key), self._values(packed)), row.sql)
+                outcome.add(RowDifference(ONLY_SOURCE, shown_key(name), self._values(packed)), sql)
             return
         if there.state == ELSEWHERE:
             outcome.not_compared[_IN_FILE] += 1
@@ -207,7 +216,7 @@ class TableComparison:
             there = fold.resolve(key, there)
         columns = self._differing(there, packed)
         if columns:
-            outcome.add(RowDifference(DIFFERS, shown_key(row.key), tuple(columns)), row.sql)
+            outcome.add(RowDifference(DIFFERS, shown_key(name), tuple(columns)), sql)
 
     def _differing(self, there: Stored, packed: bytes) -> list[ColumnDifference]:
         fold, names = self._fold, self._columns.names
@@ -230,30 +239,16 @@ class TableComparison:
             self.outcome.not_compared[why] += 1
         return found
 
-    def end(self) -> Outcome:
-        """Every row was looked at: those that only the topics have are left."""
-        self._remember()
-        for at in sorted(self._wanted):
-            begin, end = range_begin(at), range_begin(at + 1)
-            if self._has_key:
-                self._only_in_topics(begin, end)
-            else:
-                self._miscounted(begin, end)
-        self._store.forget_seen(self._fold.number)
-        return self.outcome
-
-    def _only_in_topics(self, begin: bytes, end: bytes) -> None:
+    def _only_in_topics(self, key: bytes, row: Stored) -> None:
         fold = self._fold
-        for key, row in self._store.unseen(fold.number, begin, end, fold.truncated):
-            why = self._why_only_in_topics(row)
-            if why:
-                self.outcome.not_compared[why] += 1
-                continue
-            found = fold.resolve(key, row) if row.state == MOVED else row
-            packed = self._columns.now(fold.shapes[found.shape], found.packed)
-            self.outcome.add(
-                RowDifference(ONLY_TOPICS, shown_key(row.name), self._values(packed, in_topics=True))
-            )
+        why = self._why_only_in_topics(row)
+        if why:
+            self.outcome.not_compared[why] += 1
+            return
+        found = fold.resolve(key, row) if row.state == MOVED else row
+        packed = self._columns.now(fold.shapes[found.shape], found.packed)
+        values = self._values(packed, in_topics=True)
+        self.outcome.add(RowDifference(ONLY_TOPICS, shown_key(row.name), values))
 
     def _why_only_in_topics(self, row: Stored) -> str:
         """Why a row may be in the topic only; "" if nothing excuses that."""
@@ -265,8 +260,10 @@ class TableComparison:
             return "rows that a TRUNCATE may have removed, which another partition may have had"
         return ""
 
-    def _miscounted(self, begin: bytes, end: bytes) -> None:
-        for source, topics, packed in self._store.miscounted(self._fold.number, begin, end):
+    def _compare_loose(self) -> None:
+        for key, source, topics, packed in self._tally.rows():
+            if source == topics or range_of(key) not in self._wanted:
+                continue
             if self._rows_gone:
                 # What is missing may be rows, or deletes of rows.
                 why = f"rows of which changes are not in the topic: {self._rows_gone}"

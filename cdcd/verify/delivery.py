@@ -1,5 +1,6 @@
 """Whether the pipeline has delivered what a snapshot of the source may see, and which tables it has not read yet."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
@@ -91,7 +92,7 @@ class Delivery:
         refuse_other_server(found, self._server)
         return found
 
-    def wait(self, lsn: int) -> Checkpoint:
+    async def wait(self, lsn: int) -> Checkpoint:
         """The checkpoint that says that everything before the LSN is in Kafka. `begin` comes before."""
         deadline = time.monotonic() + self._timeout_s
         said = False
@@ -108,7 +109,7 @@ class Delivery:
             if not said:
                 said = True
                 self._notice(f"Waits until the pipeline has delivered up to {Lsn(lsn)}.")
-            time.sleep(LOOK_S)
+            await asyncio.sleep(LOOK_S)
 
 
 def unread(checkpoint: Checkpoint, table: SharedTable) -> str:

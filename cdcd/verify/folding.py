@@ -13,7 +13,7 @@ What is wrong with the records themselves, whatever rows they make, is a `Fault`
 order, one that is no record, a key that is not the row's, a delete without its tombstone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -22,8 +22,10 @@ from cdcd.formats.schemas import TableForm
 from cdcd.verify.columns import Shape, place_in
 from cdcd.verify.cutting import NULL as JSON_NULL
 from cdcd.verify.cutting import Cut, Headers, NotARecordError, Row, cut, pairs, payload
-from cdcd.verify.row_store import ELSEWHERE, FOREIGN, KEY_MAX, MOVED, UNSENT, WHOLE, Loose, RowStore, Stored
+from cdcd.verify.row_store import PARTIAL, RowStore
 from cdcd.verify.sight import Sight
+from cdcd.verify.stored import ELSEWHERE, FOREIGN, KEY_MAX, MOVED, UNSENT, WHOLE, Loose, Stored
+from cdcd.verify.values import BEFORE as BEFORE_VALUE
 from cdcd.verify.values import MOVED as MOVED_VALUE
 from cdcd.verify.values import UNSENT as UNSENT_VALUE
 from cdcd.verify.values import key_hash, pack, pack_row, split
@@ -168,16 +170,41 @@ class TableFold:
         """Where a column of one shape stands in a row of a former one; None: nowhere."""
         return place_in(self.former, name, self.shapes[shape], self.shapes[former])
 
+    def rows(self) -> Iterator[tuple[bytes, Stored]]:
+        """The rows that no TRUNCATE has ended, with the hash of the key, in no order."""
+        return self.store.rows(self.number, self.filled, self.truncated)
+
+    def settle(self) -> None:
+        """To be called before `resolve`, when everything was taken."""
+        self.store.settle(self.number, self.filled)
+
+    def filled(self, old: Stored | None, row: Stored) -> Stored:
+        """The row with what the one before it had, where it says so."""
+        before = [] if old is None else split(old.packed)
+        state = ELSEWHERE if old is not None and old.state == ELSEWHERE else WHOLE
+        names = self.shapes[row.shape][0]
+        values = split(row.packed)
+        for at, value in enumerate(values):
+            if value != BEFORE_VALUE:
+                continue
+            place = None if old is None else self.place_in(names[at], row.shape, old.shape)
+            values[at] = UNSENT_VALUE if place is None else before[place]
+            if values[at] == MOVED_VALUE:
+                state = max(state, MOVED)
+            elif values[at] == UNSENT_VALUE:
+                state = max(state, UNSENT)
+        return row._replace(state=state, packed=b"".join(values))
+
     def resolve(self, key: bytes, row: Stored) -> Stored:
         """Fill what a row lacks from the row that had its former key. `UNSENT` is what cannot be found."""
         return self._resolve(key, row, 0)
 
     def _resolve(self, key: bytes, row: Stored, depth: int) -> Stored:
         values = split(row.packed)
-        for place in self.store.moves(self.number, key):
+        for place in self.store.moves.of(self.number, key):
             if place > (row.lsn, row.serial) or depth > _MOVES_MAX:
                 continue
-            found = self.store.former(self.number, key, place)
+            found = self.store.moves.former(self.number, key, place)
             if found is None:
                 break
             former_key, former = found
@@ -323,69 +350,31 @@ class Partition:
         key = key_hash(name)
         place = (found.commit_lsn, found.serial)
         if found.after is None:
-            if found.new_key is not None:
-                old = store.get(table.number, key)
-                if old is not None:
-                    store.add_gone(table.number, key, place, old)
-            store.delete(table.number, key)
+            if found.new_key is None:
+                store.delete(table.number, key)
+            else:
+                store.leave(table.number, key, place)
             return
         shape = table.shape(found.after, found.schema_id)
         state = WHOLE if found.commit_lsn else FOREIGN
         if not found.unchanged:
             packed = pack_row(found.after.values)
         elif found.old_key is not None:
-            values = [
-                MOVED_VALUE if column in found.unchanged else pack(value)
-                for column, value in zip(*found.after, strict=True)
-            ]
-            packed, state = b"".join(values), MOVED
-            store.add_moved(table.number, key, place, key_hash(found.old_key))
+            packed, state = _packed(found.after, found.unchanged, MOVED_VALUE), MOVED
+            store.moves.add(table.number, key, place, key_hash(found.old_key))
         else:
-            packed, state = self._filled(key, found, shape)
+            packed, state = _packed(found.after, found.unchanged, BEFORE_VALUE), PARTIAL
         store.put(table.number, key, Stored(*place, state, shape, packed, name[:KEY_MAX]))
-
-    def _filled(self, key: bytes, found: Cut, shape: int) -> tuple[bytes, int]:
-        """The values of a change that left some out, with those that the row had; and what the row lacks now."""
-        table = self.table
-        assert found.after is not None, "it is a change that has a row"
-        old = table.store.get(table.number, key)
-        before = [] if old is None else split(old.packed)
-        state = ELSEWHERE if old is not None and old.state == ELSEWHERE else WHOLE
-        values = []
-        for column, value in zip(*found.after, strict=True):
-            if column not in found.unchanged:
-                values.append(pack(value))
-                continue
-            place = None if old is None else table.place_in(column, shape, old.shape)
-            values.append(UNSENT_VALUE if place is None else before[place])
-            if values[-1] == MOVED_VALUE:
-                state = max(state, MOVED)
-            elif values[-1] == UNSENT_VALUE:
-                state = max(state, UNSENT)
-        return b"".join(values), state
 
     def _apply_loose(self, found: Cut) -> None:
         table = self.table
         for half, sign, row in ((0, -1, found.before), (1, 1, found.after)):
             if row is None:
                 continue
-            state = UNSENT if found.unchanged and sign > 0 else WHOLE
-            values = [
-                UNSENT_VALUE if sign > 0 and column in found.unchanged else pack(value)
-                for column, value in zip(*row, strict=True)
-            ]
-            table.store.add_loose(
-                table.number,
-                Loose(
-                    found.commit_lsn,
-                    found.serial,
-                    half,
-                    sign,
-                    state,
-                    table.shape(row, found.schema_id),
-                    b"".join(values),
-                ),
-            )
+            packed = _packed(row, found.unchanged if sign > 0 else (), UNSENT_VALUE)
+            shape = table.shape(row, found.schema_id)
+            loose = Loose(found.commit_lsn, found.serial, half, sign, shape, packed)
+            table.store.add_loose(table.number, key_hash(packed), loose)
 
     def _elsewhere(self, record: TopicRecord, is_new: bool) -> None:
         """The row is in a file."""
@@ -417,6 +406,11 @@ class Partition:
 
     def _where(self, record: TopicRecord) -> str:
         return f"{self.table.topic}/{self.number}@{record.offset}"
+
+
+def _packed(row: Row, unchanged: Collection[bytes], instead: bytes) -> bytes:
+    """A row's values, with something else in place of those that its record leaves out."""
+    return b"".join([instead if name in unchanged else pack(value) for name, value in zip(*row, strict=True)])
 
 
 def shown_key(key: bytes | None) -> str:

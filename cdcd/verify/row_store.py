@@ -1,211 +1,239 @@
-"""The rows that topics make, on disk: SQLite in a file without a name, with a part of it in memory.
+"""The rows that topics make, on disk, and the rows of the source beside them.
 
-Nothing here has to last, so nothing is synchronized. Writes wait in memory, up to `WAITING` rows, and are read from
-there. A row is known by its table's number and the hash of its key; a row without a key by its place.
+Changes are kept in their order, and not applied (`bucket_log.py`). Whoever asks for rows gets them a part at a time:
+then the changes of each of the part's keys are applied one after the other. A row is known by its table's number and
+the hash of its key; a row without a key by its place.
 """
 
-import sqlite3
-from collections.abc import Iterable, Iterator
+import struct
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-WAITING: Final = 5000
-CACHE_KIB: Final = 32 << 10
-KEY_MAX: Final = 1000
-"""Bytes of a key that are kept to be shown."""
+from cdcd.verify.bucket_log import HASH_BYTES, BucketLog, Chunks, parts
+from cdcd.verify.moves import Moves, Place
+from cdcd.verify.stored import Loose, Stored
 
-WHOLE: Final = 0
-UNSENT: Final = 1
-MOVED: Final = 2
-ELSEWHERE: Final = 3
-FOREIGN: Final = 4
-"""What a row lacks: nothing; a value that was never sent; a value that the row with its former key has; all of its
-values, which are in a file (claim check); a place, because another connector wrote it."""
+GARBAGE_BYTES: Final = 64 << 20
+"""Changes that may be kept beside as many bytes as the rows had when the changes were applied the last time."""
 
-_SCHEMA: Final = """
-CREATE TABLE row (t INTEGER, k BLOB, lsn INTEGER, serial INTEGER, state INTEGER, shape INTEGER, packed BLOB, name BLOB,
-    PRIMARY KEY (t, k)) WITHOUT ROWID;
-CREATE TABLE bag (t INTEGER, lsn INTEGER, serial INTEGER, half INTEGER, sign INTEGER, state INTEGER, shape INTEGER,
-    packed BLOB, PRIMARY KEY (t, lsn, serial, half)) WITHOUT ROWID;
-CREATE TABLE moved (t INTEGER, k BLOB, lsn INTEGER, serial INTEGER, former BLOB, PRIMARY KEY (t, k, lsn, serial))
-    WITHOUT ROWID;
-CREATE TABLE gone (t INTEGER, k BLOB, lsn INTEGER, serial INTEGER, state INTEGER, shape INTEGER, packed BLOB,
-    PRIMARY KEY (t, k, lsn, serial)) WITHOUT ROWID;
-CREATE TABLE counted (t INTEGER, k BLOB, n INTEGER, packed BLOB, PRIMARY KEY (t, k)) WITHOUT ROWID;
-CREATE TABLE seen (t INTEGER, k BLOB, n INTEGER, packed BLOB, PRIMARY KEY (t, k)) WITHOUT ROWID;
-"""
+PARTIAL: Final = 5
+"""A row that has values of the row before it; only `Fill` knows which."""
 
+Fill = Callable[[Stored | None, Stored], Stored]
+"""A `PARTIAL` row with the values of the one before it."""
 
-class Stored(NamedTuple):
-    """A row: its last change's place, what it lacks, its shape's number, its values (`values.py`) and its key."""
+Rows = dict[bytes, Stored]
 
-    lsn: int
-    serial: int
-    state: int
-    shape: int
-    packed: bytes
-    name: bytes
+_DELETED: Final = 6
+_LEFT: Final = 7
+_NO_ROW: Final = Stored(0, 0, _DELETED, 0, b"", b"")
 
+_ROW: Final = struct.Struct(f">{HASH_BYTES}sIQQBIH")
+"""Hash, bytes of the entry, LSN, serial, state, shape, bytes of the name. The name and the values follow."""
 
-class Loose(NamedTuple):
-    """A row without a key that came (`sign` 1) or went (-1) at a place."""
+_LOOSE: Final = struct.Struct(f">{HASH_BYTES}sIQQBbI")
+"""Hash, bytes of the entry, LSN, serial, half, sign, shape. The values follow."""
 
-    lsn: int
-    serial: int
-    half: int
-    sign: int
-    state: int
-    shape: int
-    packed: bytes
+_SEEN: Final = struct.Struct(f">{HASH_BYTES}sIHI")
+"""Hash, bytes of the entry, of the name, of the condition in SQL. Those two and the values follow."""
+
+_TALLY: Final = struct.Struct(f">{HASH_BYTES}sIqq")
+"""Hash, bytes of the entry, how many rows the source has, and the topics. The values follow."""
 
 
 class RowStore:
-    """Rows by table and hash of key. The caller owes `close`, and `settle` before it reads more than single rows."""
+    """Rows by table and hash of key. The caller owes `close`.
+
+    Args:
+        folder: for files, which have no name there.
+    """
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "rows.sqlite"
-        self._sql = sqlite3.connect(path, isolation_level=None)
-        self._sql.executescript(
-            f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-{CACHE_KIB}; "
-            f"PRAGMA temp_store=FILE; {_SCHEMA} BEGIN"
-        )
-        # Without a name, the file is gone with the process, however that ends.
-        path.unlink()
-        self._waiting: dict[tuple[int, bytes], Stored | None] = {}
-        self._loose: list[tuple[int | bytes, ...]] = []
+        self.moves = Moves(folder)
+        self._folder = folder
+        self._rows = BucketLog(folder)
+        self._loose = BucketLog(folder)
+        self._kept = 0
 
     def close(self) -> None:
-        self._sql.close()
-
-    def get(self, table: int, key: bytes) -> Stored | None:
-        """The row with this hash of the key; None: there is none."""
-        waiting = self._waiting.get((table, key), _NOT_WAITING)
-        if waiting is not _NOT_WAITING:
-            return waiting
-        found = self._sql.execute(
-            "SELECT lsn, serial, state, shape, packed, name FROM row WHERE t = ? AND k = ?", (table, key)
-        ).fetchone()
-        return None if found is None else Stored(*found)
+        self._rows.close()
+        self._loose.close()
+        self.moves.close()
 
     def put(self, table: int, key: bytes, row: Stored) -> None:
-        self._waiting[table, key] = row
-        if len(self._waiting) >= WAITING:
-            self.settle()
+        """The row is this one now."""
+        lsn, serial, state, shape, packed, name = row
+        size = _ROW.size + len(name) + len(packed)
+        self._rows.add(table, _ROW.pack(key, size, lsn, serial, state, shape, len(name)) + name + packed)
 
     def delete(self, table: int, key: bytes) -> None:
-        self._waiting[table, key] = None
-        if len(self._waiting) >= WAITING:
-            self.settle()
+        self.put(table, key, _NO_ROW)
 
-    def add_loose(self, table: int, row: Loose) -> None:
-        """A row without a key. One at the same place is the same."""
-        self._loose.append((table, *row))
-        if len(self._loose) >= WAITING:
-            self.settle()
+    def leave(self, table: int, key: bytes, place: Place) -> None:
+        """The row has another key from this place on."""
+        self.put(table, key, Stored(*place, _LEFT, 0, b"", b""))
 
-    def add_moved(self, table: int, key: bytes, place: tuple[int, int], former: bytes) -> None:
-        """A row that has another key since this place, and lacks values that it had before."""
-        self._sql.execute("INSERT OR REPLACE INTO moved VALUES (?, ?, ?, ?, ?)", (table, key, *place, former))
+    def add_loose(self, table: int, key: bytes, row: Loose) -> None:
+        """A row without a key. One at the same place is the same.
 
-    def add_gone(self, table: int, key: bytes, place: tuple[int, int], row: Stored) -> None:
-        """What a row was when it got another key."""
-        values = (table, key, *place, row.state, row.shape, row.packed)
-        self._sql.execute("INSERT OR REPLACE INTO gone VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        Args:
+            key: the hash of its values.
+        """
+        size = _LOOSE.size + len(row.packed)
+        self._loose.add(table, _LOOSE.pack(key, size, *row[:5]) + row.packed)
 
-    def former(self, table: int, key: bytes, place: tuple[int, int]) -> tuple[bytes, Stored] | None:
-        """The former key's hash of a row that got this key at the place, and the row as it was then."""
-        found = self._sql.execute(
-            "SELECT g.k, g.lsn, g.serial, g.state, g.shape, g.packed FROM moved m JOIN gone g "
-            "ON g.t = m.t AND g.k = m.former AND g.lsn = m.lsn AND g.serial = m.serial "
-            "WHERE m.t = ? AND m.k = ? AND m.lsn = ? AND m.serial = ?",
-            (table, key, *place),
-        ).fetchone()
-        if found is None:
-            return None
-        key, lsn, serial, state, shape, packed = found
-        return key, Stored(lsn, serial, state, shape, packed, b"")
+    def settle(self, table: int, fill: Fill) -> None:
+        """Find what rows were when they got another key. To be called before `moves` are asked."""
+        if self.moves.has(table):
+            for chunks in parts([self._rows], table):
+                self._applied(table, chunks[0], fill, keep=True)
 
-    def moves(self, table: int, key: bytes) -> list[tuple[int, int]]:
-        """The places at which a row got this key and lacked values, the last one first."""
-        return self._sql.execute(
-            "SELECT lsn, serial FROM moved WHERE t = ? AND k = ? ORDER BY lsn DESC, serial DESC", (table, key)
-        ).fetchall()
+    def compact(self, fills: Mapping[int, Fill]) -> None:
+        """Forget the changes that rows do not show any more, where they take more room than the rows.
 
-    def settle(self) -> None:
-        """Write what waits."""
-        puts = [(*at, *row) for at, row in self._waiting.items() if row is not None]
-        deletes = [at for at, row in self._waiting.items() if row is None]
-        self._sql.executemany("INSERT OR REPLACE INTO row VALUES (?, ?, ?, ?, ?, ?, ?, ?)", puts)
-        self._sql.executemany("DELETE FROM row WHERE t = ? AND k = ?", deletes)
-        self._sql.executemany("INSERT OR IGNORE INTO bag VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._loose)
-        self._waiting.clear()
-        self._loose.clear()
+        Args:
+            fills: by the number of the table.
+        """
+        if self._rows.size <= 2 * self._kept + GARBAGE_BYTES:
+            return
+        before, self._rows = self._rows, BucketLog(self._folder)
+        for table, fill in fills.items():
+            for chunks in parts([before], table):
+                for key, row in self._applied(table, chunks[0], fill, keep=True).items():
+                    self.put(table, key, row)
+        before.close()
+        self._kept = self._rows.size
 
-    def rows(
-        self, table: int, begin: bytes, end: bytes, after: tuple[int, int]
-    ) -> Iterator[tuple[bytes, Stored]]:
-        """The rows whose key's hash is from `begin` to before `end`, in its order, changed after the place `after`."""
-        found = self._sql.execute(
-            "SELECT k, lsn, serial, state, shape, packed, name FROM row "
-            "WHERE t = ? AND k >= ? AND k < ? AND (lsn, serial) > (?, ?) ORDER BY k",
-            (table, begin, end, *after),
-        )
-        for key, *values in found:
-            yield key, Stored(*values)
+    def rows(self, table: int, fill: Fill, after: Place) -> Iterator[tuple[bytes, Stored]]:
+        """All rows that were changed after the place, with the hash of the key, in no order."""
+        for chunks in parts([self._rows], table):
+            for key, row in self._applied(table, chunks[0], fill).items():
+                if row[:2] > after:
+                    yield key, row
 
-    def loose(self, table: int, after: tuple[int, int]) -> Iterator[Loose]:
-        """The rows without a key that came and went after the place `after`."""
-        for values in self._sql.execute(
-            "SELECT lsn, serial, half, sign, state, shape, packed FROM bag WHERE t = ? AND (lsn, serial) > (?, ?)",
-            (table, *after),
-        ):
-            yield Loose(*values)
+    def beside(
+        self, table: int, fill: Fill, after: Place, seen: "Seen", first_bytes: Collection[int]
+    ) -> Iterator[tuple[Rows, Iterator[tuple[bytes, bytes, str, bytes]]]]:
+        """The rows that were changed after the place, beside those of the source (`Seen.rows`), a part at a time.
 
-    def count(self, table: int, rows: Iterable[tuple[bytes, int, bytes]]) -> None:
-        """Count rows without a key of the topics, by their hashes: how many, and their values."""
-        self._sql.execute("DELETE FROM counted WHERE t = ?", (table,))
-        self._add("counted", table, rows)
+        Args:
+            first_bytes: of the hashes that are wanted.
+        """
+        for ours, theirs in parts([self._rows, seen.log], table, first_bytes):
+            rows = self._applied(table, ours, fill)
+            yield {key: row for key, row in rows.items() if row[:2] > after}, seen.rows(theirs)
 
-    def counted(self, table: int, begin: bytes, end: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-        """The rows without a key by their hashes, as they were counted; those that are not there are left out."""
-        yield from self._sql.execute(
-            "SELECT k, n, packed FROM counted WHERE t = ? AND k >= ? AND k < ? AND n <> 0 ORDER BY k",
-            (table, begin, end),
-        )
+    def loose(self, table: int, after: Place) -> Iterator[Loose]:
+        """The rows without a key that came and went after the place, in no order."""
+        for chunks in parts([self._loose], table):
+            places = set()
+            for data in chunks[0]:
+                at = 0
+                while at < len(data):
+                    _, size, lsn, serial, half, sign, shape = _LOOSE.unpack_from(data, at)
+                    if (lsn, serial, half) not in places and (lsn, serial) > after:
+                        places.add((lsn, serial, half))
+                        yield Loose(lsn, serial, half, sign, shape, data[at + _LOOSE.size : at + size])
+                    at += size
 
-    def see(self, table: int, rows: Iterable[tuple[bytes, int, bytes]]) -> None:
-        """Remember rows of the source: how many there are of each."""
-        self._add("seen", table, rows)
+    def seen(self, table: int) -> "Seen":
+        """A place for rows of the source. The caller owes its `close`."""
+        return Seen(self._folder, table)
 
-    def unseen(
-        self, table: int, begin: bytes, end: bytes, after: tuple[int, int]
-    ) -> Iterator[tuple[bytes, Stored]]:
-        """As `rows`, without those that the source has."""
-        found = self._sql.execute(
-            "SELECT k, lsn, serial, state, shape, packed, name FROM row r "
-            "WHERE t = ? AND k >= ? AND k < ? AND (lsn, serial) > (?, ?) "
-            "AND NOT EXISTS (SELECT 1 FROM seen s WHERE s.t = r.t AND s.k = r.k) ORDER BY k",
-            (table, begin, end, *after),
-        )
-        for key, *values in found:
-            yield key, Stored(*values)
+    def tally(self, table: int) -> "Tally":
+        """A place to count rows without a key. The caller owes its `close`."""
+        return Tally(self._folder, table)
 
-    def miscounted(self, table: int, begin: bytes, end: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """Rows without a key of which source and topics have another number: source, topics, values."""
-        yield from self._sql.execute(
-            "SELECT sum(s), sum(c), max(packed) FROM ("
-            "SELECT k, n AS s, 0 AS c, packed FROM seen WHERE t = ?1 AND k >= ?2 AND k < ?3 UNION ALL "
-            "SELECT k, 0, n, packed FROM counted WHERE t = ?1 AND k >= ?2 AND k < ?3) "
-            "GROUP BY k HAVING sum(s) <> sum(c) ORDER BY k",
-            (table, begin, end),
-        )
+    def _applied(self, table: int, chunks: Chunks, fill: Fill, *, keep: bool = False) -> Rows:
+        """The changes of some keys, one after the other: the rows that are left.
 
-    def forget_seen(self, table: int) -> None:
-        self._sql.execute("DELETE FROM seen WHERE t = ?", (table,))
-
-    def _add(self, name: str, table: int, rows: Iterable[tuple[bytes, int, bytes]]) -> None:
-        query = f"INSERT INTO {name} VALUES (?, ?, ?, ?) ON CONFLICT (t, k) DO UPDATE SET n = n + excluded.n"  # noqa: S608
-        self._sql.executemany(query, ((table, *row) for row in rows))
+        Args:
+            keep: what rows were that got another key is kept in `moves`.
+        """
+        rows: Rows = {}
+        unpack, header = _ROW.unpack_from, _ROW.size
+        for data in chunks:
+            at, end = 0, len(data)
+            while at < end:
+                key, size, lsn, serial, state, shape, named = unpack(data, at)
+                body = at + header
+                at += size
+                if state < PARTIAL:
+                    name = data[body : body + named]
+                    rows[key] = Stored(lsn, serial, state, shape, data[body + named : at], name)
+                elif state == PARTIAL:
+                    name = data[body : body + named]
+                    row = Stored(lsn, serial, state, shape, data[body + named : at], name)
+                    rows[key] = fill(rows.get(key), row)
+                else:
+                    before = rows.pop(key, None)
+                    if keep and state == _LEFT and before is not None:
+                        self.moves.add_gone(table, key, (lsn, serial), before)
+        return rows
 
 
-_NOT_WAITING: Final = Stored(-1, -1, -1, -1, b"", b"")
+class Seen:
+    """Rows of the source, with what finds them there."""
+
+    def __init__(self, folder: Path, table: int) -> None:
+        self.log = BucketLog(folder)
+        self._table = table
+
+    def close(self) -> None:
+        self.log.close()
+
+    def add(self, key: bytes, name: bytes, sql: str, packed: bytes) -> None:
+        """A row: the hash of its key, its key, how SQL finds it, and its values."""
+        condition = sql.encode("utf-8", "surrogateescape")
+        size = _SEEN.size + len(name) + len(condition) + len(packed)
+        entry = _SEEN.pack(key, size, len(name), len(condition)) + name + condition + packed
+        self.log.add(self._table, entry)
+
+    @staticmethod
+    def rows(chunks: Chunks) -> Iterator[tuple[bytes, bytes, str, bytes]]:
+        """The rows as they were added."""
+        for data in chunks:
+            at = 0
+            while at < len(data):
+                key, size, named, found = _SEEN.unpack_from(data, at)
+                name = at + _SEEN.size
+                sql = name + named
+                packed = sql + found
+                condition = data[sql:packed].decode("utf-8", "surrogateescape")
+                yield key, data[name:sql], condition, data[packed : at + size]
+                at += size
+
+
+class Tally:
+    """How many rows with the same values the source has, and the topics."""
+
+    def __init__(self, folder: Path, table: int) -> None:
+        self._log = BucketLog(folder)
+        self._table = table
+
+    def close(self) -> None:
+        self._log.close()
+
+    def add(self, key: bytes, source: int, topics: int, packed: bytes) -> None:
+        """So many more rows with these values, and the hash `key` of them."""
+        entry = _TALLY.pack(key, _TALLY.size + len(packed), source, topics) + packed
+        self._log.add(self._table, entry)
+
+    def rows(self) -> Iterator[tuple[bytes, int, int, bytes]]:
+        """The hash of rows with the same values, how many the source has, how many the topics have, and the values."""
+        for chunks in parts([self._log], self._table):
+            source: Counter[bytes] = Counter()
+            topics: Counter[bytes] = Counter()
+            values: dict[bytes, bytes] = {}
+            for data in chunks[0]:
+                at = 0
+                while at < len(data):
+                    key, size, here, there = _TALLY.unpack_from(data, at)
+                    source[key] += here
+                    topics[key] += there
+                    values.setdefault(key, data[at + _TALLY.size : at + size])
+                    at += size
+            for key, packed in values.items():
+                yield key, source[key], topics[key], packed

@@ -115,12 +115,13 @@ class SourceRows:
         return found
 
     async def rows(
-        self, table: SharedTable, skipped: Callable[[Part], Pages] = lambda _: ()
+        self, table: SharedTable, skipped: Callable[[Part], Pages] = lambda _: (), *, found: bool = False
     ) -> AsyncIterator[list[SourceRow]]:
         """All rows of the table.
 
         Args:
             skipped: the pages of a part that are not read.
+            found: the rows say how SQL finds them.
 
         Raises:
             SourceError: the table may not be read.
@@ -130,6 +131,7 @@ class SourceRows:
         self._encoder.define(relation, table.description, self._shared.types)
         key = key_columns(relation, self._forms.description(table))
         places = [(at, column.name) for at, column in enumerate(relation.columns) if column.name in key]
+        places = places if found else []
         for each in table.source.parts:
             part = replace(each.part, done=skipped(each.part))
             async for lines in self._lines(table, each.sql_name, part):
@@ -151,7 +153,7 @@ class SourceRows:
         for line, (_, key, value, _) in zip(lines, records, strict=True):
             after = cut(value, ()).after
             assert after is not None, "a row that was read has values"
-            found.append(SourceRow(key, after.values, "" if key is None else _condition(line, places)))
+            found.append(SourceRow(key, after.values, _condition(line, places) if places else ""))
         return found
 
 

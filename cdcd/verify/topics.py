@@ -4,14 +4,16 @@ In this order, so that the source has to keep the snapshot for the reading of it
 
 1. What the topics have is folded, as far as a first snapshot sees it, which is not kept: every later one sees that too.
 2. The snapshot is taken. Nothing waits for it, and it waits for nobody.
-3. The checkpoint is waited for that says that everything is in Kafka that the snapshot may see, and the rest is folded.
-4. The tables are read at the snapshot, and compared.
+3. The tables are read at the snapshot. Meanwhile the checkpoint is waited for that says that everything is in Kafka
+   that the snapshot may see.
+4. The rest is folded, and the sums are compared. Tables of which they differ are read once more.
 
-A table that is altered, rewritten or truncated meanwhile cannot be read at the snapshot any more. It is compared at
-another one.
+A table that is altered, rewritten or truncated between 2 and 3 cannot be read at the snapshot any more. It is compared
+at another one. So nothing that can be done later lies between them.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ from cdcd.formats.encoder import SKIPPABLE
 from cdcd.formats.schemas import TableForm
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
-from cdcd.kafka.bounded_reading import BoundedReader
+from cdcd.kafka.bounded_reading import BoundedReader, Place
 from cdcd.postgres.rate import Rate
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
@@ -37,7 +39,7 @@ from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.terminal_text import number
 from cdcd.transactions.position import Checkpoint
 from cdcd.verify.columns import Columns
-from cdcd.verify.comparing import Outcome, TableComparison
+from cdcd.verify.comparing import Outcome, SourceRow, TableComparison
 from cdcd.verify.cutting import NotARecordError, cut
 from cdcd.verify.delivery import ANSWER_S, Delivery, Notice, unread
 from cdcd.verify.descriptions import Descriptions
@@ -203,6 +205,7 @@ class TopicsTarget:
         """
         done: dict[str, TableReport] = {}
         await self._delivery.begin()
+        self._store.compact({fold.number: fold.filled for fold in self._folds.values()})
         chosen = await self._fold_first(choose)
         for left in reversed(range(ATTEMPTS)):
             changed, gone, lsn = await self._verify(chosen, done)
@@ -226,7 +229,7 @@ class TopicsTarget:
             self._look(shared)
             names = chosen(self._config, list(shared.tables), self._patterns)
             meant = {name: _size(shared.tables[name]) for name in names}
-        self._fold(list(meant))
+        self._take(self._ends(list(meant)))
         return meant if choose is None else choose(meant)
 
     async def _verify(
@@ -242,9 +245,8 @@ class TopicsTarget:
             shared = await self._snapshot(stack)
             tables = {name: table for name, table in sorted(shared.tables.items()) if name in chosen}
             await self._delivery.nudge()
-            checkpoint = self._delivery.wait(shared.position)
-            sight = self._look(shared)
-            self._fold(list(tables))
+            delivered = asyncio.create_task(self._delivered(shared.position, list(tables)))
+            stack.callback(delivered.cancel)
             reader = await SnapshotReader.open(
                 self._delivery.dsn(),
                 application_name=self._delivery.application,
@@ -255,13 +257,34 @@ class TopicsTarget:
             stack.callback(reader.close)
             await reader.import_snapshot(shared.name)
             rows = SourceRows(self._config, shared, reader, Rate(self._options.rate_bytes_s))
+            begun: dict[str, _Comparing] = {}
             for name, table in tables.items():
-                if name not in done:
-                    try:
-                        done[name] = await self._compare(table, rows, checkpoint, sight.exact_lsn)
-                    except ChangedTableError as error:
-                        changed[name] = error.message
+                if name in done:
+                    continue
+                comparing = self._begin(table, rows)
+                stack.callback(comparing.comparison.close)
+                try:
+                    async for some in self._first(comparing, rows):
+                        comparing.take(some)
+                        if delivered.done():
+                            delivered.result()
+                except ChangedTableError as error:
+                    changed[name] = error.message
+                else:
+                    begun[name] = comparing
+            checkpoint, ends = await delivered
+            sight = self._look(shared)
+            self._take(ends)
+            for name, comparing in begun.items():
+                try:
+                    done[name] = await self._compare(comparing, rows, checkpoint, sight.exact_lsn)
+                except ChangedTableError as error:
+                    changed[name] = error.message
             return changed, sorted(set(chosen) - done.keys() - changed.keys()), sight.exact_lsn
+
+    async def _delivered(self, lsn: int, tables: Sequence[str]) -> tuple[Checkpoint, dict[Place, int]]:
+        """The checkpoint that says that everything before the LSN is in Kafka, and where the topics end then."""
+        return await self._delivery.wait(lsn), self._ends(tables)
 
     async def _snapshot(self, stack: AsyncExitStack) -> SharedSnapshot:
         """A snapshot of this moment, until the stack is closed."""
@@ -283,8 +306,8 @@ class TopicsTarget:
             fold.look(self._sight)
         return self._sight
 
-    def _fold(self, tables: Sequence[str]) -> None:
-        """Fold what the topics of these tables have now."""
+    def _ends(self, tables: Sequence[str]) -> dict[Place, int]:
+        """Where the topics of these tables and of all before end now."""
         names = self._config.topic_names()
         topics = {names.qualified(table): table for table in tables}
         self._describe(topics)
@@ -296,7 +319,10 @@ class TopicsTarget:
             if self._options.since:
                 self._rows_gone[place[0]] = f"they have not changed since {Lsn(self._options.since)}"
                 self._reader.rewind(place, self._reader.find(place, self._is_before))
-        ends = self._reader.ends()
+        return self._reader.ends()
+
+    def _take(self, ends: Mapping[Place, int]) -> None:
+        """Fold what the topics have before their ends."""
         for message in self._reader.read(ends, self._options.timeout_s):
             topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
             record = TopicRecord(offset, _bytes(message.key()), _bytes(message.value()), _headers(message))
@@ -339,60 +365,97 @@ class TopicsTarget:
             fold.look(self._sight)
             self._folds[topic] = fold
 
-    async def _compare(
-        self, table: SharedTable, rows: SourceRows, checkpoint: Checkpoint, lsn: int
-    ) -> TableReport:
+    def _begin(self, table: SharedTable, rows: SourceRows) -> "_Comparing":
         form = rows.form(table)
         fold = self._folds[form.topic]
+        comparison = TableComparison(fold, Columns(form, rows.defaults(table), fold.former))
+        limits = []
         if form.repeats:
-            limit = "any row: several rows may have the same key (key.columns), so records do not tell whose they are"
-            return TableReport(table.source.name, form.topic, lsn, fold.records, Outcome(), [limit])
-        if form.moves:
-            limit = (
+            limits.append(
+                "any row: several rows may have the same key (key.columns), so records do not tell whose they are"
+            )
+        elif form.moves:
+            limits.append(
                 "any row: columns that are not of the key choose the partitions (partitioner.columns), so records of a "
                 "row may lie in several"
             )
-            return TableReport(table.source.name, form.topic, lsn, fold.records, Outcome(), [limit])
-        columns = Columns(form, rows.defaults(table), fold.former)
-        comparison = TableComparison(
-            fold,
-            columns,
+        is_sample = self._options.sample < 1
+        if is_sample:
+            comparison.sample()
+        return _Comparing(table, form, fold, comparison, limits, is_sample=is_sample)
+
+    async def _first(self, comparing: "_Comparing", rows: SourceRows) -> AsyncIterator[list[SourceRow]]:
+        """The rows that are looked at to begin with: of a sample, they are all."""
+        if comparing.limits:
+            return
+        table = comparing.table
+        if not comparing.is_sample:
+            async for some in rows.rows(table):
+                yield some
+        elif comparing.form.key:
+            dice = Random()  # noqa: S311  another sample each time, of which no secret depends
+            share = self._options.sample
+            async for some in rows.rows(table, lambda part: left_out(part.pages, share, dice), found=True):
+                yield some
+
+    async def _compare(
+        self, comparing: "_Comparing", rows: SourceRows, checkpoint: Checkpoint, lsn: int
+    ) -> TableReport:
+        """Hold the table against what was folded. Raises ChangedTableError."""
+        table, form, fold, comparison = (
+            comparing.table,
+            comparing.form,
+            comparing.fold,
+            comparing.comparison,
+        )
+        limits = list(comparing.limits)
+        if limits:
+            return TableReport(table.source.name, form.topic, lsn, fold.records, Outcome(), limits)
+        comparison.excuse(
             rows_gone=self._rows_gone.get(form.topic, "")
             or unread(checkpoint, table)
             or _unplaced(fold, form),
             values_gone=self._values_gone.get(form.topic, ""),
         )
-        limits = []
-        if self._options.sample < 1:
-            outcome = await self._compare_sample(comparison, table, rows, has_key=bool(form.key))
+        if comparing.is_sample:
             limits.append(
                 f"a sample of {self._options.sample:.3%} of the table's pages; rows that only the topic has are not "
                 "looked for"
             )
-        else:
-            async for some in rows.rows(table):
-                comparison.add_source(some)
-            if comparison.ranges():
-                async for some in rows.rows(table):
-                    comparison.look_at(some)
-            outcome = comparison.end()
+            if not form.key:
+                comparison.outcome.not_compared["tables without a key, whose rows a sample cannot find"] += 1
+        elif comparison.ranges():
+            async for some in rows.rows(table, found=True):
+                comparison.look_at(some)
+        outcome = comparison.end()
         if not form.key and fold.with_key:
             limits.append(f"{number(fold.with_key, 'record')} from when the table had a key")
         return TableReport(
             table.source.name, form.topic, lsn, fold.records, outcome, limits, fold.faults, fold.faults_in_all
         )
 
-    async def _compare_sample(
-        self, comparison: TableComparison, table: SharedTable, rows: SourceRows, *, has_key: bool
-    ) -> Outcome:
-        if not has_key:
-            comparison.outcome.not_compared["tables without a key, whose rows a sample cannot find"] += 1
-            return comparison.outcome
-        dice = Random()  # noqa: S311  another sample each time, of which no secret depends
-        comparison.sample()
-        async for some in rows.rows(table, lambda part: left_out(part.pages, self._options.sample, dice)):
-            comparison.look_at(some)
-        return comparison.outcome
+
+@dataclass(frozen=True, slots=True)
+class _Comparing:
+    """A table whose rows are read.
+
+    Attributes:
+        limits: why nothing of it is compared.
+    """
+
+    table: SharedTable
+    form: TableForm
+    fold: TableFold
+    comparison: TableComparison
+    limits: list[str]
+    is_sample: bool
+
+    def take(self, rows: Sequence[SourceRow]) -> None:
+        """Rows of the source that are looked at first."""
+        if self.is_sample:
+            self.comparison.look_at(rows)
+        else:
+            self.comparison.add_source(rows)
 
 
 def _size(table: SharedTable) -> int:

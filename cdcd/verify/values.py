@@ -7,11 +7,13 @@ values need nothing between them:
 | tag | what follows |
 |---|---|
 | 0 to 40 | so many bytes of JSON |
+| 252 | nothing: the value is that of the row before this change |
 | 253 | nothing: the value is in the row that had the former key, which is looked for at the end |
 | 254 | nothing: the value was never sent |
 | 255 | hash, length, beginning |
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from hashlib import blake2b, sha256
 from typing import Final
@@ -23,6 +25,7 @@ _LENGTH_BYTES: Final = 4
 _LONG_BYTES: Final = 1 + HASH_BYTES + _LENGTH_BYTES + SHOWN_BYTES
 
 _LONG: Final = 255
+BEFORE: Final = b"\xfc"
 MOVED: Final = b"\xfd"
 UNSENT: Final = b"\xfe"
 """A placeholder that no earlier value of the row fills."""
@@ -91,40 +94,37 @@ class RangeSums:
     A sum, and not an exclusive or: two rows that are there twice do not cancel each other.
     """
 
-    BITS: Final = 12
-    RANGES: Final = 1 << BITS
-    _MASK: Final = (1 << 8 * HASH_BYTES) - 1
+    RANGES: Final = 1 << 12
 
     def __init__(self) -> None:
-        self.sums = [0] * self.RANGES
-        self.counts = [0] * self.RANGES
+        self._sums: defaultdict[int, int] = defaultdict(int)
+        self._counts: defaultdict[int, int] = defaultdict(int)
 
     def add(self, key: bytes, packed: bytes, count: int = 1) -> None:
         """So many rows with this key (its hash) and these values."""
         at = range_of(key)
-        self.sums[at] = (self.sums[at] + count * row_hash(key, packed)) & self._MASK
-        self.counts[at] += count
+        self._sums[at] += count * row_hash(key, packed)
+        self._counts[at] += count
 
     @property
     def rows(self) -> int:
-        return sum(self.counts)
+        return sum(self._counts.values())
 
     def differing(self, other: "RangeSums") -> list[int]:
         """The ranges whose rows are not the same."""
         return [
             at
             for at in range(self.RANGES)
-            if self.sums[at] != other.sums[at] or self.counts[at] != other.counts[at]
+            if self._sums.get(at, 0) != other._sums.get(at, 0)
+            or self._counts.get(at, 0) != other._counts.get(at, 0)
         ]
 
 
 def range_of(key: bytes) -> int:
-    """The range of a key's hash."""
-    return int.from_bytes(key[:2], "big") >> (16 - RangeSums.BITS)
+    """The range of a key's hash: its first bits."""
+    return key[0] << 4 | key[1] >> 4
 
 
-def range_begin(at: int) -> bytes:
-    """The smallest hash of a key in the range; for the number after the last one, a text that is after all of them."""
-    if at == RangeSums.RANGES:
-        return b"\xff" * (HASH_BYTES + 1)
-    return (at << (16 - RangeSums.BITS)).to_bytes(2, "big")
+def first_byte(at: int) -> int:
+    """The first byte of the hashes in a range."""
+    return at >> 4

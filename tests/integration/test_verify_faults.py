@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -77,12 +77,11 @@ class Source:
         fold.look(self.sight)
         for offset, raw in enumerate(records):
             fold.partition(raw.partition).take(TopicRecord(offset, raw.key, raw.value, raw.headers))
-        comparison = TableComparison(fold, self.columns)
-        comparison.add_source(self.rows)
-        if comparison.ranges():
-            comparison.look_at(self.rows)
-        outcome = comparison.end()
-        store.close()
+        with closing(store), closing(TableComparison(fold, self.columns)) as comparison:
+            comparison.add_source(self.rows)
+            if comparison.ranges():
+                comparison.look_at(self.rows)
+            outcome = comparison.end()
         return outcome, fold.faults
 
 
@@ -101,7 +100,7 @@ async def source_of(config: Config, names: tuple[str, ...]) -> dict[str, Source]
         found = {}
         for name in names:
             table = shared.tables[name]
-            rows = [row async for some in source.rows(table) for row in some]
+            rows = [row async for some in source.rows(table, found=True) for row in some]
             columns = Columns(source.form(table), source.defaults(table), {})
             sight = Sight(shared.visibility, shared.position, shared.old_lsn)
             found[name] = Source(table, columns, rows, sight, [])

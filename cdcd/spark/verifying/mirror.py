@@ -153,7 +153,7 @@ class MirrorTarget:
             for look in range(1, LOOKS + 1):
                 with open_snapshot(self._spark, self._source, left, self._say_wait) as snapshot:
                     asyncio.run(self._delivery.nudge())
-                    checkpoint = self._delivery.wait(int(snapshot.lsn))
+                    checkpoint = asyncio.run(self._delivery.wait(int(snapshot.lsn)))
                     for name in left:
                         table = done.setdefault(name, _Table(snapshot.topic(name), int(snapshot.lsn)))
                         form = snapshot.form(name, variant=self._settings.variant)

@@ -1,6 +1,7 @@
 """Records of one table for the tests of `cdcd.verify`, as the encoder writes them."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -126,17 +127,18 @@ class Topic:
     ) -> Outcome:
         """The topic against a source with these rows."""
         columns = Columns(now, [(defaults or {}).get(each.name) for each in now.columns], self.fold.former)
-        comparison = TableComparison(self.fold, columns, **excuses)
         source = []
         for each in rows:
             name = text({name: each[name] for name in now.key}) if now.key else None
             values = cut_row(text(each), "row")
             assert values is not None
             source.append(SourceRow(name, values.values, f"id = {each.get('id')}" if now.key else ""))
-        comparison.add_source(source)
-        if comparison.ranges():
-            comparison.look_at(source)
-        return comparison.end()
+        with closing(TableComparison(self.fold, columns)) as comparison:
+            comparison.excuse(**excuses)
+            comparison.add_source(source)
+            if comparison.ranges():
+                comparison.look_at(source)
+            return comparison.end()
 
     @property
     def faults(self) -> list[str]:

@@ -4,7 +4,6 @@ import pytest
 
 from cdcd.verify.columns import Columns
 from cdcd.verify.comparing import DIFFERS, ONLY_SOURCE, ONLY_TOPICS, SourceRow, TableComparison
-from cdcd.verify.row_store import WAITING
 from tests.unit.verify.records import FORM, ID, NOTE, Topic, column, form
 
 ROW = {"id": 1, "note": "a"}
@@ -58,7 +57,7 @@ def test_long_values_differ_by_their_last_byte(tmp_path: Path):
 
 def test_many_rows_of_which_one_differs_are_compared_in_one_range(tmp_path: Path):
     topic = Topic(tmp_path / "store")
-    rows = [{"id": number, "note": f"row {number}"} for number in range(2 * WAITING + 10)]
+    rows = [{"id": number, "note": f"row {number}"} for number in range(10_000)]
     for number, row in enumerate(rows):
         topic.change("c", 10 + number, row)
     assert topic.compare(rows).ranges == 0
@@ -173,5 +172,6 @@ def test_a_sample_compares_the_rows_that_it_has(topic: Topic):
     comparison = TableComparison(topic.fold, columns)
     comparison.sample()
     comparison.look_at([SourceRow(b'{"id":2}', (b"2", b'"c"'))])
-    assert [each.key for each in comparison.outcome.differences] == ['{"id":2}']
-    assert comparison.outcome.source_rows == 1
+    outcome = comparison.end()
+    assert [each.key for each in outcome.differences] == ['{"id":2}']
+    assert outcome.source_rows == 1
