@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cdcd.formats.schemas import TableForm
 from cdcd.rows.relations import ColumnForm
-from cdcd.verify.values import NULL, pack, split
+from cdcd.verify.values import NULL, join, pack, split
 
 Shape = tuple[tuple[bytes, ...], str]
 """The columns of a row as it was sent, as JSON strings, and the fingerprint of the description, "" for none."""
@@ -115,7 +115,7 @@ class Columns:
         if plan.same:
             return packed
         values = split(packed)
-        return b"".join(
+        return join(
             [
                 self._defaults[at] if place is None else plan.labels[at].get(values[place], values[place])
                 for at, place in enumerate(plan.places)

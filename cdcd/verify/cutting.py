@@ -5,15 +5,20 @@ only if their bytes are, so that `1.0` and `1.00`, or `"A"` and `"\u0041"`, are 
 in one way only. What is not the JSON that an encoder writes (white space between tokens, a value that is cut off, bytes
 after the end) raises NotARecordError.
 
-What follows the rows of a record is longer than most rows, and nearly always the same but for digits. So it is cut once
-for each form that it has, with 0 for each digit, and of the other records of that form only the numbers are read. No
-rule here tells one digit from another, so this gives the same parts as cutting each record whole. A record that does
-not look like that is cut whole.
+The records of a table look alike, and are cut by what the ones before them looked like:
+
+- Their rows have the same columns in the same order. So one expression with those names finds all values
+  (`RowForm`). It matches nothing that the rule above would not cut into the same values.
+- What follows the rows is longer than most rows, and nearly always the same but for digits. So it is cut once for each
+  form that it has, with 0 for each digit, and of the other records of that form only the numbers are read. No rule here
+  tells one digit from another, so this gives the same parts as cutting each record whole.
+
+A record that does not look like that is cut whole.
 """
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -130,19 +135,6 @@ def payload(data: bytes) -> bytes:
     return data if at < 0 else data[at + len(_PAYLOAD) : -1]
 
 
-class _Parts(NamedTuple):
-    """What the value of a record says. The fields have the meaning that they have in `Cut`."""
-
-    op: str
-    commit_lsn: int
-    serial: int
-    xid: int | None
-    of_snapshot: bool
-    before: Row | None
-    after: Row | None
-    schema_id: str
-
-
 class _Frame(NamedTuple):
     """What follows the rows in records of one form, and where the numbers stand in it; None: the form lacks them."""
 
@@ -154,42 +146,99 @@ class _Frame(NamedTuple):
     schema_id: slice | None
 
 
-def cut(value: bytes, headers: Headers) -> Cut:
-    """Cut the value of a record. Raises NotARecordError."""
+class RowForm:
+    """What the rows of a table looked like in the records that were cut last."""
+
+    def __init__(self) -> None:
+        self.names: tuple[bytes, ...] = ()
+        self._nested: tuple[bool, ...] = ()
+        self.match: Callable[[bytes], re.Match[bytes] | None] = _NOTHING.match
+
+    def learn(self, found: Row) -> None:
+        """Expect rows like this one."""
+        if len(found.names) not in range(1, COLUMNS_MAX + 1):
+            return
+        nested = [value[:1] in _BRACKETS for value in found.values]
+        if found.names == self.names:
+            # A value that is null in one row may be an object in another one.
+            nested = [one or other for one, other in zip(nested, self._nested, strict=True)]
+        self.names, self._nested = found.names, tuple(nested)
+        self.match = _beginning(self.names, self._nested).match
+
+
+_NOTHING: Final = re.compile(rb"(?!)")
+_BRACKETS: Final = (b"{", b"[")
+COLUMNS_MAX: Final = 100
+"""Columns of a table whose rows are found by one expression. Making it takes longer the more there are."""
+
+
+@lru_cache(1000)
+def _beginning(names: tuple[bytes, ...], nested: tuple[bool, ...]) -> re.Pattern[bytes]:
+    """What finds the values of both rows, up to the source.
+
+    Args:
+        nested: whether a value may be an array or an object.
+    """
+    members = b",".join(
+        [
+            re.escape(name) + b":(" + (_VALUE if may else _SCALAR) + b")"
+            for name, may in zip(names, nested, strict=True)
+        ]
+    )
+    row = rb"(?:null|\{" + members + rb"\})"
+    return re.compile(rb'\{"before":' + row + rb',"after":' + row + rb',(?="source":\{)', re.DOTALL)
+
+
+def cut(value: bytes, headers: Headers, form: RowForm | None = None) -> Cut:
+    """Cut the value of a record.
+
+    Args:
+        form: of the rows of the table's records. It learns of this one.
+
+    Raises:
+        NotARecordError: it is not one.
+    """
     try:
         value.decode()
     except UnicodeDecodeError as error:
         raise NotARecordError(f"the record is not UTF-8: {error.reason} at byte {error.start}") from None
     value = payload(value)
-    parts = _cut_known(value) or _cut_whole(value)
-    _check_rows(parts.op, parts.before, parts.after)
-    unchanged: tuple[bytes, ...] = ()
-    old_key = new_key = None
+    found = None if form is None else _cut_known(value, form)
+    if found is None:
+        found = _cut_whole(value)
+        row = found.after or found.before
+        if form is not None and row is not None:
+            form.learn(row)
+    _check_rows(found.op, found.before, found.after)
+    return _with_headers(found, headers) if headers else found
+
+
+def after_of(value: bytes, form: RowForm) -> Row:
+    """The row of a record that an encoder has just written. It has one."""
+    found = form.match(value)
+    if found is not None:
+        groups = found.groups()
+        if groups[-1] is not None:
+            return Row(form.names, groups[len(form.names) :])
+    after = cut(value, (), form).after
+    assert after is not None, "the record has a row"
+    return after
+
+
+def _with_headers(found: Cut, headers: Headers) -> Cut:
+    """The record with what its headers say. Raises NotARecordError."""
     for name, content in headers:
         if name == UNCHANGED:
-            unchanged = _names(content)
-        elif name == OLD_KEY:
-            old_key = content and payload(content)
-        elif name == NEW_KEY:
-            new_key = content and payload(content)
-    return Cut(
-        parts.op,
-        parts.commit_lsn,
-        parts.serial,
-        1 if old_key is not None else 0,
-        parts.xid,
-        parts.of_snapshot,
-        parts.before,
-        parts.after,
-        unchanged,
-        old_key,
-        new_key,
-        parts.schema_id,
-    )
+            found = found._replace(unchanged=_names(content))
+        elif name == OLD_KEY and content is not None:
+            found = found._replace(old_key=payload(content), half=1)
+        elif name == NEW_KEY and content is not None:
+            found = found._replace(new_key=payload(content))
+    return found
 
 
-def _cut_whole(value: bytes) -> _Parts:
-    """The parts of any record. Raises NotARecordError."""
+def _cut_whole(value: bytes) -> Cut:
+    """Any record without its headers. Raises NotARecordError."""
     fields = dict(pairs(value, "the record"))
     op = fields.get(b'"op"', b"")
     if op not in OPS:
@@ -200,62 +249,64 @@ def _cut_whole(value: bytes) -> _Parts:
     xid = _XID.search(source)
     if source[:1] != b"{" or snapshot is None:
         raise NotARecordError("source is not an object with the member snapshot")
-    return _Parts(
+    if place is not None and max(len(place[1]), len(place[2])) > DIGITS_MAX:
+        raise NotARecordError("commit_lsn or event_serial_no has more than 64 bits")
+    return Cut(
         op.decode()[1],
         0 if place is None else int(place[1]),
         0 if place is None else int(place[2]),
+        0,
         None if xid is None else int(xid[1]),
         snapshot[1] != b"false",
         row(fields.get(b'"before"', NULL), "before"),
         row(fields.get(b'"after"', NULL), "after"),
+        (),
+        None,
+        None,
         "" if place is None else (place[3] or b"").decode(),
     )
 
 
-_BEGIN: Final = b'{"before":'
-_BEGIN_AFTER: Final = b'{"before":null,"after":'
-_END_BEFORE: Final = b',"after":null'
-_SOURCE: Final = b',"source":{'
 _ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
+DIGITS_MAX: Final = 19
 FRAMES_MAX: Final = 4096
 """Forms of what follows the rows that are remembered, each some hundred bytes. A table has a form for each number of
 digits that its positions have."""
 
 
-def _cut_known(value: bytes) -> _Parts | None:
-    """The parts of a record with one row; None: it has another form, or is no record."""
-    at = value.rfind(_SOURCE)
-    if at < 0:
+def _cut_known(value: bytes, form: RowForm) -> Cut | None:
+    """A record that looks like others, without its headers; None: it does not, or is no record."""
+    match = form.match(value)
+    if match is None:
         return None
-    if value.startswith(_BEGIN_AFTER):
-        before, after = NULL, value[len(_BEGIN_AFTER) : at]
-    elif value.startswith(_BEGIN) and value.endswith(_END_BEFORE, 0, at):
-        before, after = value[len(_BEGIN) : at - len(_END_BEFORE)], NULL
-    else:
-        return None
-    rest = value[at + 1 :]
+    rest = value[match.end() :]
     try:
         frame = _frame(rest.translate(_ZEROS))
-        if frame is None:
-            return None
-        return _Parts(
-            frame.op,
-            0 if frame.commit_lsn is None else int(rest[frame.commit_lsn]),
-            0 if frame.serial is None else int(rest[frame.serial]),
-            None if frame.xid is None else int(rest[frame.xid]),
-            frame.of_snapshot,
-            row(before, "before"),
-            row(after, "after"),
-            "" if frame.schema_id is None else rest[frame.schema_id].decode(),
-        )
     except NotARecordError:
-        # Something else may stand between the rows and the source.
         return None
+    if frame is None:
+        return None
+    groups, names = match.groups(), form.names
+    count = len(names)
+    return Cut(
+        frame.op,
+        0 if frame.commit_lsn is None else int(rest[frame.commit_lsn]),
+        0 if frame.serial is None else int(rest[frame.serial]),
+        0,
+        None if frame.xid is None else int(rest[frame.xid]),
+        frame.of_snapshot,
+        None if groups[0] is None else Row(names, groups[:count]),
+        None if groups[-1] is None else Row(names, groups[count:]),
+        (),
+        None,
+        None,
+        "" if frame.schema_id is None else rest[frame.schema_id].decode(),
+    )
 
 
 @lru_cache(FRAMES_MAX)
 def _frame(rest: bytes) -> _Frame | None:
-    """What follows the rows; None if other rows are in it. Raises NotARecordError."""
+    """What follows the rows, from the source on; None if other rows are in it. Raises NotARecordError."""
     members = pairs(b"{" + rest, "the record")
     names = [name for name, _ in members]
     if len(set(names)) < len(names) or b'"before"' in names or b'"after"' in names:
@@ -275,6 +326,17 @@ def _frame(rest: bytes) -> _Frame | None:
     )
 
 
+_MAY: Final = frozenset(
+    {
+        (True, False, "c"),
+        (True, False, "r"),
+        (True, False, "u"),
+        (False, False, "u"),
+        (False, True, "d"),
+    }
+)
+"""Nearly all records: whether before and after are null, and the operation."""
+
 _ROWS: Final[dict[str, tuple[bool | None, bool | None]]] = {
     "c": (False, True),
     "r": (False, True),
@@ -287,6 +349,8 @@ _ROWS: Final[dict[str, tuple[bool | None, bool | None]]] = {
 
 
 def _check_rows(op: str, before: Row | None, after: Row | None) -> None:
+    if (before is None, after is None, op) in _MAY:
+        return
     for name, must, found in zip(("before", "after"), _ROWS[op], (before, after), strict=True):
         if must is not None and must is not (found is not None):
             raise NotARecordError(f"{name} of a record with op {op} is {'' if found is None else 'not '}null")

@@ -21,14 +21,14 @@ from cdcd.formats.encoder import is_watermark
 from cdcd.formats.schemas import TableForm
 from cdcd.verify.columns import Shape, place_in
 from cdcd.verify.cutting import NULL as JSON_NULL
-from cdcd.verify.cutting import Cut, Headers, NotARecordError, Row, cut, pairs, payload
+from cdcd.verify.cutting import Cut, Headers, NotARecordError, Row, RowForm, cut, pairs, payload
 from cdcd.verify.row_store import PARTIAL, RowStore
 from cdcd.verify.sight import Sight
 from cdcd.verify.stored import ELSEWHERE, FOREIGN, KEY_MAX, MOVED, UNSENT, WHOLE, Loose, Stored
 from cdcd.verify.values import BEFORE as BEFORE_VALUE
 from cdcd.verify.values import MOVED as MOVED_VALUE
 from cdcd.verify.values import UNSENT as UNSENT_VALUE
-from cdcd.verify.values import key_hash, pack, pack_row, split
+from cdcd.verify.values import join, key_hash, pack, pack_row, split
 
 CLAIM_CHECK: Final = "cdcd.claim_check"
 FAULTS_SHOWN: Final = 20
@@ -96,6 +96,7 @@ class TableFold:
         self.store = store
         self.former = {} if former is None else former
         self._describe = describe
+        self.form = RowForm()
         self.shapes: list[Shape] = []
         self.truncated: Place = (-1, -1)
         """The place of the last TRUNCATE."""
@@ -193,7 +194,7 @@ class TableFold:
                 state = max(state, MOVED)
             elif values[at] == UNSENT_VALUE:
                 state = max(state, UNSENT)
-        return row._replace(state=state, packed=b"".join(values))
+        return row._replace(state=state, packed=join(values))
 
     def resolve(self, key: bytes, row: Stored) -> Stored:
         """Fill what a row lacks from the row that had its former key. `UNSENT` is what cannot be found."""
@@ -217,7 +218,7 @@ class TableFold:
                     values[at] = UNSENT_VALUE if there is None else before[there]
             break
         values = [UNSENT_VALUE if value == MOVED_VALUE else value for value in values]
-        return row._replace(state=UNSENT if UNSENT_VALUE in values else WHOLE, packed=b"".join(values))
+        return row._replace(state=UNSENT if UNSENT_VALUE in values else WHOLE, packed=join(values))
 
 
 _MOVES_MAX: Final = 100
@@ -279,7 +280,7 @@ class Partition:
             self._elsewhere(record, is_new)
             return
         try:
-            found = cut(record.value, record.headers)
+            found = cut(record.value, record.headers, table.form)
             if record.key is not None:
                 _check_key(record.key, found)
         except NotARecordError as error:
@@ -410,7 +411,7 @@ class Partition:
 
 def _packed(row: Row, unchanged: Collection[bytes], instead: bytes) -> bytes:
     """A row's values, with something else in place of those that its record leaves out."""
-    return b"".join([instead if name in unchanged else pack(value) for name, value in zip(*row, strict=True)])
+    return join([instead if name in unchanged else pack(value) for name, value in zip(*row, strict=True)])
 
 
 def shown_key(key: bytes | None) -> str:

@@ -25,7 +25,7 @@ from cdcd.rows.wiretext import to_bytes, wire
 from cdcd.snapshots.pages import Pages, gaps
 from cdcd.snapshots.table_task import Part
 from cdcd.verify.comparing import SourceRow
-from cdcd.verify.cutting import cut
+from cdcd.verify.cutting import RowForm, after_of
 
 CHUNK_BYTES: Final = 1 << 20
 """Of a table, on disk, read at a time."""
@@ -132,11 +132,12 @@ class SourceRows:
         key = key_columns(relation, self._forms.description(table))
         places = [(at, column.name) for at, column in enumerate(relation.columns) if column.name in key]
         places = places if found else []
+        form = RowForm()
         for each in table.source.parts:
             part = replace(each.part, done=skipped(each.part))
             async for lines in self._lines(table, each.sql_name, part):
                 for begin in range(0, len(lines), ROWS_AT_ONCE):
-                    yield self._encoded(relation.oid, lines[begin : begin + ROWS_AT_ONCE], places)
+                    yield self._encoded(relation.oid, lines[begin : begin + ROWS_AT_ONCE], places, form)
 
     async def _lines(self, table: SharedTable, sql_name: str, part: Part) -> AsyncIterator[list[bytes]]:
         chunks = TableChunks(self._reader, table.source, sql_name, part, CHUNK_BYTES)
@@ -144,16 +145,17 @@ class SourceRows:
             yield lines
             await self._rate.passed(sum(map(len, lines)))
 
-    def _encoded(self, oid: int, lines: list[bytes], places: list[tuple[int, str]]) -> list[SourceRow]:
+    def _encoded(
+        self, oid: int, lines: list[bytes], places: list[tuple[int, str]], form: RowForm
+    ) -> list[SourceRow]:
         position = self._shared.position
         place = SnapshotPosition(position, position - 1, _MARK, _MARK, _MARK)
         records: list[Any] = []
         self._encoder.encode_rows(oid, lines, place, 0, records, set())
         found = []
         for line, (_, key, value, _) in zip(lines, records, strict=True):
-            after = cut(value, ()).after
-            assert after is not None, "a row that was read has values"
-            found.append(SourceRow(key, after.values, _condition(line, places) if places else ""))
+            values = after_of(value, form).values
+            found.append(SourceRow(key, values, _condition(line, places) if places else ""))
         return found
 
 

@@ -1,16 +1,15 @@
 """A row in few bytes: each value as it stands in a record, or the hash of a long one.
 
-A value of at most `SHORT` bytes is kept whole. Of a longer one, its SHA-256 (16 bytes of it), its length and its
-beginning are kept, so that rows are compared and shown without being kept. The bytes begin with a tag, so that a row's
-values need nothing between them:
+A value of at most `SHORT` bytes is kept whole. Of a longer one, its SHA-256 (half of it), its length and its beginning
+are kept, so that rows are compared and shown without being kept. A zero byte stands between two values. JSON has none,
+and no value begins with one of these bytes:
 
-| tag | what follows |
+| byte | what follows |
 |---|---|
-| 0 to 40 | so many bytes of JSON |
 | 252 | nothing: the value is that of the row before this change |
 | 253 | nothing: the value is in the row that had the former key, which is looked for at the end |
 | 254 | nothing: the value was never sent |
-| 255 | hash, length, beginning |
+| 255 | hash in hexadecimal digits, a blank, length in decimal digits, a blank, beginning |
 """
 
 from collections import defaultdict
@@ -21,48 +20,39 @@ from typing import Final
 SHORT: Final = 40
 HASH_BYTES: Final = 16
 SHOWN_BYTES: Final = 24
-_LENGTH_BYTES: Final = 4
-_LONG_BYTES: Final = 1 + HASH_BYTES + _LENGTH_BYTES + SHOWN_BYTES
 
-_LONG: Final = 255
+_LONG: Final = b"\xff"
 BEFORE: Final = b"\xfc"
 MOVED: Final = b"\xfd"
 UNSENT: Final = b"\xfe"
 """A placeholder that no earlier value of the row fills."""
 
-NULL: Final = b"\x04null"
-
-_TAGS: Final = [bytes([size]) for size in range(SHORT + 1)]
+NULL: Final = b"null"
 
 
 def pack(value: bytes) -> bytes:
     """A value of a record. Two values have the same bytes if and only if they are equal."""
-    size = len(value)
-    if size <= SHORT:
-        return _TAGS[size] + value
-    return (
-        b"\xff"
-        + sha256(value).digest()[:HASH_BYTES]
-        + size.to_bytes(_LENGTH_BYTES, "big")
-        + value[:SHOWN_BYTES]
-    )
+    if len(value) <= SHORT:
+        return value
+    digest = sha256(value).hexdigest()[: 2 * HASH_BYTES].encode()
+    return b"\xff%b %d %b" % (digest, len(value), value[:SHOWN_BYTES])
 
 
 def pack_row(values: Sequence[bytes]) -> bytes:
     """All values of a row."""
-    return b"".join([_TAGS[len(value)] + value if len(value) <= SHORT else pack(value) for value in values])
+    if values and max(map(len, values)) > SHORT:
+        values = [pack(value) for value in values]
+    return join(values)
+
+
+def join(packed: Sequence[bytes]) -> bytes:
+    """A row of values that are packed."""
+    return b"\0".join(packed)
 
 
 def split(packed: bytes) -> list[bytes]:
     """The values of a row, each packed."""
-    found = []
-    at = 0
-    while at < len(packed):
-        tag = packed[at]
-        end = at + (1 + tag if tag <= SHORT else _LONG_BYTES if tag == _LONG else 1)
-        found.append(packed[at:end])
-        at = end
-    return found
+    return packed.split(b"\0") if packed else []
 
 
 def shown(packed: bytes) -> str:
@@ -71,11 +61,10 @@ def shown(packed: bytes) -> str:
         return "(never sent)"
     if packed == MOVED:
         return "(in the row with the former key, which is not there)"
-    if packed[0] <= SHORT:
-        return packed[1:].decode(errors="replace")
-    digest = packed[1 : 1 + HASH_BYTES].hex()[:12]
-    size = int.from_bytes(packed[1 + HASH_BYTES : 1 + HASH_BYTES + _LENGTH_BYTES], "big")
-    return f"{packed[-SHOWN_BYTES:].decode(errors='ignore')}… ({size} bytes, sha256 {digest})"
+    if not packed.startswith(_LONG):
+        return packed.decode(errors="replace")
+    digest, size, beginning = packed[1:].split(b" ", 2)
+    return f"{beginning.decode(errors='ignore')}… ({size.decode()} bytes, sha256 {digest[:12].decode()})"
 
 
 def key_hash(key: bytes) -> bytes:

@@ -2,7 +2,17 @@ import json
 
 import pytest
 
-from cdcd.verify.cutting import NotARecordError, Row, _cut_known, _cut_whole, cut, pairs
+from cdcd.verify.cutting import (
+    Cut,
+    NotARecordError,
+    Row,
+    RowForm,
+    _cut_known,
+    _cut_whole,
+    after_of,
+    cut,
+    pairs,
+)
 
 SOURCE = (
     b'{"version":"1","snapshot":"false","db":"d","table":"t","txId":7,"commit_lsn":500,"event_serial_no":3}'
@@ -104,31 +114,68 @@ def test_every_byte_that_is_altered_is_seen_or_changes_a_part():
         record("d", b'{"id":1,"after":null}', b"null"),
         record("u", b'{"id":1}', b'{"id":1}'),
         record("u", b'{"id":1,"s":{"after":null,"source":{}}}'),
-        record().replace(b"null,", b'{"id":"7:500","total_order":1,"source":{"after":1}},', 2),
+        record().replace(
+            b'"transaction":null', b'"transaction":{"id":"7:500","total_order":1,"source":{"after":1}}'
+        ),
         record(source=SOURCE.replace(b"}", b',"schema_id":"0a9f"}')),
         record(source=SOURCE.replace(b'"t"', b'"t\\"1,"')),
     ],
 )
 def test_a_record_that_looks_like_others_is_cut_as_if_it_were_the_first_one(value: bytes):
-    def whole(data: bytes) -> object:
+    def whole(data: bytes) -> Cut | str:
         try:
             return _cut_whole(data)
         except NotARecordError as error:
             return str(error)
 
     cut_before = whole(value)
+    form = form_of(value)
     for at in range(len(value)):
         for byte in b'0"\\},x':
             altered = bytes([*value[:at], byte, *value[at + 1 :]])
-            known = _cut_known(altered)
+            known = _cut_known(altered, form)
             assert known is None or known == whole(altered), altered
-    assert _cut_known(value) in {None, cut_before}
+    assert _cut_known(value, form) in {None, cut_before}
 
 
-def test_records_with_one_row_look_like_others():
-    assert _cut_known(record()) is not None
-    assert _cut_known(record("d", b'{"id":1}', b"null")) is not None
-    assert _cut_known(record("u", b'{"id":1}')) is None
+def form_of(*values: bytes) -> RowForm:
+    """The form that these records have."""
+    form = RowForm()
+    for value in values:
+        cut(value, (), form)
+    return form
+
+
+def test_records_with_the_same_columns_look_like_others():
+    form = form_of(record())
+    both = record("u", b'{"id":1}', b'{"id":2}')
+    for value in (record(), record("d", b'{"id":1}', b"null"), both):
+        assert _cut_known(value, form) == _cut_whole(value)
+    assert after_of(both, form).values == (b"2",)
+    for value in (record(after=b'{"ids":1}'), record(after=b'{"id":1,"n":2}'), record(after=b"{}")):
+        assert _cut_known(value, form) is None
+
+
+def test_a_value_that_is_an_object_now_and_then_is_looked_for():
+    null, nested, text = (record(after=b'{"n":%b}' % value) for value in (b"null", b'{"k":[1,{}]}', b'"x"'))
+    form = form_of(null)
+    assert _cut_known(nested, form) is None
+    form = form_of(null, nested, text)
+    for value in (null, nested, text):
+        assert _cut_known(value, form) == _cut_whole(value)
+        assert after_of(value, form) == _cut_whole(value).after
+
+
+def test_many_columns_are_cut_as_few_are():
+    after = b"{%b}" % b",".join(b'"c%d":%d' % (number, number) for number in range(1000))
+    form = form_of(record(after=after))
+    assert _cut_known(record(after=after), form) is None
+    assert len(after_of(record(after=after), form).values) == 1000
+
+
+def test_positions_of_more_than_64_bits_are_refused():
+    with pytest.raises(NotARecordError, match="64 bits"):
+        cut(record(source=SOURCE.replace(b"500", b"9" * 30)), (), form_of(record()))
 
 
 def test_an_empty_object_is_a_row_without_columns():
