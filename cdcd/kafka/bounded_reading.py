@@ -85,8 +85,10 @@ class BoundedReader:
         except KafkaException as error:
             raise self._mapped(error) from error
 
-    def read(self, ends: Mapping[Place, int], timeout_s: float) -> Iterator[Message]:
+    def read(self, ends: Mapping[Place, int], timeout_s: float) -> Iterator[tuple[Place, int, Message]]:
         """The records from where the last reading stopped to before `ends`, each partition's in their order.
+
+        Each with its place and its offset.
 
         Raises:
             SinkUnavailableError: there was nothing to read for `timeout_s`, as when a transaction stays open.
@@ -112,7 +114,7 @@ class BoundedReader:
                         self._hold(place, offset)
                     else:
                         self._at[place] = offset + 1
-                        yield message
+                        yield place, offset, message
                 elif error.code() == KafkaError._PARTITION_EOF:
                     self._at[place] = max(self._at[place], offset)
                 else:

@@ -44,7 +44,8 @@ _PLACE: Final = re.compile(
 )
 _PAIRS: Final = re.compile(rb"[{,](" + _STRING + rb"):(" + _VALUE + rb")", re.DOTALL)
 
-_SCHEMA: Final = b'{"schema":{"type":"struct",'
+SCHEMA: Final = b'{"schema":{"type":"struct",'
+"""How a key or value begins with `format: json_schema`."""
 _PAYLOAD: Final = b',"payload":'
 
 NEW_KEY: Final = "__debezium.newkey"
@@ -129,7 +130,7 @@ def payload(data: bytes) -> bytes:
 
     In the schema's strings quotes are escaped, so the first `_PAYLOAD` is where the payload begins.
     """
-    if not data.startswith(_SCHEMA):
+    if not data.startswith(SCHEMA):
         return data
     at = data.find(_PAYLOAD)
     return data if at < 0 else data[at + len(_PAYLOAD) : -1]

@@ -43,7 +43,7 @@ class Descriptions:
     def read(self) -> None:
         """Read what there is by now, from where the last reading ended. Raises as `BoundedReader`."""
         self._begins |= self._reader.add(self._topics)
-        for message in self._reader.read(self._reader.ends(), self._timeout_s):
+        for _, _, message in self._reader.read(self._reader.ends(), self._timeout_s):
             with suppress(ValueError):
                 fingerprint, form = read_form(message.value() or b"")
                 forms = self._forms.get(form.topic)

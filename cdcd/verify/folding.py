@@ -21,7 +21,7 @@ from cdcd.formats.encoder import is_watermark
 from cdcd.formats.schemas import TableForm
 from cdcd.verify.columns import Shape, place_in
 from cdcd.verify.cutting import NULL as JSON_NULL
-from cdcd.verify.cutting import Cut, Headers, NotARecordError, Row, RowForm, cut, pairs, payload
+from cdcd.verify.cutting import SCHEMA, Cut, Headers, NotARecordError, Row, RowForm, cut, pairs, payload
 from cdcd.verify.row_store import PARTIAL, RowStore
 from cdcd.verify.sight import Sight
 from cdcd.verify.stored import ELSEWHERE, FOREIGN, KEY_MAX, MOVED, UNSENT, WHOLE, Loose, Stored
@@ -263,36 +263,39 @@ class Partition:
 
     def take(self, record: TopicRecord) -> None:
         """Take a record, if the snapshot sees it. Watermarks say nothing of rows."""
-        if record.value is None and is_watermark(None, record.headers):
+        offset, key, value, headers = record
+        if value is None and is_watermark(None, headers):
             return
-        if record.key is not None:
-            record = record._replace(key=payload(record.key))
+        if key is not None and key.startswith(SCHEMA):
+            key = payload(key)
+            record = record._replace(key=key)
         table = self.table
-        is_first, is_new = self._judged < 0, record.offset > self._judged
-        self._judged = max(self._judged, record.offset)
-        table.records += is_new
-        if record.value is None:
-            table.records -= is_new
-            if is_new and not (is_first and self.is_cut):
-                self._tombstone(record)
+        is_first, is_new = self._judged < 0, offset > self._judged
+        if is_new:
+            self._judged = offset
+            table.records += 1
+        if value is None:
+            if is_new:
+                table.records -= 1
+                self._tombstone(record, is_first=is_first)
             return
-        if any(name == CLAIM_CHECK for name, _ in record.headers):
+        if is_new and self._deleted is not None:
+            self._end_delete(record)
+        if headers and any(name == CLAIM_CHECK for name, _ in headers):
             self._elsewhere(record, is_new)
             return
         try:
-            found = cut(record.value, record.headers, table.form)
-            if record.key is not None:
-                _check_key(record.key, found)
+            found = cut(value, headers, table.form)
+            if key is not None:
+                _check_key(key, found)
         except NotARecordError as error:
             if is_new:
-                self._end_delete(record)
-                table.fault(f"not a record: {error}", self._where(record), record.key)
+                table.fault(f"not a record: {error}", self._where(record), key)
             return
         if is_new:
-            self._end_delete(record)
             self._judge(record, found)
-            if found.op == "d" and record.key is not None:
-                self._deleted = record.key
+            if found.op == "d":
+                self._deleted = key
         if self._is_seen(record, found):
             self._apply(record, found)
         elif self.again_from is None:
@@ -380,17 +383,15 @@ class Partition:
     def _elsewhere(self, record: TopicRecord, is_new: bool) -> None:
         """The row is in a file."""
         table = self.table
-        if is_new:
-            self._end_delete(record)
-            table.elsewhere += 1
+        table.elsewhere += is_new
         if record.key is not None:
             table.with_key += 1
             shape = table.shape(Row((), ()), "")
             row = Stored(*self.last[:2], ELSEWHERE, shape, b"", record.key[:KEY_MAX])
             table.store.put(table.number, key_hash(record.key), row)
 
-    def _tombstone(self, record: TopicRecord) -> None:
-        if self.table.settings.compacted:
+    def _tombstone(self, record: TopicRecord, *, is_first: bool) -> None:
+        if self.table.settings.compacted or (is_first and self.is_cut):
             return
         if self._deleted is None or self._deleted != record.key:
             self.table.fault("a tombstone without its delete", self._where(record), record.key)

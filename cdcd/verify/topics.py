@@ -323,10 +323,15 @@ class TopicsTarget:
 
     def _take(self, ends: Mapping[Place, int]) -> None:
         """Fold what the topics have before their ends."""
-        for message in self._reader.read(ends, self._options.timeout_s):
-            topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
-            record = TopicRecord(offset, _bytes(message.key()), _bytes(message.value()), _headers(message))
-            self._folds[topic].partition(partition).take(record)
+        taking = {
+            place: self._folds[place[0]].partition(place[1]).take for place in ends if place[0] in self._folds
+        }
+        for place, offset, message in self._reader.read(ends, self._options.timeout_s):
+            # A reader without a deserializer gives bytes, whatever the stubs say.
+            key: Any = message.key()
+            value: Any = message.value()
+            headers: Any = message.headers() or ()
+            taking[place](TopicRecord(offset, key, value, headers))
         for topic, fold in self._folds.items():
             for partition, offset in fold.again_from().items():
                 self._reader.rewind((topic, partition), offset)
@@ -467,11 +472,3 @@ def _unplaced(fold: TableFold, form: TableForm) -> str:
     if fold.is_unsure:
         return "the table was read again while it was verified: verify it once more"
     return "" if form.key or not fold.foreign else "records of another connector do not say which came twice"
-
-
-def _bytes(data: str | bytes | None) -> bytes | None:
-    return data.encode() if isinstance(data, str) else data
-
-
-def _headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
-    return message.headers() or ()
