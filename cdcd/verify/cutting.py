@@ -136,15 +136,19 @@ def payload(data: bytes) -> bytes:
     return data if at < 0 else data[at + len(_PAYLOAD) : -1]
 
 
+Span = tuple[int, int]
+"""Where something begins, and where it ends."""
+
+
 class _Frame(NamedTuple):
     """What follows the rows in records of one form, and where the numbers stand in it; None: the form lacks them."""
 
     op: str
     of_snapshot: bool
-    xid: slice | None
-    commit_lsn: slice | None
-    serial: slice | None
-    schema_id: slice | None
+    xid: Span | None
+    commit_lsn: Span | None
+    serial: Span | None
+    schema_id: Span | None
 
 
 class RowForm:
@@ -291,18 +295,22 @@ def _cut_known(value: bytes, form: RowForm) -> Cut | None:
     count = len(names)
     return Cut(
         frame.op,
-        0 if frame.commit_lsn is None else int(rest[frame.commit_lsn]),
-        0 if frame.serial is None else int(rest[frame.serial]),
+        _number(rest, frame.commit_lsn) or 0,
+        _number(rest, frame.serial) or 0,
         0,
-        None if frame.xid is None else int(rest[frame.xid]),
+        _number(rest, frame.xid),
         frame.of_snapshot,
         None if groups[0] is None else Row(names, groups[:count]),
         None if groups[-1] is None else Row(names, groups[count:]),
         (),
         None,
         None,
-        "" if frame.schema_id is None else rest[frame.schema_id].decode(),
+        "" if frame.schema_id is None else rest[frame.schema_id[0] : frame.schema_id[1]].decode(),
     )
+
+
+def _number(rest: bytes, at: Span | None) -> int | None:
+    return None if at is None else int(rest[at[0] : at[1]])
 
 
 @lru_cache(FRAMES_MAX)
@@ -317,10 +325,10 @@ def _frame(rest: bytes) -> _Frame | None:
     begin, source = len(names[0]) + 1, members[0][1]
     place, xid = _PLACE.search(source), _XID.search(source)
 
-    def there(found: re.Match[bytes] | None, group: int) -> slice | None:
+    def there(found: re.Match[bytes] | None, group: int) -> Span | None:
         if found is None or found[group] is None:
             return None
-        return slice(begin + found.start(group), begin + found.end(group))
+        return begin + found.start(group), begin + found.end(group)
 
     return _Frame(
         parts.op, parts.of_snapshot, there(xid, 1), there(place, 1), there(place, 2), there(place, 3)
