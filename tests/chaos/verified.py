@@ -1,12 +1,15 @@
 """`cdcd verify` over many rows, while writers go on at a rate and the daemon is killed: no false difference.
 
-Each run is the command as a process of its own. It must end with 0 and `equal`, and stay below its memory. The writers
-change rows of all tables throughout. The seed draws which runs the daemon is killed in, and when.
+Each run compares all rows of all tables. With `--rounds 1`, it is the command as a process of its own, which must end
+with 0 and `equal`. With more, one process compares so many times (`--continuous`), and folds the topics further each
+time. It must stay below its memory. The writers change rows of all tables throughout. The seed draws which runs the
+daemon is killed in, and when.
 
 In the end some rows are made different on purpose. The command must name exactly these, `--repair` must mend them, and
 then the tables are equal again.
 
-    python -m tests.chaos.verified [--rows 5000000] [--runs 50] [--kills 10] [--results tests/chaos/VERIFIED.md]
+    python -m tests.chaos.verified [--rows 5000000] [--runs 50] [--rounds 1] [--kills 10]
+        [--results tests/chaos/VERIFIED.md]
 
 Rows of several invocations add up in the file of results.
 """
@@ -15,21 +18,19 @@ import argparse
 import json
 import os
 import random
-import select
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
-from deploy.local.cache import REPOSITORY
 from tests.bench.forms import FORMS, environment
 from tests.chaos.cell import scratch_folder
+from tests.chaos.verified_command import Command, Done
 from tests.chaos.verified_planted import plant
 from tests.chaos.verified_results import EQUAL, Kill, Planted, Run, add, plan
 from tests.chaos.verified_tables import BEFORE, tables, writing
@@ -41,6 +42,8 @@ DATABASE: Final = "verified"
 PARTITIONS: Final = 2
 DIFFERENT: Final = "differs"
 
+_CONTINUOUS: Final = ("--continuous", "--interval", "1", "--port", "0")
+
 READ_ROWS_S: Final = 2000
 """Rows a second that the daemon's snapshot and `cdcd verify` read at least, on any machine."""
 
@@ -48,36 +51,6 @@ FIRST_ROWS_S: Final = 20_000
 """Rows a second at which the first run is reckoned with, to find the moments of its kills."""
 
 SETTINGS: Final = {"shared_buffers": "256MB", "max_wal_size": "4GB"}
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """How a command ended."""
-
-    code: int
-    report: dict[str, Any]
-    said: str
-    seconds: float
-    cpu_s: float
-    peak_bytes: int
-    kills: int
-
-    @property
-    def verdict(self) -> str:
-        """The report's, or the exit code where there is no report."""
-        return str(self.report.get("verdict", f"exit code {self.code}"))
-
-    def count(self, of: str) -> int:
-        """A number of all tables together."""
-        return sum(table[of] for table in self.report.get("tables", ()))
-
-    def named(self) -> dict[str, set[str]]:
-        """The keys of the rows that differ, by table."""
-        return {
-            table["table"]: {difference["key"] for difference in table["differences"]}
-            for table in self.report.get("tables", ())
-            if table["differences"]
-        }
 
 
 class Proof:
@@ -111,7 +84,8 @@ class Proof:
             Daemon(self._folder / "daemon", config, environment=self._environment)
         )
         self._limit_s = 600 + options.rows / READ_ROWS_S
-        self._last_s = options.rows / FIRST_ROWS_S
+        # The first run of a process folds all topics, the others only what is new.
+        self._last_s = {1: options.rows / FIRST_ROWS_S, 2: options.rows / FIRST_ROWS_S}
         self._late: list[Kill] = []
 
     def begin(self) -> None:
@@ -129,20 +103,40 @@ class Proof:
 
     def runs(self, keep: Callable[[Run], None]) -> bool:
         """All runs under writes; whether each was sound."""
+        options = self._options
+        kills = plan(self._seed, options.runs, options.kills)
         good = True
         with self._writing():
-            for number, kills in enumerate(plan(self._seed, self._options.runs, self._options.kills), 1):
+            for begin in range(0, options.runs, options.rounds):
+                good &= self._rounds(begin, kills[begin : begin + options.rounds], keep)
+        return good
+
+    def _rounds(self, begin: int, kills: Sequence[Sequence[Kill]], keep: Callable[[Run], None]) -> bool:
+        """The runs of one process; whether each was sound.
+
+        Args:
+            begin: how many runs there were before.
+            kills: of the daemon, in each run.
+        """
+        good = True
+        with self._command(_CONTINUOUS if len(kills) > 1 else ()) as command:
+            for round_, some in enumerate(kills, 1):
                 before = self._committed()
                 # Kills that came too late in the run before come in this one.
-                done = self._verify(sorted([*self._late, *kills], key=lambda kill: kill.share))
-                rate = (self._committed() - before) / done.seconds
-                self._last_s = done.seconds
-                run = self._run(number, done, rate)
+                done = self._run(
+                    command,
+                    sorted([*self._late, *some], key=lambda kill: kill.share),
+                    round_=round_,
+                    is_last=round_ == len(kills),
+                )
+                run = self._result(begin + round_, done, round_, (self._committed() - before) / done.seconds)
                 keep(run)
+                good &= run.is_sound
                 if not run.is_sound:
                     self._say(f"{done.said}\n{json.dumps(done.report, ensure_ascii=False)}")
-                good &= run.is_sound
-        return good
+                if done.code is not None:
+                    break
+        return good and done.code == 0
 
     def differences(self, keep: Callable[[Planted], None]) -> bool:
         """Rows that were made different are named and mended, under writes; whether that is so."""
@@ -181,10 +175,11 @@ class Proof:
         commit = tested_commit("tests/chaos/verified*.py")
         return f"{datetime.now(UTC):%Y-%m-%d}", commit, self._seed
 
-    def _run(self, number: int, done: Done, rate: float) -> Run:
+    def _result(self, number: int, done: Done, round_: int, rate: float) -> Run:
         return Run(
             *self._which(),
             number,
+            round_,
             self._options.version,
             self._options.form,
             len(self._tables),
@@ -199,58 +194,43 @@ class Proof:
             done.verdict,
         )
 
-    def _verify(self, kills: Sequence[Kill] = (), options: Sequence[str] = ()) -> Done:
-        """Run the command, and kill the daemon meanwhile."""
+    def _verify(self, options: Sequence[str] = ()) -> Done:
+        """Run the command once."""
+        with self._command(options) as command:
+            return self._run(command, (), round_=1, is_last=True)
+
+    def _command(self, options: Sequence[str]) -> Command:
+        return Command(self._daemon.config_path, self._folder, self._environment, options)
+
+    def _run(self, command: Command, kills: Sequence[Kill], *, round_: int, is_last: bool) -> Done:
+        """Wait for a report, and kill the daemon meanwhile."""
         assert self._daemon.is_running(), self._daemon.last_words()
-        command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", "cdcd.cli", "verify"]
-        command += ["--config", str(self._daemon.config_path), "--format", "json", *options]
-        out, errors = self._folder / "verify.json", self._folder / "verify.log"
         began = time.monotonic()
-        with out.open("w") as stdout, errors.open("w") as stderr:
-            process = subprocess.Popen(
-                command, stdout=stdout, stderr=stderr, env=self._environment, cwd=REPOSITORY
-            )
-        watched = os.pidfd_open(process.pid)
-        try:
-            killed = self._kill(watched, began, kills)
-            if not _has_ended(watched, self._limit_s):
-                process.kill()
-        finally:
-            os.close(watched)
-        # `wait4` also tells the CPU time and the memory that the process used, and `Popen.wait` does not.
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        text = out.read_text()
-        return Done(
-            process.returncode,
-            json.loads(text) if text else {},
-            errors.read_text(),
-            time.monotonic() - began,
-            usage.ru_utime + usage.ru_stime,
-            usage.ru_maxrss << 10,
-            killed,
-        )
+        killed = self._kill(command, began, self._last_s[min(round_, 2)], kills)
+        if not command.has_reported(self._limit_s):
+            command.kill()
+        done = command.report(is_last=is_last)
+        self._last_s[min(round_, 2)] = done.seconds
+        return replace(done, kills=killed)
 
-    def _kill(self, watched: int, began: float, kills: Sequence[Kill]) -> int:
-        """Kill the daemon at these moments of the command, and start it again; how often.
+    def _kill(self, command: Command, began: float, last_s: float, kills: Sequence[Kill]) -> int:
+        """Kill the daemon at these moments of a run, and start it again; how often.
 
-        Kills that are not due before the command ends are left for the next run.
+        Kills that are not due before the report comes are left for the next run.
+
+        Args:
+            last_s: how long the last run like this one took.
         """
         for done, kill in enumerate(kills):
-            if _has_ended(watched, began + kill.share * self._last_s - time.monotonic()):
+            if command.has_reported(began + kill.share * last_s - time.monotonic()):
                 self._late = list(kills[done:])
                 return done
             self._daemon.kill()
-            _has_ended(watched, kill.down_s)
+            command.has_reported(kill.down_s)
             self._daemon.start()
             self._daemon.await_streaming(self._limit_s)
         self._late = []
         return len(kills)
-
-
-def _has_ended(watched: int, within_s: float) -> bool:
-    """Wait until the process of this pidfd has ended, at most `within_s` seconds. Returns whether it has ended."""
-    return bool(select.select([watched], [], [], max(0.0, within_s))[0])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -260,6 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=5_000_000, help="of all tables together")
     parser.add_argument("--rate", type=float, default=500.0, help="transactions a second")
     parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=1, help="runs of one process")
     parser.add_argument("--kills", type=int, default=10, help="of the daemon, in all runs together")
     parser.add_argument("--seed", type=int, help="a random one by default")
     parser.add_argument("--version", type=int, choices=POSTGRES_VERSIONS, default=POSTGRES_VERSIONS[-1])

@@ -11,6 +11,7 @@ HEAD: Final = """\
 Written by `python -m tests.chaos.verified`: one row for each run of the command, also for those that found something
 or did not end well. PostgreSQL, the broker, the writers and the daemon are on the same machine.
 
+- "round": of a process that compares several times (`--continuous`), which comparison of it this was.
 - "rate": transactions a second that were committed during the run, of those asked for.
 - "kills": SIGKILLs of the daemon during the run.
 - "seconds", "CPU": how long the command took, and the processor's seconds that it used.
@@ -24,6 +25,7 @@ COLUMNS: Final = (
     "commit",
     "seed",
     "run",
+    "round",
     "PostgreSQL",
     "form",
     "tables",
@@ -83,6 +85,7 @@ class Run:
 
     Attributes:
         number: from 1 on, of those with this seed.
+        round_: from 1 on, of those of the same process.
         records: that the topics had.
         rate: transactions a second, asked for and reached.
         load: the load average of a minute at the end.
@@ -93,6 +96,7 @@ class Run:
     commit: str
     seed: int
     number: int
+    round_: int
     version: int
     form: str
     tables: int
@@ -116,6 +120,7 @@ class Run:
             self.commit,
             self.seed,
             self.number,
+            self.round_,
             self.version,
             self.form,
             self.tables,
