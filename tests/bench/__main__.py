@@ -4,6 +4,7 @@
                           [--against debezium] [--version 18] [--large ROWS] [--results FILE] [--profile]
     python -m tests.bench --many [TABLES] [--form compiled] [--results FILE]
     python -m tests.bench --before FOLDER [--rows N] [--repeat N] [--workload …] [--large ROWS] [--results FILE]
+    python -m tests.bench --recording [--rows N] [--repeat N] [--workload …] [--results FILE]
 
 Each reader drains the same content from a slot of its own; the runs are interleaved, so that a machine that gets
 slower gets slower for all. Figures are medians, with the smallest and the largest beside them.
@@ -31,7 +32,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cdcd.protocol.lsn import Lsn
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
-from tests.bench.before import compare
+from tests.bench.before import Side, compare
 from tests.bench.before import report as report_before
 from tests.bench.debezium import SETTINGS as DEBEZIUM
 from tests.bench.debezium import drain_with_debezium
@@ -85,6 +86,11 @@ def main() -> None:
         metavar="FOLDER",
         help="another working tree, with its compiled daemon (make build/compiled/stamp there): both drain the same",
     )
+    parser.add_argument(
+        "--recording",
+        action="store_true",
+        help="measure what a recording (record.directory) costs the daemon",
+    )
     parser.add_argument("--json", type=Path, default=Path(".cache/bench.json"))
     arguments = parser.parse_args()
     for form in arguments.form:
@@ -110,6 +116,12 @@ def main() -> None:
                 if arguments.results:
                     command = "python -m tests.bench --before <a tree of that commit>"
                     write_section(arguments.results, "Before and after", command, "\n".join(lines))
+                return
+            if arguments.recording:
+                text = "\n".join(_recording(server, broker, folder, arguments))
+                print(text)
+                if arguments.results:
+                    write_section(arguments.results, "Recording", "python -m tests.bench --recording", text)
                 return
             if arguments.profile:
                 _profile(
@@ -160,15 +172,35 @@ def _compare(
     """The tree of `arguments.before` and this one, in pairs on the same content."""
     before = arguments.before.resolve()
     prepare(str(before))
+    lines = _pairs(server, broker, folder, arguments, (Side(str(before)), Side("compiled")))
+    forms = [str(before), "compiled"]
+    runs = _large(server, broker, folder, arguments.large, arguments.repeat, forms)
+    return [*lines, *_large_lines(runs, {str(before): "before", "compiled": "after"})]
+
+
+def _recording(
+    server: PostgresServer, broker: KafkaBroker, folder: Path, arguments: argparse.Namespace
+) -> list[str]:
+    """The compiled daemon without a recording and with one, in pairs on the same content."""
+    record = {"directory": str(folder / "recording"), "bytes_max": 8 << 30}
+    sides = (Side("compiled"), Side("compiled", {"record": record}))
+    return _pairs(server, broker, folder, arguments, sides)
+
+
+def _pairs(
+    server: PostgresServer,
+    broker: KafkaBroker,
+    folder: Path,
+    arguments: argparse.Namespace,
+    sides: tuple[Side, Side],
+) -> list[str]:
     lines = [_machine(arguments.version)]
     for workload in arguments.workload:
         slots = [f"{workload}_{number}_{tree}" for number in range(arguments.repeat) for tree in ("a", "b")]
         end = _prepare(server, broker, WORKLOADS[workload], arguments.rows, slots)
-        pairs = compare(server, broker, folder, str(before), slots, end, arguments.rows)
+        pairs = compare(server, broker, folder, sides, slots, end, arguments.rows)
         lines += [f"\n{WORKLOADS[workload].title}, {arguments.rows:,} rows", *report_before(pairs)]
-    forms = [str(before), "compiled"]
-    runs = _large(server, broker, folder, arguments.large, arguments.repeat, forms)
-    return [*lines, *_large_lines(runs, {str(before): "before", "compiled": "after"})]
+    return lines
 
 
 def _many(tables: int, forms: list[str], version: int, results: Path | None) -> None:

@@ -1,10 +1,12 @@
-"""Another working tree's daemon and this one's, compiled, in pairs on the same content of the WAL.
+"""Two daemons in pairs on the same content of the WAL: of another working tree and of this one, or with other settings.
 
 Whoever comes first in a pair comes second in the next one, so that a machine that gets slower is no one's fault.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
@@ -14,24 +16,32 @@ Pair = tuple[Drained, Drained]
 """The former daemon's run and the present one's."""
 
 
+class Side(NamedTuple):
+    """A daemon: its form (`forms.py`), and settings beside those of `daemon_config`."""
+
+    form: str
+    settings: Mapping[str, Any] = {}
+
+
 def compare(  # noqa: PLR0917  the parts of one run
     server: PostgresServer,
     broker: KafkaBroker,
     folder: Path,
-    before: str,
+    sides: tuple[Side, Side],
     slots: list[str],
     end: int,
     rows: int,
 ) -> list[Pair]:
-    """Drain two slots in each pair; `before` is the folder of the former tree, `end` as `drain_with_cdcd`."""
+    """Drain two slots in each pair: `sides` are the former and the present daemon, `end` as `drain_with_cdcd`."""
     pairs = []
     for number in range(0, len(slots), 2):
-        forms = [before, "compiled"] if number % 4 == 0 else ["compiled", before]
+        order = (0, 1) if number % 4 == 0 else (1, 0)
         runs = {}
-        for form, slot in zip(forms, slots[number : number + 2], strict=True):
-            runs[form] = drain_with_cdcd(server, broker, slot, end, rows, folder, form)
+        for which, slot in zip(order, slots[number : number + 2], strict=True):
+            form, settings = sides[which]
+            runs[which] = drain_with_cdcd(server, broker, slot, end, rows, folder, form, **settings)
             server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")
-        pairs.append((runs[before], runs["compiled"]))
+        pairs.append((runs[0], runs[1]))
     return pairs
 
 
