@@ -1,7 +1,7 @@
 """`cdcd verify` against real parts: no false difference while writers and kills go on."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,6 +11,9 @@ from confluent_kafka import Producer
 
 from cdcd.config.loading import load_config
 from cdcd.formats.schemas import TableForm
+from cdcd.transactions.position import Checkpoint
+from cdcd.verify.comparing import SourceRow, TableComparison
+from cdcd.verify.delivery import Delivery
 from cdcd.verify.descriptions import Descriptions
 from cdcd.verify.report import EQUAL, Report, lines
 from cdcd.verify.topics import Options, TopicsTarget
@@ -72,6 +75,45 @@ def test_nothing_differs_while_everything_is_written_and_the_daemon_is_killed(
             process.kill()
             process.start()
     assert workload.stats["committed"] > 0 or workload.stats
+
+
+@pytest.mark.postgres(only=18)
+def test_a_table_that_is_altered_after_it_was_read_is_compared_at_the_same_snapshot(  # noqa: PLR0917  fixtures
+    database: Database,
+    broker: KafkaBroker,
+    daemon: Callable[..., Daemon],
+    unique: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # GIVEN a table, and somebody who rewrites it as soon as the source's rows were read
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers))
+    process.await_streaming()
+    database.execute("INSERT INTO t SELECT n, 'a' FROM generate_series(1, 9) n")
+    was_read = asyncio.Event()
+    add_source, wait = TableComparison.add_source, Delivery.wait
+
+    def add(self: TableComparison, rows: Sequence[SourceRow]) -> None:
+        add_source(self, rows)
+        was_read.set()
+
+    async def wait_then(self: Delivery, lsn: int) -> Checkpoint:
+        await was_read.wait()
+        database.execute("TRUNCATE t; ALTER TABLE t DROP COLUMN note")
+        return await wait(self, lsn)
+
+    monkeypatch.setattr(TableComparison, "add_source", add)
+    monkeypatch.setattr(Delivery, "wait", wait_then)
+    # WHEN it is verified
+    said: list[str] = []
+    with closing(
+        TopicsTarget(load_config(process.config_path, {}), Options(), tmp_path, said.append)
+    ) as target:
+        report = asyncio.run(target.verify())
+    # THEN it is equal, and one snapshot was enough
+    assert [(table.verdict, table.outcome.source_rows) for table in report.tables] == [(EQUAL, 9)]
+    assert not any("another snapshot" in each for each in said), said
 
 
 @pytest.mark.postgres(only=18)
