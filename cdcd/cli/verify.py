@@ -249,8 +249,8 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
     from cdcd.kafka import client  # noqa: PLC0415
     from cdcd.snapshots.patterns import parse_pattern  # noqa: PLC0415
     from cdcd.verify.delivery import Delivery  # noqa: PLC0415
+    from cdcd.verify.selection import check_records, chosen, tell_left_out  # noqa: PLC0415
     from cdcd.verify.source import Forms  # noqa: PLC0415
-    from cdcd.verify.topics import check_records, chosen, tell_left_out  # noqa: PLC0415
 
     mirror = load_mirror(mirror_file, os.environ)
     check_pyspark()

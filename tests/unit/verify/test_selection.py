@@ -3,7 +3,7 @@
 import pytest
 
 from cdcd.snapshots.patterns import parse_pattern
-from cdcd.verify.topics import is_meant
+from cdcd.verify.selection import is_meant
 
 
 @pytest.mark.parametrize(
