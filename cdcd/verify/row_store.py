@@ -15,8 +15,8 @@ from cdcd.verify.bucket_log import HASH_BYTES, BucketLog, Chunks, parts
 from cdcd.verify.moves import Moves, Place
 from cdcd.verify.stored import Loose, Stored
 
-GARBAGE_BYTES: Final = 64 << 20
-"""Changes that may be kept beside as many bytes as the rows had when the changes were applied the last time."""
+GARBAGE_MAX: Final = 500_000
+"""Changes that no row shows any more and that may be kept, beside as many as there are rows."""
 
 PARTIAL: Final = 5
 """A row that has values of the row before it; only `Fill` knows which."""
@@ -55,7 +55,10 @@ class RowStore:
         self._folder = folder
         self._rows = BucketLog(folder)
         self._loose = BucketLog(folder)
-        self._kept = 0
+        self._changes: Counter[int] = Counter()
+        """Changes that are kept of each table."""
+        self._live: dict[int, int] = {}
+        """Rows of each table that was read as a whole, when that was done last."""
 
     def close(self) -> None:
         self._rows.close()
@@ -65,6 +68,7 @@ class RowStore:
     def put(self, table: int, key: bytes, row: Stored) -> None:
         """The row is this one now."""
         lsn, serial, state, shape, packed, name = row
+        self._changes[table] += 1
         size = _ROW.size + len(name) + len(packed)
         self._rows.add(table, _ROW.pack(key, size, lsn, serial, state, shape, len(name)) + name + packed)
 
@@ -91,27 +95,32 @@ class RowStore:
                 self._applied(table, chunks[0], fill, keep=True)
 
     def compact(self, fills: Mapping[int, Fill]) -> None:
-        """Forget the changes that rows do not show any more, where they take more room than the rows.
+        """Forget the changes that rows do not show any more, where they are more than the rows.
 
         Args:
             fills: by the number of the table.
         """
-        if self._rows.size <= 2 * self._kept + GARBAGE_BYTES:
+        rows = sum([self._live.get(table, changes) for table, changes in self._changes.items()])
+        if self._changes.total() <= 2 * rows + GARBAGE_MAX:
             return
         before, self._rows = self._rows, BucketLog(self._folder)
+        self._changes.clear()
         for table, fill in fills.items():
             for chunks in parts([before], table):
                 for key, row in self._applied(table, chunks[0], fill, keep=True).items():
                     self.put(table, key, row)
         before.close()
-        self._kept = self._rows.size
 
     def rows(self, table: int, fill: Fill, after: Place) -> Iterator[tuple[bytes, Stored]]:
         """All rows that were changed after the place, with the hash of the key, in no order."""
+        live = 0
         for chunks in parts([self._rows], table):
-            for key, row in self._applied(table, chunks[0], fill).items():
+            rows = self._applied(table, chunks[0], fill)
+            live += len(rows)
+            for key, row in rows.items():
                 if row[:2] > after:
                     yield key, row
+        self._live[table] = live
 
     def beside(
         self, table: int, fill: Fill, after: Place, seen: "Seen", first_bytes: Collection[int]
