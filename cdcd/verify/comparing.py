@@ -147,9 +147,11 @@ class TableComparison:
     def _sum_keyed(self) -> RangeSums:
         sums = RangeSums()
         fold, columns, shapes, add = self._fold, self._columns, self._fold.shapes, sums.add
+        same = [columns.plan(shape).same for shape in shapes]
         for key, row in fold.rows():
             found = fold.resolve(key, row) if row.state == MOVED else row
-            add(key, columns.now(shapes[found.shape], found.packed))
+            at = found.shape
+            add(key, found.packed if same[at] else columns.now(shapes[at], found.packed))
         return sums
 
     def _sum_loose(self) -> RangeSums:
