@@ -42,7 +42,8 @@ from cdcd.verify.comparing import Outcome, SourceRow, TableComparison
 from cdcd.verify.cutting import NotARecordError, cut
 from cdcd.verify.delivery import ANSWER_S, Delivery, Notice, unread
 from cdcd.verify.descriptions import Descriptions
-from cdcd.verify.folding import FoldSettings, TableFold, TopicRecord
+from cdcd.verify.folding import FoldSettings, TableFold
+from cdcd.verify.partition import TopicRecord
 from cdcd.verify.report import Report, TableReport
 from cdcd.verify.row_store import RowStore
 from cdcd.verify.selection import check_records, chosen, tell_left_out

@@ -23,7 +23,8 @@ from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.verify.columns import Columns
 from cdcd.verify.comparing import Outcome, SourceRow, TableComparison
-from cdcd.verify.folding import Fault, FoldSettings, TableFold, TopicRecord
+from cdcd.verify.folding import Fault, FoldSettings, TableFold
+from cdcd.verify.partition import TopicRecord
 from cdcd.verify.row_store import RowStore
 from cdcd.verify.sight import Sight
 from cdcd.verify.source import SourceRows

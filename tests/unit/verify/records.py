@@ -11,7 +11,8 @@ from cdcd.snapshots.visibility import Visibility
 from cdcd.verify.columns import Columns
 from cdcd.verify.comparing import Outcome, SourceRow, TableComparison
 from cdcd.verify.cutting import row as cut_row
-from cdcd.verify.folding import FoldSettings, TableFold, TopicRecord
+from cdcd.verify.folding import FoldSettings, TableFold
+from cdcd.verify.partition import TopicRecord
 from cdcd.verify.row_store import RowStore
 from cdcd.verify.sight import Sight
 
