@@ -40,7 +40,7 @@ def redact(folder: Path, target: Path, wanted: Range, *, notice: Callable[[str],
     def flush() -> None:
         nonlocal parts, size
         if parts:
-            writer.put(parts, size)
+            writer.put(parts)
             writer.wait()
             parts, size = [], 0
 

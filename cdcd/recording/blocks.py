@@ -37,8 +37,8 @@ HEAD_BYTES: Final = _HEAD.size + _CRC.size
 _RATIO_MAX: Final = 256
 """LZ4 makes at most 255 bytes of one. A block that claims more is not ours."""
 
-_ACCELERATION: Final = 4
-"""Of LZ4: a third less work than 1, for 2 % more bytes."""
+_ACCELERATION: Final = 8
+"""Of LZ4: less work than 1, for 5 % more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +86,28 @@ def read_head(data: bytes, path: Path) -> Head | None:
     return Head(number, lsn, unix_us, found)
 
 
+def compressed(data: bytes | bytearray) -> bytes:
+    """What a block has of `data`."""
+    from lz4.block import compress  # noqa: PLC0415  only a daemon that records needs it
+
+    packed: bytes = compress(data, mode="fast", acceleration=_ACCELERATION, store_size=False)
+    return packed
+
+
 class BlockWriter:
     """Makes the blocks of one segment."""
 
     def __init__(self, head: Head) -> None:
-        from lz4.block import compress  # noqa: PLC0415  only a daemon that records needs it
-
-        self._compress = compress
         self._crc = head.checksum
 
     def block(self, data: bytes | bytearray) -> bytes:
         """The bytes of a block that holds `data`; those of the segment's end, if `data` is empty."""
-        packed = (
-            self._compress(data, mode="fast", acceleration=_ACCELERATION, store_size=False) if data else b""
-        )
-        self._crc = zlib.crc32(packed, zlib.crc32(_sizes(len(packed), len(data)), self._crc))
-        return _BLOCK.pack(BLOCK, len(packed), len(data), self._crc) + packed
+        return self.sealed(compressed(data) if data else b"", len(data))
+
+    def sealed(self, packed: bytes, size: int) -> bytes:
+        """The bytes of a block, of which the `compressed` data are there; `size` is what they were before."""
+        self._crc = zlib.crc32(packed, zlib.crc32(_sizes(len(packed), size), self._crc))
+        return _BLOCK.pack(BLOCK, len(packed), size, self._crc) + packed
 
 
 class BlockReader:

@@ -3,7 +3,8 @@
 The rule: the engine decides by its arguments only. So a session's beginning and the list of the verbs that were called
 are the session, and an engine that is given the same ones makes the same records, processing times included.
 
-Each event is a tag, the size of what follows, and that. `next` says when the engine was asked for an action, and what
+Each event is a tag, the size of what follows, and that; received frames have a form of their own (`packed_frames.py`).
+`next` says when the engine was asked for an action, and what
 kind of action came; a question comes with it, so that a replay with other settings finds the answer by its question.
 """
 
@@ -31,14 +32,14 @@ from cdcd.engine.building import SessionStart
 from cdcd.errors import ConfigError, PositionError
 from cdcd.protocol.messages import Relation
 from cdcd.recording.errors import RecordingError
-from cdcd.recording.values import Reader, write_pieces, write_value
+from cdcd.recording.packed_frames import TAG, pack_frames, read_frames
+from cdcd.recording.values import Reader, write_value
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.position import Checkpoint
 
 _EVENT: Final = Struct("<cI")
 _NEXT: Final = Struct("<cIcdq")
-_DOUBLE: Final = Struct("<d")
 
 RAISED: Final = b"!"
 """The engine raised an error instead of an action."""
@@ -217,7 +218,7 @@ def encode(event: Event) -> bytes:
     if isinstance(event, Began):
         return event.encode()
     if isinstance(event, Frames):
-        return _event(b"F", _DOUBLE.pack(event.now) + write_pieces(event.frames))
+        return pack_frames(event.now, event.frames)
     if isinstance(event, Next):
         asked = b"" if event.question is None else write_value((event.ticket, event.question))
         tag = b"Q" if asked else b"N"
@@ -246,6 +247,10 @@ def decode_events(data: bytes) -> Iterator[Event]:
     """The events of a block. RecordingError: it holds something else."""
     at = 0
     while at < len(data):
+        if data[at : at + 1] == TAG:
+            now, frames, at = read_frames(data, at)
+            yield Frames(now, frames)
+            continue
         if at + _EVENT.size > len(data):
             raise RecordingError("A recorded event ends too early.")
         tag, size = _EVENT.unpack_from(data, at)
@@ -266,8 +271,6 @@ def _decode(tag: bytes, reader: Reader) -> Event:
         unix_us = int.from_bytes(reader.take(8), "little", signed=True)
         ticket, question = reader.value() if tag == b"Q" else (0, None)
         event: Event = Next(letter, now, unix_us, ticket, question)
-    elif tag == b"F":
-        event = Frames(reader.double(), reader.pieces())
     elif tag == b"H":
         event = Began.decode(reader)
     else:

@@ -4,10 +4,8 @@ The rule: each call is passed on as it is, and noted. A recording that fails end
 is called all the same.
 """
 
-from array import array
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from struct import Struct
 from typing import Final, Protocol
 
 from cdcd import __version__
@@ -33,6 +31,7 @@ from cdcd.recording.events import (
     encode,
     encode_next,
 )
+from cdcd.recording.packed_frames import pack_frames
 from cdcd.recording.writer import Limits, RecordingWriter
 from cdcd.rows.relations import TableDescription, TypeDescription, types_of
 from cdcd.rows.types import BUILTIN_TYPES
@@ -44,10 +43,8 @@ BLOCK_BYTES: Final = 1 << 18
 BLOCK_S: Final = 0.2
 """A block is written after this many seconds, whatever its size: a process that is killed loses no more of it."""
 
-_FRAMES: Final = Struct("<cIdI")
-"""What stands before frames and their sizes: the form of `events.Frames`, without a copy of the frames."""
-
-_EVENT_HEAD: Final = 5
+ALONE_BYTES: Final = 1 << 16
+"""An event of this size is a block of its own, so that it is not copied once more."""
 
 
 class Timer(Protocol):
@@ -136,12 +133,7 @@ class Tap:
                 kind: Kind = "c" if self._can_begin() else "m"
                 if kind == "c" or share >= 2:
                     self._begin_segment(kind, now)
-            sizes = array("I", map(len, frames)).tobytes()
-            data = b"".join(frames)
-            length = _FRAMES.size - _EVENT_HEAD + len(sizes) + len(data)
-            self._parts += (_FRAMES.pack(b"F", length, now, len(frames)), sizes)
-            self._size += _FRAMES.size + len(sizes)
-            self._put(data)
+            self._put(pack_frames(now, frames))
         self._engine.frames_received(frames, now)
 
     def described(
@@ -286,9 +278,12 @@ class Tap:
             self._failed(failure)
 
     def _put(self, data: bytes) -> None:
+        is_alone = len(data) >= ALONE_BYTES
+        if is_alone:
+            self._flush()
         self._parts.append(data)
         self._size += len(data)
-        if self._size >= BLOCK_BYTES:
+        if is_alone or self._size >= BLOCK_BYTES:
             self._flush()
         elif self._timer is None:
             self._timer = self._later(BLOCK_S, self._flush)
@@ -301,7 +296,7 @@ class Tap:
         if writer is None:
             return
         if self._parts:
-            writer.put(self._parts, self._size)
+            writer.put(self._parts)
             self._parts, self._size = [], 0
         self._wrote(writer.written_bytes)
         if writer.failure:

@@ -1,4 +1,4 @@
-"""Writes a recording, in a thread of its own: segments of one size, the oldest of which go when there are too many.
+"""Writes a recording: segments of one size, the oldest of which go when there are too many. A thread waits for the disk.
 
 The rule: a recording never holds up or ends the daemon. What is to be written waits in memory up to a limit. A disk
 that is full, slow or broken ends the recording: `failure` says why, and whoever records reports that. What was written
@@ -15,13 +15,13 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, NamedTuple
 
-from cdcd.recording.blocks import BlockWriter, Head, Kind
+from cdcd.recording.blocks import BlockWriter, Head, Kind, compressed
 from cdcd.recording.segments import Segment, name_of, parse_name
 
 WAITING_BYTES_MAX: Final = 64 << 20
-"""Bytes that wait in memory for the disk. A disk that is further behind is slower than the stream."""
+"""Compressed bytes that wait in memory for the disk. A disk that is further behind is slower than the stream."""
 
 CLOSE_S: Final = 2.0
 """Seconds that the end of a session waits for the disk."""
@@ -47,6 +47,21 @@ class Limits:
     bytes_max: int
     age_s_max: float | None
     segment_bytes: int
+
+
+class _Segment(NamedTuple):
+    """A segment that is to begin."""
+
+    kind: Kind
+    lsn: int
+    unix_us: int
+
+
+class _Block(NamedTuple):
+    """A block that is to be written: its data, compressed, and how many bytes they were before."""
+
+    packed: bytes
+    size: int
 
 
 class RecordingWriter:
@@ -78,7 +93,7 @@ class RecordingWriter:
         self._segment: Segment | None = None
         self._file = -1
         self._blocks: BlockWriter | None = None
-        self._work: SimpleQueue[tuple[Kind, int, int] | list[bytes] | threading.Event | None] = SimpleQueue()
+        self._work: SimpleQueue[_Segment | _Block | threading.Event | None] = SimpleQueue()
         # A disk that does not answer must not keep the process from its end.
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()
@@ -94,17 +109,22 @@ class RecordingWriter:
     def begin_segment(self, kind: Kind, lsn: int, unix_us: int) -> None:
         """End the segment that is being written, and begin another one."""
         self._last_number += 1
-        self._work.put((kind, lsn, unix_us))
+        self._work.put(_Segment(kind, lsn, unix_us))
 
-    def put(self, parts: list[bytes], size: int) -> None:
-        """Write these bytes, `size` together, as one block. The list is the writer's from now on."""
+    def put(self, parts: list[bytes]) -> None:
+        """Write these bytes as one block.
+
+        They are compressed at once: another core would have to fetch them, which takes longer than their compression.
+        """
         if self.failure:
             return
-        self._given += size
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        packed = compressed(data)
+        self._given += len(packed)
         if self._given - self._done > WAITING_BYTES_MAX:
             self.failure = f"the disk is slower than the stream: {WAITING_BYTES_MAX >> 20} MiB wait for it"
             return
-        self._work.put(parts)
+        self._work.put(_Block(packed, len(data)))
 
     def wait(self) -> None:
         """Until the disk has what was given so far. For a caller that has nothing else to do."""
@@ -124,13 +144,13 @@ class RecordingWriter:
     def _run(self) -> None:
         try:
             while (work := self._work.get()) is not None:
-                if isinstance(work, tuple):
-                    self._end_segment()
-                    self._begin_segment(*work)
-                elif isinstance(work, threading.Event):
-                    work.set()
-                else:
+                if isinstance(work, _Block):
                     self._write(work)
+                elif isinstance(work, _Segment):
+                    self._end_segment()
+                    self._begin_segment(work)
+                else:
+                    work.set()
             self._end_segment()
         except OSError as error:
             self.failure = self.failure or _reason(error)
@@ -141,10 +161,10 @@ class RecordingWriter:
         finally:
             os.close(self._lock)
 
-    def _begin_segment(self, kind: Kind, lsn: int, unix_us: int) -> None:
-        self._delete_old(unix_us)
+    def _begin_segment(self, begun: _Segment) -> None:
+        self._delete_old(begun.unix_us)
         self._number += 1
-        head = Head(self._number, lsn, unix_us, kind)
+        head = Head(self._number, begun.lsn, begun.unix_us, begun.kind)
         path = self._folder / name_of(head)
         self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         segment = Segment(path, head)
@@ -153,11 +173,10 @@ class RecordingWriter:
         self._blocks = BlockWriter(head)
         self._append(head.encode())
 
-    def _write(self, parts: list[bytes]) -> None:
+    def _write(self, block: _Block) -> None:
         assert self._blocks is not None
-        data = b"".join(parts)
-        self._append(self._blocks.block(data))
-        self._done += len(data)
+        self._append(self._blocks.sealed(*block))
+        self._done += len(block.packed)
 
     def _end_segment(self) -> None:
         if self._blocks is None:

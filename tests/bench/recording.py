@@ -1,9 +1,10 @@
 """What a recording costs, as a share of the daemon's CPU: `python -m tests.bench.recording [ROWS]`.
 
 Both halves of a pair are this process: the engine works off the same frames, in transactions of ten rows, once by
-itself and once behind a tap, whose thread compresses and writes. CPU time of the whole process counts, and the median
-of the pairs, which take turns. Kafka's and libpq's share is not in it, so the daemon's own share is smaller still. With
-`make optimised` and `PYTHONPATH=build/compiled` the engine is the compiled one.
+itself and once behind a tap, which compresses, and whose thread writes. CPU time of the whole process counts, and the
+median of the pairs, which take turns. Kafka's and libpq's share is not in it, so the daemon's own share is smaller
+still (`python -m tests.bench --recording`). With `make optimised` and `PYTHONPATH=build/compiled` the engine is the
+compiled one.
 """
 
 import statistics

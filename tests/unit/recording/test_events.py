@@ -163,3 +163,19 @@ def test_the_start_of_a_session_is_the_same_after_a_round_trip():
     assert isinstance(began, Began)
     assert began.start == START
     assert replace(began.start, binary=True) != START
+
+
+@given(st.lists(st.binary(max_size=300), max_size=20), st.floats(allow_nan=False))
+def test_frames_are_read_wherever_they_stand(frames: list[bytes], now: float):
+    event = Frames(now, frames)
+    assert list(decode_events(encode(Stopped()) + encode(event) + encode(event))) == [Stopped(), event, event]
+
+
+def test_frames_that_are_not_of_their_form_are_refused():
+    whole = encode(Frames(1.0, [b"a", b"bc"]))
+    for at, byte in ((1, 3), (5, ord("f")), (14, ord("(")), (15, 9), (19, ord("z")), (20, 200)):
+        with pytest.raises(RecordingError):
+            list(decode_events(bytes([*whole[:at], byte, *whole[at + 1 :]])))
+    for size in range(1, len(whole)):
+        with pytest.raises(RecordingError):
+            list(decode_events(whole[:size]))
