@@ -38,10 +38,10 @@ from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.visibility import Visibility
 
 BLOCK_BYTES: Final = 1 << 18
-"""A block is written when it has this size."""
+"""A block ends when it has this size."""
 
 BLOCK_S: Final = 0.2
-"""A block is written after this many seconds, whatever its size: a process that is killed loses no more of it."""
+"""Seconds after which everything is written: a process that is killed loses no more of its recording."""
 
 ALONE_BYTES: Final = 1 << 16
 """An event of this size is a block of its own, so that it is not copied once more."""
@@ -280,24 +280,33 @@ class Tap:
     def _put(self, data: bytes) -> None:
         is_alone = len(data) >= ALONE_BYTES
         if is_alone:
-            self._flush()
+            self._end_block()
         self._parts.append(data)
         self._size += len(data)
-        if is_alone or self._size >= BLOCK_BYTES:
-            self._flush()
-        elif self._timer is None:
+        if self._timer is None:
             self._timer = self._later(BLOCK_S, self._flush)
+        if is_alone or self._size >= BLOCK_BYTES:
+            self._end_block()
+
+    def _end_block(self) -> None:
+        writer = self._writer
+        if writer is None or not self._parts:
+            return
+        writer.put(self._parts)
+        self._parts, self._size = [], 0
+        if writer.failure:
+            self._end(writer.failure)
 
     def _flush(self) -> None:
+        """Everything so far goes to the disk."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._end_block()
         writer = self._writer
         if writer is None:
             return
-        if self._parts:
-            writer.put(self._parts)
-            self._parts, self._size = [], 0
+        writer.flush()
         self._wrote(writer.written_bytes)
         if writer.failure:
             self._end(writer.failure)
