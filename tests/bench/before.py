@@ -6,11 +6,14 @@ Whoever comes first in a pair comes second in the next one, so that a machine th
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
 from tests.bench.drain import Drained, drain_with_cdcd
+
+THREAD_US: Final = 0.01
+"""Microseconds of CPU a row that a thread has to use to be shown."""
 
 Pair = tuple[Drained, Drained]
 """The former daemon's run and the present one's."""
@@ -54,7 +57,22 @@ def report(pairs: list[Pair]) -> list[str]:
         _line("start to last ack", [(one.wall_s, other.wall_s) for one, other in pairs], "s"),
         _line("first to last ack", [(one.streaming_s, other.streaming_s) for one, other in pairs], "s"),
         _line("peak RSS", [(a.peak_rss_bytes / 1e6, b.peak_rss_bytes / 1e6) for a, b in pairs], "MB"),
+        *[f"  CPU of {name}: {text}" for name, text in _threads(pairs)],
     ]
+
+
+def _threads(pairs: list[Pair]) -> list[tuple[str, str]]:
+    """The medians of each thread that is worth it, with the start."""
+    names = {name for pair in pairs for run in pair for name in run.threads or {}}
+    found = []
+    for name in sorted(names):
+        sides = [
+            median([(run.threads or {}).get(name, 0.0) / run.rows * 1e6 for run in side])
+            for side in zip(*pairs, strict=True)
+        ]
+        if max(sides) >= THREAD_US:
+            found.append((name, f"before {sides[0]:.2f} µs, after {sides[1]:.2f} µs a row"))
+    return found
 
 
 def _line(what: str, pairs: list[tuple[float, float]], unit: str) -> str:
