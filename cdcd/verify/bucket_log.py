@@ -16,6 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Final
 
+from cdcd.errors import LimitError
+
 HASH_BYTES: Final = 16
 PREFIX: Final = struct.Struct(f">{HASH_BYTES}sI")
 """How an entry begins: its hash, and how many bytes it has in all."""
@@ -26,6 +28,9 @@ WAITING_BYTES: Final = 16 << 20
 PART_BYTES: Final = 8 << 20
 DEPTH_MAX: Final = 4
 """How many bytes of the hash parts are told apart by. What is larger then is many entries of few hashes."""
+
+_WRITE_BYTES: Final = 1 << 20
+"""Bytes that are written at a time."""
 
 Chunks = Iterator[bytes]
 """Entries side by side; none is in two chunks."""
@@ -75,17 +80,28 @@ class BucketLog:
             self._write()
 
     def _write(self) -> None:
+        try:
+            self._append()
+        except OSError as error:
+            raise not_kept(self._folder, error.strerror) from None
+
+    def _append(self) -> None:
         if self._file is None:
             # Without a name, the file is gone with the process, however that ends.
-            self._file = TemporaryFile(dir=self._folder)  # noqa: SIM115  `close` closes it
+            self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  `close` closes it
+        pieces: list[bytes | bytearray] = []
+        size = 0
         for bucket in sorted(self._waiting):
             data = self._waiting[bucket]
-            self._file.write(_PIECE.pack(*self._last.get(bucket, (0, 0))))
-            self._file.write(data)
+            pieces += (_PIECE.pack(*self._last.get(bucket, (0, 0))), data)
             self._last[bucket] = (self._end, len(data))
             self._sizes[bucket] = self._sizes.get(bucket, 0) + len(data)
             self._end += _PIECE.size + len(data)
-        self._file.flush()
+            size += _PIECE.size + len(data)
+            if size >= _WRITE_BYTES:
+                _write_all(self._file, b"".join(pieces))
+                pieces, size = [], 0
+        _write_all(self._file, b"".join(pieces))
         self._waiting.clear()
         self._waiting_bytes = 0
 
@@ -117,6 +133,21 @@ class BucketLog:
                 found.add(0, data[at : at + size])
                 at += size
         return found
+
+
+def not_kept(folder: Path, reason: str | None) -> LimitError:
+    """The rows cannot be kept in the folder."""
+    return LimitError(
+        f"The rows of the topics cannot be kept in {folder}: {reason}.",
+        hint="Free space there, or name another folder (--directory). They take about as much as the values of the "
+        "tables, with at most 80 bytes for each value.",
+    )
+
+
+def _write_all(file: IO[bytes], data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def parts(

@@ -10,6 +10,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from cdcd.verify.bucket_log import not_kept
 from cdcd.verify.stored import Stored
 
 Place = tuple[int, int]
@@ -28,6 +29,7 @@ class Moves:
     """Rows by table, hash of the key, and place. The caller owes `close`."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         path = folder / "moves.sqlite"
         self._sql = sqlite3.connect(path, isolation_level=None)
         self._sql.executescript(_SCHEMA)
@@ -45,12 +47,18 @@ class Moves:
     def add(self, table: int, key: bytes, place: Place, former: bytes) -> None:
         """A row that has another key since this place, and lacks values that it had before."""
         self._tables.add(table)
-        self._sql.execute("INSERT OR REPLACE INTO moved VALUES (?, ?, ?, ?, ?)", (table, key, *place, former))
+        self._insert("INSERT OR REPLACE INTO moved VALUES (?, ?, ?, ?, ?)", (table, key, *place, former))
 
     def add_gone(self, table: int, key: bytes, place: Place, row: Stored) -> None:
         """What a row was when it got another key."""
         values = (table, key, *place, row.state, row.shape, row.packed)
-        self._sql.execute("INSERT OR REPLACE INTO gone VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        self._insert("INSERT OR REPLACE INTO gone VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+    def _insert(self, statement: str, values: tuple[int | bytes, ...]) -> None:
+        try:
+            self._sql.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            raise not_kept(self._folder, str(error)) from None
 
     def of(self, table: int, key: bytes) -> list[Place]:
         """The places at which a row got this key and lacked values, the last one first."""

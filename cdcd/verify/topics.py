@@ -169,6 +169,8 @@ class TopicsTarget:
             await self._delivery.nudge()
             delivered = asyncio.create_task(self._delivered(shared.position, list(tables)))
             stack.callback(delivered.cancel)
+            # Whatever ends the reading first is told, and nothing else.
+            delivered.add_done_callback(lambda task: task.cancelled() or task.exception())
             reader = await SnapshotReader.open(
                 self._delivery.dsn(),
                 application_name=self._delivery.application,

@@ -1,9 +1,12 @@
+import re
+import resource
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from cdcd.errors import LimitError
 from cdcd.verify import bucket_log, row_store
 from cdcd.verify.row_store import PARTIAL, RowStore
 from cdcd.verify.stored import WHOLE, Loose, Stored
@@ -147,6 +150,32 @@ def test_changes_that_nothing_shows_any_more_are_forgotten(store: RowStore, monk
     # What a row was is still known.
     store.moves.add(0, KEYS[2], (5, 9), KEYS[0])
     assert store.moves.former(0, KEYS[2], (5, 9)) is not None
+
+
+def test_a_disk_that_is_full_is_an_error_that_names_the_folder(
+    store: RowStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bucket_log, "WAITING_BYTES", 10_000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    said = re.escape(f"cannot be kept in {tmp_path}")
+
+    def put() -> None:
+        for number, key in enumerate(KEYS):
+            store.put(0, key, row(number))
+
+    def move() -> None:
+        for number, key in enumerate(KEYS):
+            store.moves.add_gone(0, key, (number, 1), row(number)._replace(packed=bytes(100_000)))
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(LimitError, match=said) as raised:
+            put()
+        with pytest.raises(LimitError, match=said):
+            move()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "--directory" in (raised.value.hint or "")
 
 
 @pytest.mark.usefixtures("room")
