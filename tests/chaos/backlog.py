@@ -26,8 +26,8 @@ from deploy.demo.fold import await_flushed, compare
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
 from tests.bench.forms import FORMS, environment
 from tests.bench.processes import cpu_s
-from tests.chaos.cell import scratch_folder
 from tests.integration.daemon import Daemon, configuration, confirmed, until, wal_end
+from tests.scratch import scratch_folder
 
 DATABASE: Final = "backlog"
 SESSIONS: Final = 2

@@ -5,14 +5,11 @@ machine's doing, so a seed is a hint to a failure, not a replay of it. What the 
 """
 
 import random
-import shutil
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -20,6 +17,7 @@ from deploy.demo.fold import Report, await_flushed, compare
 from deploy.demo.workload import Workload
 from deploy.local import KafkaBroker, PostgresServer, cache_folder
 from tests.integration.daemon import Daemon, configuration
+from tests.scratch import scratch_folder
 
 NAME: Final = "chaos"
 SLOT: Final = f"cdcd_{NAME}"
@@ -316,17 +314,6 @@ def _configuration(cell: Cell, dice: random.Random, dsn: str, broker: KafkaBroke
         topics={"create": {"partitions": dice.choice((1, 3))}},
         spool={"memory_bytes_max": 65_536},
     )
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Where also the server's unprivileged user may walk through."""
-    folder = Path(tempfile.mkdtemp(prefix="cdcd-chaos-"))
-    folder.chmod(0o711)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _keep_log(cell: Cell, seed: int, daemon: Daemon) -> None:

@@ -32,8 +32,8 @@ from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
 from tests.bench.forms import FORMS, environment
-from tests.chaos.cell import scratch_folder
 from tests.integration.daemon import Daemon, configuration, confirmed, until, wal_end
+from tests.scratch import scratch_folder
 
 NAME: Final = "outage"
 SLOT: Final = f"cdcd_{NAME}"

@@ -30,9 +30,9 @@ from deploy.demo.fold import Report, await_flushed, compare
 from deploy.demo.topics import Reader
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
 from tests.chaos import changes
-from tests.chaos.cell import scratch_folder
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.moving_tables import QUIET, TABLES, Writers, fill
+from tests.scratch import scratch_folder
 
 ROWS: Final = 60_000
 WIDTH: Final = 400

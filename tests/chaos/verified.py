@@ -29,12 +29,12 @@ from typing import Any, Final
 
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
 from tests.bench.forms import FORMS, environment
-from tests.chaos.cell import scratch_folder
 from tests.chaos.verified_command import Command, Done
 from tests.chaos.verified_planted import plant
 from tests.chaos.verified_results import EQUAL, Kill, Planted, Run, add, plan
 from tests.chaos.verified_tables import BEFORE, tables, writing
 from tests.integration.daemon import Daemon, configuration
+from tests.scratch import scratch_folder
 from tests.tested_commit import tested_commit
 
 NAME: Final = "verified"

@@ -28,9 +28,9 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from deploy.demo.fold import await_flushed
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
 from tests.bench.forms import FORMS, environment
-from tests.chaos.cell import scratch_folder
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.visible_records import await_stored, stored, visible, watermark_consumer
+from tests.scratch import scratch_folder
 
 NAME: Final = "whole"
 TOPIC: Final = f"{NAME}.public.t"

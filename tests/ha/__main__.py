@@ -9,6 +9,7 @@ from pathlib import Path
 from cdcd.errors import PositionError
 from deploy.local import KafkaBroker
 from tests.ha import failover, results, takeover
+from tests.scratch import scratch_folder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,9 +62,9 @@ def _failover(options: argparse.Namespace) -> int:
     told: list[str] = []
     good = True
     for version in options.versions:
-        with takeover.scratch_folder() as folder:
+        with scratch_folder("ha") as folder:
             outcome = failover.run(version, folder, seed=options.seed, rate=options.rate)
-        with takeover.scratch_folder() as folder, KafkaBroker(folder / "kafka") as broker:
+        with scratch_folder("ha") as folder, KafkaBroker(folder / "kafka") as broker:
             refusal = failover.refuse(version, folder, broker, failover.NAME)
         lines = [*outcome.lines(), *refusal.lines()]
         print(*lines, sep="\n", flush=True)

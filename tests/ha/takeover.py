@@ -1,12 +1,10 @@
 """Rounds of blows to the active one of two daemons, each of which has network cables of its own to both servers."""
 
 import random
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +18,7 @@ from deploy.local.process import free_port
 from tests.ha.watch import Watch
 from tests.ha.wire import Wire
 from tests.integration.daemon import Daemon, configuration
+from tests.scratch import scratch_folder
 
 NAME: Final = "ha"
 RATE: Final = 30.0
@@ -107,7 +106,7 @@ def run(
     exactly_once = sections.get("kafka", {}).get("delivery") != "at_least_once"
     done: list[Round] = []
     with ExitStack() as stack:
-        folder = stack.enter_context(scratch_folder())
+        folder = stack.enter_context(scratch_folder("ha"))
         postgres = PostgresServer(version, folder / "postgres")
         stack.callback(postgres.destroy)
         postgres.start()
@@ -177,14 +176,3 @@ def _broker(folder: Path, ports: Sequence[int], advertised: Sequence[int]) -> Ka
             ),
         },
     )
-
-
-@contextmanager
-def scratch_folder(name: str = "ha") -> Iterator[Path]:
-    """Where also the server's unprivileged user may walk through."""
-    folder = Path(tempfile.mkdtemp(prefix=f"cdcd-{name}-"))
-    folder.chmod(0o711)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

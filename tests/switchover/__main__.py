@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deploy.local import KafkaBroker
-from tests.ha.takeover import scratch_folder
+from tests.scratch import scratch_folder
 from tests.switchover.results import Result, add
 from tests.switchover.switch import Switch
 from tests.tested_commit import tested_commit

@@ -11,7 +11,7 @@ from typing import Final
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import TopicError
 from deploy.local import cache_folder
-from tests.ha.takeover import scratch_folder
+from tests.scratch import scratch_folder
 from tests.trial.checker import Anomaly, Kind, check
 from tests.trial.clients import CLIENTS, Client, read_tables
 from tests.trial.history import Operation, Outcome, Record, Source

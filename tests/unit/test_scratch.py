@@ -1,5 +1,9 @@
 """Where temporary files go while no file can be written."""
 
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import NoReturn
@@ -43,4 +47,24 @@ def test_a_folder_is_gone_in_the_end(tmp_path: Path):
     with scratch_folder("cdcd-test-", tmp_path) as folder:
         (Path(folder) / "file").write_text("text")
         assert Path(folder).parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tool_that_is_stopped_leaves_no_folder(tmp_path: Path):
+    code = (
+        "import time\nfrom tests.scratch import scratch_folder\n"
+        "with scratch_folder() as folder:\n    print(folder, flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        cwd=Path(__file__).parents[2],
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.is_dir()
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
