@@ -1,7 +1,9 @@
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -43,6 +45,32 @@ def test_a_session_is_recorded_and_replayed(tmp_path):
     replay = Replay(lambda batch: None, notes.append, lambda fact: None, str(tmp_path))
     replay.run(read_events(list_segments(tmp_path / "recording")))
     assert (replay.records, replay.exact_sessions, notes) == (ROWS, 1, [])
+
+
+def test_what_a_block_is_too_small_for_is_on_the_disk_when_its_time_is_over(tmp_path):
+    # GIVEN a session that goes on, of which the disk has nothing yet
+    timers: list[Callable[[], None]] = []
+
+    class Later(NoTimer):
+        def __init__(self, _seconds: float, function: Callable[[], None]) -> None:
+            timers.append(function)
+
+    engine = engine_for(tmp_path)
+    writer = RecordingWriter(tmp_path / "recording", LIMITS)
+    tap = Tap(engine, START, 1, writer, LIMITS, later=Later, wrote=lambda _: None, failed=pytest.fail)
+    tap.begin(0.0, 1_700_000_000_000_000)
+    work_off(engine, tap, make_frames(ROWS))
+    assert len(timers) == 1, "it runs once, whatever comes meanwhile"
+    # WHEN the time is over, and the thread has done what it got
+    timers[0]()
+    reached = Event()
+    writer._work.put(reached)
+    assert reached.wait(30)
+    # THEN everything can be replayed, though nothing was closed
+    replay = Replay(lambda batch: None, lambda note: None, lambda fact: None, str(tmp_path))
+    replay.run(read_events(list_segments(tmp_path / "recording")))
+    assert replay.records == ROWS
+    tap.close()
 
 
 def test_a_full_disk_is_told_once_and_the_engine_goes_on(tmp_path, monkeypatch):
