@@ -42,7 +42,8 @@ DATABASE: Final = "verified"
 PARTITIONS: Final = 2
 DIFFERENT: Final = "differs"
 
-_CONTINUOUS: Final = ("--continuous", "--interval", "1", "--port", "0")
+# Without a limit of the rate, each slice has all tables.
+_CONTINUOUS: Final = ("--continuous", "--interval", "1", "--port", "0", "--rate", "0")
 
 READ_ROWS_S: Final = 2000
 """Rows a second that the daemon's snapshot and `cdcd verify` read at least, on any machine."""
@@ -131,8 +132,8 @@ class Proof:
                 )
                 run = self._result(begin + round_, done, round_, (self._committed() - before) / done.seconds)
                 keep(run)
-                good &= run.is_sound
-                if not run.is_sound:
+                good &= run.is_sound and run.tables == len(self._tables)
+                if not run.is_sound or run.tables != len(self._tables):
                     self._say(f"{done.said}\n{json.dumps(done.report, ensure_ascii=False)}")
                 if done.code is not None:
                     break
@@ -182,7 +183,7 @@ class Proof:
             round_,
             self._options.version,
             self._options.form,
-            len(self._tables),
+            len(done.report.get("tables", ())),
             done.count("rows"),
             done.count("records"),
             (self._options.rate, rate),
