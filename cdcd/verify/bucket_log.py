@@ -46,12 +46,14 @@ class BucketLog:
 
     Args:
         depth: by which byte of the hash the buckets are told apart.
+        waiting_bytes: that wait in memory before they are written; None: `WAITING_BYTES`.
     """
 
-    def __init__(self, folder: Path, depth: int = 0) -> None:
+    def __init__(self, folder: Path, depth: int = 0, waiting_bytes: int | None = None) -> None:
         self._file: IO[bytes] | None = None
         self._folder = folder
         self._depth = depth
+        self._limit = waiting_bytes
         self._waiting: dict[int, bytearray] = {}
         self._waiting_bytes = 0
         self._last: dict[int, tuple[int, int]] = {}
@@ -59,8 +61,11 @@ class BucketLog:
         self._end = 0
 
     def close(self) -> None:
+        """Forget everything. Idempotent."""
         if self._file is not None:
             self._file.close()
+        self._waiting.clear()
+        self._waiting_bytes = 0
 
     @property
     def size(self) -> int:
@@ -76,7 +81,7 @@ class BucketLog:
         else:
             waiting += entry
         self._waiting_bytes += len(entry)
-        if self._waiting_bytes >= WAITING_BYTES:
+        if self._waiting_bytes >= (self._limit or WAITING_BYTES):
             self._write()
 
     def _write(self) -> None:

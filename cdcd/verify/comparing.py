@@ -109,8 +109,10 @@ class TableComparison:
         self._tally: Tally = fold.store.tally(fold.number)
 
     def close(self) -> None:
+        """Forget the rows. Idempotent."""
         self._seen.close()
         self._tally.close()
+        self._sums = RangeSums()
 
     def excuse(self, *, rows_gone: str = "", values_gone: str = "") -> None:
         """What the topic may lack.

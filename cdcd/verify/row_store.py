@@ -18,6 +18,9 @@ from cdcd.verify.stored import Loose, Stored
 GARBAGE_MAX: Final = 500_000
 """Changes that no row shows any more and that may be kept, beside as many as there are rows."""
 
+FEW_BYTES: Final = 1 << 20
+"""Rows of one table's comparison that wait in memory before they are written."""
+
 PARTIAL: Final = 5
 """A row that has values of the row before it; only `Fill` knows which."""
 
@@ -187,7 +190,7 @@ class Seen:
     """Rows of the source, with what finds them there."""
 
     def __init__(self, folder: Path, table: int) -> None:
-        self.log = BucketLog(folder)
+        self.log = BucketLog(folder, waiting_bytes=FEW_BYTES)
         self._table = table
 
     def close(self) -> None:
@@ -219,7 +222,7 @@ class Tally:
     """How many rows with the same values the source has, and the topics."""
 
     def __init__(self, folder: Path, table: int) -> None:
-        self._log = BucketLog(folder)
+        self._log = BucketLog(folder, waiting_bytes=FEW_BYTES)
         self._table = table
 
     def close(self) -> None:

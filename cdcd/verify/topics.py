@@ -14,7 +14,7 @@ at another one. So nothing that can be done later lies between them.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -200,10 +200,12 @@ class TopicsTarget:
             sight = self._look(shared)
             self._take(ends)
             for name, comparing in begun.items():
-                try:
-                    done[name] = await self._compare(comparing, rows, checkpoint, sight.exact_lsn)
-                except ChangedTableError as error:
-                    changed[name] = error.message
+                # What a table takes in memory is let go of before the next one.
+                with closing(comparing.comparison):
+                    try:
+                        done[name] = await self._compare(comparing, rows, checkpoint, sight.exact_lsn)
+                    except ChangedTableError as error:
+                        changed[name] = error.message
             return changed, sorted(set(chosen) - done.keys() - changed.keys()), sight.exact_lsn
 
     async def _delivered(self, lsn: int, tables: Sequence[str]) -> tuple[Checkpoint, dict[Place, int]]:

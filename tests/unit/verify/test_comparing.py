@@ -175,3 +175,17 @@ def test_a_sample_compares_the_rows_that_it_has(topic: Topic):
     outcome = comparison.end()
     assert [each.key for each in outcome.differences] == ['{"id":2}']
     assert outcome.source_rows == 1
+
+
+def test_a_comparison_that_is_closed_keeps_no_rows(tmp_path: Path):
+    topic = Topic(tmp_path / "store")
+    heap = form(ID, NOTE, key=())
+    for number in range(100):
+        topic.change("c", 10 + number, {"id": number, "note": "a"}, keyed=False)
+    comparison = TableComparison(topic.fold, Columns(heap, [None, None], topic.fold.former))
+    comparison.add_source([SourceRow(None, (b"1", b'"a"'))])
+    comparison.ranges()
+    assert comparison._tally._log.size > 100
+    comparison.close()
+    comparison.close()
+    assert (comparison._tally._log.size, comparison._seen.log.size, comparison._sums.rows) == (0, 0, 0)
