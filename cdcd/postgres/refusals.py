@@ -200,8 +200,8 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     ),
     Refusal("57P04", "", SourceError, "The database was dropped. Point postgres.dsn at one that exists."),
     Refusal("57", "", TransientError, "cdcd connects again."),
-    # A walsender waits for a standby, and is told to stop (slot.c, StandbySlotsHaveCaughtup). As long as the server
-    # runs, the walsender only warns. The parameter's name is the same in every language.
+    # The server shuts down while a walsender waits for a standby (slot.c, StandbySlotsHaveCaughtup). As long as the
+    # server runs, the walsender only warns. The parameter's name is the same in every language.
     *(
         Refusal(
             sqlstate,

@@ -105,7 +105,12 @@ class BlockWriter:
         return self.sealed(compressed(data) if data else b"", len(data))
 
     def sealed(self, packed: bytes, size: int) -> bytes:
-        """The bytes of a block, of which the `compressed` data are there; `size` is what they were before."""
+        """The bytes of a block.
+
+        Args:
+            packed: its data, as `compressed` gives them.
+            size: bytes of the data before they were compressed.
+        """
         self._crc = zlib.crc32(packed, zlib.crc32(_sizes(len(packed), size), self._crc))
         return _BLOCK.pack(BLOCK, len(packed), size, self._crc) + packed
 

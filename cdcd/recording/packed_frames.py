@@ -28,7 +28,14 @@ def pack_frames(now: float, frames: list[bytes]) -> bytes:
 
 
 def read_frames(data: bytes, at: int) -> tuple[float, list[bytes], int]:
-    """The time and the frames of the event that begins at `at`, and where it ends. RecordingError: it is none."""
+    """Read the event that begins at `at`.
+
+    Returns:
+        The time, the frames, and where the event ends.
+
+    Raises:
+        RecordingError: the bytes are no such event.
+    """
     if at + _HEAD.size > len(data):
         raise RecordingError("A recorded event ends too early.")
     tag, members, number, now, kind, count = _HEAD.unpack_from(data, at)

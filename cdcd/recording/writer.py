@@ -1,4 +1,4 @@
-"""Writes a recording: segments of one size, the oldest of which go when there are too many.
+"""Writes a recording into segments of one size. The oldest segments are deleted when there are too many.
 
 The rule: a recording never holds up or ends the daemon. A thread waits for the disk. What is to be written waits in
 memory up to a limit. A disk

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from cdcd.errors import LimitError
+from cdcd.verify.values import HASH_BYTES
 
-HASH_BYTES: Final = 16
 PREFIX: Final = struct.Struct(f">{HASH_BYTES}sI")
 """How an entry begins: its hash, and how many bytes it has in all."""
 
@@ -27,7 +27,8 @@ WAITING_BYTES: Final = 16 << 20
 
 PART_BYTES: Final = 8 << 20
 DEPTH_MAX: Final = 4
-"""How many bytes of the hash parts are told apart by. What is larger then is many entries of few hashes."""
+"""Largest number of bytes of the hash by which a part is split. A part that is still larger has many entries of few
+hashes, so more bytes would not split it."""
 
 _WRITE_BYTES: Final = 1 << 20
 """Bytes that are written at a time."""
@@ -138,6 +139,20 @@ class BucketLog:
                 found.add(0, data[at : at + size])
                 at += size
         return found
+
+
+def entries(chunks: Chunks, head: struct.Struct) -> Iterator[tuple[tuple[Any, ...], bytes]]:
+    """The members of each entry's head, and the bytes that follow the head.
+
+    Args:
+        head: how the entries begin; its first two members are those of `PREFIX`.
+    """
+    for data in chunks:
+        at = 0
+        while at < len(data):
+            members = head.unpack_from(data, at)
+            yield members, data[at + head.size : at + members[1]]
+            at += members[1]
 
 
 def not_kept(folder: Path, reason: str | None) -> LimitError:

@@ -182,7 +182,11 @@ class TableComparison:
 
     def end(self) -> Outcome:
         """Every row was looked at: those of the ranges are compared."""
-        self._fold.settle()
+        if self._is_sample:
+            # `ranges`, which has done that otherwise, was left out.
+            self._fold.settle()
+        if not self._wanted:
+            return self.outcome
         if self._has_key:
             self._compare_keyed()
         else:

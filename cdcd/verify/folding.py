@@ -23,7 +23,7 @@ from cdcd.verify.cutting import Row, RowForm
 from cdcd.verify.partition import Partition
 from cdcd.verify.row_store import RowStore
 from cdcd.verify.sight import Sight
-from cdcd.verify.stored import ELSEWHERE, KEY_MAX, MOVED, UNSENT, WHOLE, Stored
+from cdcd.verify.stored import ELSEWHERE, KEY_MAX, MOVED, UNSENT, WHOLE, Place, Stored
 from cdcd.verify.values import BEFORE as BEFORE_VALUE
 from cdcd.verify.values import MOVED as MOVED_VALUE
 from cdcd.verify.values import UNSENT as UNSENT_VALUE
@@ -32,8 +32,6 @@ from cdcd.verify.values import join, split
 FAULTS_SHOWN: Final = 20
 
 LSN_MAX: Final = 1 << 64
-
-Place = tuple[int, int]
 
 
 class Fault(NamedTuple):

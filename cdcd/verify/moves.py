@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from cdcd.verify.bucket_log import not_kept
-from cdcd.verify.stored import Stored
-
-Place = tuple[int, int]
+from cdcd.verify.stored import Place, Stored
 
 _SCHEMA: Final = """
 PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-8192; PRAGMA temp_store=FILE;

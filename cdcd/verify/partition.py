@@ -224,7 +224,7 @@ def _packed(row: Row, unchanged: Collection[bytes], instead: bytes) -> bytes:
 
 
 def _check_key(key: bytes, found: Cut) -> None:
-    """Raises NotARecordError: the key is not that of the record's row."""
+    """Check that the record's key has the values of its row. NotARecordError: it has others."""
     rows = found.after or found.before
     if rows is None:
         return

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from cdcd.verify.bucket_log import HASH_BYTES, BucketLog, Chunks, parts
-from cdcd.verify.moves import Moves, Place
-from cdcd.verify.stored import Loose, Stored
+from cdcd.verify.bucket_log import BucketLog, Chunks, entries, parts
+from cdcd.verify.moves import Moves
+from cdcd.verify.stored import Loose, Place, Stored
+from cdcd.verify.values import HASH_BYTES
 
 GARBAGE_MAX: Final = 500_000
 """Changes that no row shows any more and that may be kept, beside as many as there are rows."""
@@ -128,7 +129,9 @@ class RowStore:
     def beside(
         self, table: int, fill: Fill, after: Place, seen: "Seen", first_bytes: Collection[int]
     ) -> Iterator[tuple[Rows, Iterator[tuple[bytes, bytes, str, bytes]]]]:
-        """The rows that were changed after the place, beside those of the source (`Seen.rows`), a part at a time.
+        """Rows of the topics and of the source, a part at a time: both sides of a key are in the same part.
+
+        Rows of the topics are left out if they were not changed after the place.
 
         Args:
             first_bytes: of the hashes that are wanted.
@@ -141,14 +144,10 @@ class RowStore:
         """The rows without a key that came and went after the place, in no order."""
         for chunks in parts([self._loose], table):
             places = set()
-            for data in chunks[0]:
-                at = 0
-                while at < len(data):
-                    _, size, lsn, serial, half, sign, shape = _LOOSE.unpack_from(data, at)
-                    if (lsn, serial, half) not in places and (lsn, serial) > after:
-                        places.add((lsn, serial, half))
-                        yield Loose(lsn, serial, half, sign, shape, data[at + _LOOSE.size : at + size])
-                    at += size
+            for (_, _, lsn, serial, half, sign, shape), packed in entries(chunks[0], _LOOSE):
+                if (lsn, serial, half) not in places and (lsn, serial) > after:
+                    places.add((lsn, serial, half))
+                    yield Loose(lsn, serial, half, sign, shape, packed)
 
     def seen(self, table: int) -> "Seen":
         """A place for rows of the source. The caller owes its `close`."""
@@ -172,13 +171,10 @@ class RowStore:
                 key, size, lsn, serial, state, shape, named = unpack(data, at)
                 body = at + header
                 at += size
-                if state < PARTIAL:
-                    name = data[body : body + named]
-                    rows[key] = Stored(lsn, serial, state, shape, data[body + named : at], name)
-                elif state == PARTIAL:
+                if state <= PARTIAL:
                     name = data[body : body + named]
                     row = Stored(lsn, serial, state, shape, data[body + named : at], name)
-                    rows[key] = fill(rows.get(key), row)
+                    rows[key] = fill(rows.get(key), row) if state == PARTIAL else row
                 else:
                     before = rows.pop(key, None)
                     if keep and state == _LEFT and before is not None:
@@ -206,16 +202,9 @@ class Seen:
     @staticmethod
     def rows(chunks: Chunks) -> Iterator[tuple[bytes, bytes, str, bytes]]:
         """The rows as they were added."""
-        for data in chunks:
-            at = 0
-            while at < len(data):
-                key, size, named, found = _SEEN.unpack_from(data, at)
-                name = at + _SEEN.size
-                sql = name + named
-                packed = sql + found
-                condition = data[sql:packed].decode("utf-8", "surrogateescape")
-                yield key, data[name:sql], condition, data[packed : at + size]
-                at += size
+        for (key, _, named, found), rest in entries(chunks, _SEEN):
+            condition = rest[named : named + found].decode("utf-8", "surrogateescape")
+            yield key, rest[:named], condition, rest[named + found :]
 
 
 class Tally:
@@ -229,7 +218,11 @@ class Tally:
         self._log.close()
 
     def add(self, key: bytes, source: int, topics: int, packed: bytes) -> None:
-        """So many more rows with these values, and the hash `key` of them."""
+        """Count rows with these values: `source` more of the source, and `topics` more of the topics.
+
+        Args:
+            key: the hash of the values.
+        """
         entry = _TALLY.pack(key, _TALLY.size + len(packed), source, topics) + packed
         self._log.add(self._table, entry)
 
@@ -239,13 +232,9 @@ class Tally:
             source: Counter[bytes] = Counter()
             topics: Counter[bytes] = Counter()
             values: dict[bytes, bytes] = {}
-            for data in chunks[0]:
-                at = 0
-                while at < len(data):
-                    key, size, here, there = _TALLY.unpack_from(data, at)
-                    source[key] += here
-                    topics[key] += there
-                    values.setdefault(key, data[at + _TALLY.size : at + size])
-                    at += size
+            for (key, _, here, there), packed in entries(chunks[0], _TALLY):
+                source[key] += here
+                topics[key] += there
+                values.setdefault(key, packed)
             for key, packed in values.items():
                 yield key, source[key], topics[key], packed

@@ -2,6 +2,9 @@
 
 from typing import Final, NamedTuple
 
+Place = tuple[int, int]
+"""Where a change stands in the stream: commit_lsn and event_serial_no."""
+
 KEY_MAX: Final = 1000
 """Bytes of a key that are kept to be shown."""
 
@@ -15,7 +18,15 @@ values, which are in a file (claim check); a place, because another connector wr
 
 
 class Stored(NamedTuple):
-    """A row: its last change's place, what it lacks, its shape's number, its values (`values.py`) and its key."""
+    """A row as its last change left it.
+
+    Attributes:
+        lsn, serial: the place of that change.
+        state: what the row lacks.
+        shape: the number of its shape (`TableFold.shapes`).
+        packed: its values (`values.py`).
+        name: its key, as far as it is kept.
+    """
 
     lsn: int
     serial: int

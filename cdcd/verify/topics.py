@@ -169,7 +169,7 @@ class TopicsTarget:
             await self._delivery.nudge()
             delivered = asyncio.create_task(self._delivered(shared.position, list(tables)))
             stack.callback(delivered.cancel)
-            # Whatever ends the reading first is told, and nothing else.
+            # If the reading of the tables fails too, that error is raised, and asyncio must not print this one.
             delivered.add_done_callback(lambda task: task.cancelled() or task.exception())
             reader = await SnapshotReader.open(
                 self._delivery.dsn(),
@@ -332,13 +332,9 @@ class TopicsTarget:
     async def _compare(
         self, comparing: "_Comparing", rows: SourceRows, checkpoint: Checkpoint, lsn: int
     ) -> TableReport:
-        """Hold the table against what was folded. Raises ChangedTableError."""
-        table, form, fold, comparison = (
-            comparing.table,
-            comparing.form,
-            comparing.fold,
-            comparing.comparison,
-        )
+        """Compare the table with the folded topic. ChangedTableError: it had to be read once more, and was altered."""
+        table, form, fold = comparing.table, comparing.form, comparing.fold
+        comparison = comparing.comparison
         limits = list(comparing.limits)
         if limits:
             return TableReport(table.source.name, form.topic, lsn, fold.records, Outcome(), limits)

@@ -85,7 +85,7 @@ class Proof:
             Daemon(self._folder / "daemon", config, environment=self._environment)
         )
         self._limit_s = 600 + options.rows / READ_ROWS_S
-        # The first run of a process folds all topics, the others only what is new.
+        # By the round: the first round of a process folds whole topics, and each later round folds only new records.
         self._last_s = {1: options.rows / FIRST_ROWS_S, 2: options.rows / FIRST_ROWS_S}
         self._late: list[Kill] = []
 
@@ -132,8 +132,9 @@ class Proof:
                 )
                 run = self._result(begin + round_, done, round_, (self._committed() - before) / done.seconds)
                 keep(run)
-                good &= run.is_sound and run.tables == len(self._tables)
-                if not run.is_sound or run.tables != len(self._tables):
+                is_good = run.is_sound and run.tables == len(self._tables)
+                good &= is_good
+                if not is_good:
                     self._say(f"{done.said}\n{json.dumps(done.report, ensure_ascii=False)}")
                 if done.code is not None:
                     break

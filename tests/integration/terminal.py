@@ -75,7 +75,7 @@ class Terminal:
         os.write(self._ours, text)
 
     def read_until(self, text: str | re.Pattern[str], timeout_s: float = WAIT_S) -> None:
-        """Read what is drawn from now on, until the text comes, or one that the pattern describes."""
+        """Read until the text, or a match of the pattern, is drawn. What was drawn before this call does not count."""
         pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
         begin = len(self.drawn)
         deadline = time.monotonic() + timeout_s
