@@ -228,11 +228,14 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
 def is_default_lost(column: ColumnForm, form: TableForm) -> bool:
     """Whether rows that are older than a column of `form` may have another value in it than `default` says.
 
-    A description has the value if the column came after the last rewrite.
+    A description has the value if the column came after the last rewrite, and if its number is known, by which the
+    catalog has the value.
     """
-    if column.default is not None or column.missing is not None or not form.rewritten:
+    if column.default is not None or column.missing is not None or form.rewritten is None:
         return False
-    return column.id is None or form.last_id is None or form.last_id >= column.id
+    if column.id is None:
+        return True
+    return bool(form.rewritten) and (form.last_id is None or form.last_id >= column.id)
 
 
 def _read_column(data: dict[str, Any]) -> ColumnForm:
@@ -257,13 +260,15 @@ def table_form(
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
     now = {column.id: column for column in table.columns}
-    ids = column_ids(relation.columns, table.columns, table.former)
+    described = [
+        (column, rule)
+        for column, rule in zip(relation.columns, rules or [None] * len(relation.columns), strict=True)
+        if rule is None or rule.action != EXCLUDE
+    ]
+    ids = column_ids([column for column, _ in described], table)
     columns = [
         _column_form(column, number, None if number is None else now.get(number), types, rule, modes=modes)
-        for column, number, rule in zip(
-            relation.columns, ids, rules or [None] * len(relation.columns), strict=True
-        )
-        if rule is None or rule.action != EXCLUDE
+        for (column, rule), number in zip(described, ids, strict=True)
     ]
     return TableForm(
         relation.schema,

@@ -31,12 +31,14 @@ class Plan:
     Attributes:
         places: for each column of now, where it stands in the row; None: the row lacks it.
         unlike: the columns of now whose type or labels were others; or nobody knows whether they were there.
+        doubtful: the columns of now of which nobody knows which ones they were.
         labels: for each column of now, the labels that were renamed, each packed.
         same: nothing is to be done.
     """
 
     places: tuple[int | None, ...]
     unlike: frozenset[int]
+    doubtful: frozenset[int]
     labels: tuple[Mapping[bytes, bytes], ...]
     same: bool
 
@@ -84,11 +86,15 @@ class Columns:
             {} if then is None else {column.id: column for column in then.columns if column.id is not None}
         )
         by_name = {} if then is None else {column.name: column for column in then.columns}
+        unnumbered = then is not None and any(column.id is None for column in then.columns)
         places: list[int | None] = []
         unlike: set[int] = set()
+        doubtful: set[int] = set()
         labels: list[Mapping[bytes, bytes]] = []
         for at, column in enumerate(self._columns):
             known = numbers.get(column.id) if column.id is not None else None
+            if known is None and unnumbered:
+                doubtful.add(at)
             named = by_name.get(column.name)
             if known is None and named is not None and (column.id is None or named.id is None):
                 known = named
@@ -107,7 +113,7 @@ class Columns:
                     unlike.add(at)
             labels.append(renamed)
         same = names == self._names and places == list(range(len(names))) and not any(labels)
-        return Plan(tuple(places), frozenset(unlike), tuple(labels), same)
+        return Plan(tuple(places), frozenset(unlike), frozenset(doubtful), tuple(labels), same)
 
     def now(self, shape: Shape, packed: bytes) -> bytes:
         """A row in the columns of now."""

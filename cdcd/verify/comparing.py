@@ -239,6 +239,11 @@ class TableComparison:
                 why = "rows that another connector wrote last"
             elif at in plan.unlike:
                 why = f"values of {names[at]} from before its type changed"
+            elif at in plan.doubtful:
+                why = (
+                    f"values of {names[at]} from when the table was altered and the daemon was behind, so that nobody "
+                    "knows which column it was"
+                )
             elif topics == UNSENT and self._values_gone:
                 why = f"values of {names[at]} that are not in the topic: {self._values_gone}"
             else:

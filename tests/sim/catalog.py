@@ -33,6 +33,9 @@ MOOD_TYPE: Final = TypeDescription(MOOD, SCHEMA, "mood", "e", "E", 0, 0, -1)
 
 _TYPE_NAMES: Final = {INT4: "integer", INT8: "bigint", NUMERIC: "numeric", TEXT: "text", MOOD: "mood"}
 
+FIRST_MARKER: Final = 1000
+"""The number of the made-up column is this one and the version."""
+
 EVENT: Final = "event"
 """The column with the number of the event that wrote the row's version."""
 
@@ -124,8 +127,9 @@ class Definition:
             )
             for column in self.columns
         ]
-        columns.append(CatalogColumn(self.marker, 1000 + self.version, "text", self.marker_type, 0, None))
-        return TableDescription(self.key, (), tuple(columns))
+        last_id = FIRST_MARKER + self.version
+        columns.append(CatalogColumn(self.marker, last_id, "text", self.marker_type, 0, None))
+        return TableDescription(self.key, (), tuple(columns), last_id=last_id)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -149,6 +153,11 @@ class Definition:
         return self.altered(
             version, columns=tuple([column for column in self.columns if column.name != name])
         )
+
+    def with_name(self, version: int, column: ColumnDefinition, name: str) -> "Definition":
+        """Another name for a column."""
+        columns = [replace(each, name=name) if each is column else each for each in self.columns]
+        return self.altered(version, columns=tuple(columns))
 
     def retyped(self, version: int, filenode: int, name: str, type_oid: int) -> "Definition":
         """Another type for a column, and a new file with all rows."""

@@ -71,6 +71,17 @@ class Alterations:
             return ()
         return self._set(transaction, table.without_column(self.database.version(), self.rng.choice(names)))
 
+    def _rename_column(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
+        """To a name that no column ever had. One whose values may be left unsent keeps its name."""
+        table = self._one(transaction)
+        if table is None:
+            return ()
+        columns = [column for column in table.columns if column.name.startswith("c") and not column.toast]
+        if not columns:
+            return ()
+        version = self.database.version()
+        return self._set(transaction, table.with_name(version, self.rng.choice(columns), f"c_{version}"))
+
     def _retype(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
         """ATRewriteTable: rows are written again by this transaction, nobody else sees them before it commits."""
         table = self._one(transaction)
@@ -177,6 +188,7 @@ class Alterations:
 METHODS: Final[dict[str, Callable[[Alterations, Transaction, int], tuple[int, ...]]]] = {
     "add_column": Alterations._add_column,
     "drop_column": Alterations._drop_column,
+    "rename_column": Alterations._rename_column,
     "retype": Alterations._retype,
     "cluster": Alterations._cluster,
     "identity": Alterations._change_identity,

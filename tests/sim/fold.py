@@ -183,11 +183,14 @@ class Fold:
             raise PromiseBrokenError(f"G9: {name} lacks {key!r} (event {event!r})")
         for key in sorted(topic.rows.keys() - source.keys()):
             raise PromiseBrokenError(f"G9: {name} has {key!r}, which is not in the table: {topic.rows[key]}")
+        names: dict[int, list[str]] = {}
+        for each, column in self._database.columns[table.oid].items():
+            names.setdefault(column.attnum, []).append(each)
         for key, row in source.items():
             found = topic.rows[key]
             for column in table.columns:
                 wanted = table.value(row, column)
-                value = found.get(column.name, column.missing)
+                value = next((found[each] for each in names[column.attnum] if each in found), column.missing)
                 if value != wanted:
                     raise PromiseBrokenError(
                         f"G9: {name} {key!r}: {column.name} is {value!r} instead of {wanted!r} "

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdcd.protocol.lsn import Lsn
+from tests.sim.descriptions import TOPIC as DESCRIPTIONS_TOPIC
+from tests.sim.descriptions import DescriptionsSeen
 from tests.sim.expected import TOMBSTONE, Expected, Part, PromiseBrokenError, Record, check, parts_of
 from tests.sim.fold import Fold, decoded, is_of_snapshot
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
@@ -72,6 +74,7 @@ class Oracle:
         self.part_records = part_records
         self.part_bytes = part_bytes
         self.transactions = TransactionsSeen() if metadata else None
+        self.descriptions: DescriptionsSeen | None = None
         self.heartbeats = HeartbeatsSeen(rises=exactly_once)
         self.watermarks = WatermarksSeen(rises=exactly_once)
         self.expected: list[Expected] = []
@@ -173,6 +176,10 @@ class Oracle:
                 self.rows -= 1
                 here = max(self.delivered, at)
                 self.watermarks.watermark(record, self._starts, self._lengths, here)
+                continue
+            if self.descriptions is not None and record[0] == DESCRIPTIONS_TOPIC:
+                self.descriptions.description(record)
+                self._ends.setdefault(self.delivered if at < 0 else at, []).append(_size(record))
                 continue
             if self.transactions is not None and record[0] == METADATA_TOPIC:
                 if self.transactions.boundary(record):

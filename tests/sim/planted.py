@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.engine import engine
+from tests.sim import planted_descriptions as descriptions
 from tests.sim import planted_durable as durable
 from tests.sim import planted_events as events
 from tests.sim import planted_filtered as filtering
@@ -30,6 +31,7 @@ from tests.sim.planted_focuses import (
     ALTERED,
     AT_LEAST_ONCE,
     CUT,
+    DESCRIBED,
     DESCRIBED_BETWEEN,
     FILTERED,
     FILTERED_AND_CUT,
@@ -167,6 +169,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             Parts(engine=engine.Parts(watermarks=watermarks.NamesItsBatch), sink=watermarks.MarksFirst),
             WATERMARKS,
         ),
+        "numbers_guessed": _in_session(DESCRIBED, encoder=descriptions.GuessesNumbers),
         "events_named_by_the_change": _in_session(encoder=events.NamesEventsByTheChange),
         "cut_not_recorded": _in_engine(CUT, queue=stream.ForgetsWhatIsDone),
         "records_for_events": _in_engine(CUT, queue=stream.CountsRecords),

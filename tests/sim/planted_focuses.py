@@ -417,6 +417,18 @@ METADATA: Final[Mapping[str, Any]] = {"metadata": True, "exactly_once": True}
 METADATA_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **METADATA, "p_key_change": 0.3, "p_savepoint": 0.2}
 """The same, with restarts inside of transactions, and records that are more than their events."""
 
+DESCRIBED: Final[Mapping[str, Any]] = {
+    "described": True,
+    "ddl": ("add_column", "add_column", "drop_column", "rename_column"),
+    "p_ddl": 0.3,
+    "p_end": 0.3,
+    "p_workload": 1.0,
+    "p_decode": 0.2,
+    "tables": 1,
+    "operations": 250,
+}
+"""Columns come, go and change their names, with a stream that is behind."""
+
 HEARTBEATS: Final[Mapping[str, Any]] = {"heartbeat_s": 0.3}
 """Heartbeats, and a query on the source, every few ticks."""
 

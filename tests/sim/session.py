@@ -55,6 +55,7 @@ from tests.sim.broker import Broker, BrokerError
 from tests.sim.changed_settings import ChangedSettings
 from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
+from tests.sim.descriptions import TOPIC as DESCRIPTIONS_TOPIC
 from tests.sim.disk import Disk
 from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
 from tests.sim.filtered import FILTERS
@@ -493,6 +494,7 @@ class Session:
             skipped=settings.skipped,
             transaction_topic=METADATA_TOPIC if settings.metadata else None,
             heartbeat_topic=HEARTBEAT_TOPIC if settings.heartbeat_s else None,
+            schemas_topic=DESCRIPTIONS_TOPIC if settings.described else None,
             partition_rules=PARTITION_RULES if settings.parted else (),
             routes=TOPICS if settings.routes else (),
         )

@@ -106,6 +106,8 @@ class Settings:
     """Columns choose the partitions of records (`parted.py`)."""
     routes: bool = False
     """Rows of tables are routed (`routed.py`)."""
+    described: bool = False
+    """Tables are described in the topic of schemas (`descriptions.py`)."""
     left_out: tuple[str, ...] = ()
     """Names of tables that the pipeline leaves out."""
     durable: bool = False

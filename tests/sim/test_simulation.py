@@ -10,6 +10,7 @@ from tests.sim.events import EnvelopedEncoder, Seen
 from tests.sim.expected import PUBLISHED
 from tests.sim.flattened import InflatedEncoder
 from tests.sim.planted_focuses import (
+    DESCRIBED,
     FILTERED,
     FILTERED_AND_CUT,
     FILTERED_WHOLE,
@@ -195,6 +196,27 @@ def test_transaction_metadata_counts_the_records_that_came(tmp_path, focus):
         assert world.oracle.transactions is not None
         seen += len(world.oracle.transactions.by_id)
     assert seen > 200
+
+
+@pytest.mark.again
+@pytest.mark.parametrize(
+    "focus",
+    [DESCRIBED, {**DESCRIBED, "p_decode": 0.6, "snapshot_mode": "never"}],
+    ids=["far behind", "a little behind"],
+)
+def test_no_column_is_described_with_the_number_of_another_one(tmp_path, focus):
+    numbered = unnumbered = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        assert world.oracle.descriptions is not None
+        numbered += world.oracle.descriptions.numbered
+        unnumbered += world.oracle.descriptions.unnumbered
+    assert numbered > 10 * unnumbered > 0
 
 
 @pytest.mark.again

@@ -13,6 +13,7 @@ from tests.sim.broker import Broker
 from tests.sim.changed_settings import ChangedSettings
 from tests.sim.complete import Completeness
 from tests.sim.database import Transaction
+from tests.sim.descriptions import DescriptionsSeen
 from tests.sim.disk import Disk
 from tests.sim.expected import PromiseBrokenError
 from tests.sim.fold import Fold
@@ -83,6 +84,8 @@ class World:
         )
         self.oracle.fold.partitions = self.oracle.partitions
         self.oracle.durable = settings.durable
+        if settings.described:
+            self.oracle.descriptions = DescriptionsSeen(self.database.columns)
         self.postgres.workload.populate(settings.rows)
         if settings.slot_exists:
             self.postgres.make_slot(two_phase=settings.two_phase == "on")

@@ -1,9 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cdcd.formats.schemas import TableForm
 from cdcd.verify.columns import Columns
-from cdcd.verify.comparing import DIFFERS, ONLY_SOURCE, ONLY_TOPICS, SourceRow, TableComparison
+from cdcd.verify.comparing import DIFFERS, ONLY_SOURCE, ONLY_TOPICS, Outcome, SourceRow, TableComparison
 from tests.unit.verify.records import FORM, ID, NOTE, Topic, column, form
 
 ROW = {"id": 1, "note": "a"}
@@ -116,6 +118,34 @@ def test_values_from_before_a_type_changed_are_not_compared(topic: Topic):
     topic.change("u", 20, {"id": 1, "note": 6}, schema=now)
     topic.fold.former[now.fingerprint] = now  # type: ignore[index]
     assert topic.compare([{"id": 1, "note": 5}], now).differing == 1
+
+
+def test_values_of_a_column_whose_number_nobody_knew_are_not_compared_where_they_differ(tmp_path: Path):
+    then = form(ID, replace(NOTE, id=None), column("level", 3))
+    row = {"id": 1, "note": "a", "level": "low"}
+
+    def compare(source: dict[str, object], now: TableForm) -> Outcome:
+        topic = Topic(tmp_path / str(len(list(tmp_path.iterdir()))), former=(then,))
+        topic.change("c", 10, row, schema=then)
+        return topic.compare([source], now)
+
+    # As far as names tell, it is the same one.
+    assert compare(row, form(ID, NOTE, column("level", 3))).not_compared == {}
+    # It may be another one with its name, or this one under another name, or a third one.
+    unknown = (
+        " from when the table was altered and the daemon was behind, so that nobody knows which column it was"
+    )
+    for source, name, number in (
+        ({**row, "note": "b"}, "note", 2),
+        ({"id": 1, "text": "b", "level": "low"}, "text", 2),
+        ({"id": 1, "level": "low", "text": "b"}, "text", 4),
+    ):
+        columns = sorted([column("level", 3), column(name, number)], key=lambda each: each.id or 0)
+        outcome = compare(source, form(ID, *columns))
+        assert (outcome.differing, outcome.not_compared) == (0, {f"values of {name}{unknown}": 1})
+    # Those with a number are compared.
+    differs = compare({**row, "level": "high"}, form(ID, NOTE, column("level", 3)))
+    assert [each.columns for each in differs.differences] == [(("level", '"high"', '"low"'),)]
 
 
 def test_a_renamed_label_of_an_enum_is_the_same_value(tmp_path: Path):

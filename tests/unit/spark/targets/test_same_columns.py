@@ -9,7 +9,7 @@ from pyspark.sql.types import LongType, StringType
 
 from cdcd.protocol.messages import Column
 from cdcd.rows.numbering import column_ids
-from cdcd.rows.relations import CatalogColumn
+from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, plan
 from cdcd.spark.targets.same_columns import crossed, doubtful, numbered, pairs
@@ -79,8 +79,8 @@ def test_a_column_that_is_gone_may_be_one_that_is_new_if_a_number_is_lacking_and
     assert doubtful(table(ID, A, B), table(ID, column("a", 2))) is None
 
 
-def altered(dice: random.Random) -> tuple[list[list[CatalogColumn]], list[CatalogColumn]]:
-    """A table from when it was made: its columns at some moments, and at last."""
+def altered(dice: random.Random) -> tuple[list[list[CatalogColumn]], TableDescription]:
+    """A table from when it was made: its columns at some moments, and what the catalog says at last."""
     columns = [CatalogColumn("id", 1, "bigint", BIGINT, 0, None)]
     number = 1
     seen = []
@@ -101,13 +101,13 @@ def altered(dice: random.Random) -> tuple[list[list[CatalogColumn]], list[Catalo
             columns[which] = replace(columns[which], name=dice.choice(free()))
         if step > 1 and dice.random() < 0.5:
             seen.append(list(columns))
-    return seen, columns
+    return seen, TableDescription(columns=tuple(columns), last_id=number)
 
 
-def described(columns: Iterable[CatalogColumn], now: list[CatalogColumn]) -> TableSchema:
+def described(columns: Iterable[CatalogColumn], now: TableDescription) -> TableSchema:
     """As the daemon describes a table of which it knows nothing but what the catalog says at last."""
     message = [Column(0, each.name, each.type_oid, -1) for each in columns]
-    ids = column_ids(message, now, ())
+    ids = column_ids(message, now)
     return table(*[column(each.name, id_, each.type_oid) for each, id_ in zip(message, ids, strict=True)])
 
 
@@ -116,7 +116,7 @@ def test_a_mirror_of_a_table_that_was_altered_before_it_was_ever_described_is_eq
     followed = stopped = 0
     for seed in range(first, first + 500):
         seen, now = altered(random.Random(seed))
-        new = described(now, now)
+        new = described(now.columns, now)
         for columns in seen:
             old = described(columns, now)
             try:
@@ -127,7 +127,7 @@ def test_a_mirror_of_a_table_that_was_altered_before_it_was_ever_described_is_eq
             followed += 1
             had = {each.name: each for each in columns}
             same = {after.name: had[before.name] for before, after in pairs(old, numbered(old, new))}
-            for each in now:
+            for each in now.columns:
                 was = next((one for one in columns if one.id == each.id), None)
                 taken = same.get(each.name)
                 if taken is not None and (taken.name, taken.type_oid) == (each.name, each.type_oid):

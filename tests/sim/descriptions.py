@@ -1,0 +1,45 @@
+"""The topic of schemas as a reader of it sees it: no column has the number of another one."""
+
+from collections.abc import Mapping
+
+from cdcd.formats.schemas import read_form
+from tests.sim.catalog import ColumnDefinition
+from tests.sim.expected import PromiseBrokenError, Record
+
+TOPIC = "sim.schemas"
+
+
+class DescriptionsSeen:
+    """The descriptions of tables.
+
+    Args:
+        columns: by oid of a table and name: every column that any table ever had. No two have one name.
+    """
+
+    def __init__(self, columns: Mapping[int, Mapping[str, ColumnDefinition]]) -> None:
+        self.numbered = 0
+        self.unnumbered = 0
+        """Columns whose number the daemon does not say."""
+        self._columns = columns
+
+    def description(self, record: Record) -> None:
+        """A description became visible."""
+        value = record[2]
+        assert value is not None
+        _, form = read_form(value)
+        assert form.oid is not None
+        known = self._columns[form.oid]
+        for column in form.columns:
+            # The made-up column changes without a lock on the table, which no column of a table does.
+            its = known.get(column.name)
+            if its is None:
+                continue
+            if column.id is None:
+                self.unnumbered += 1
+                continue
+            self.numbered += 1
+            if column.id != its.attnum:
+                raise PromiseBrokenError(
+                    f"{form.schema}.{form.table}: column {column.name} is described as number {column.id}, and is "
+                    f"{its.attnum}"
+                )
