@@ -13,8 +13,8 @@ numbers columns (`ATExecAddColumn` in tablecmds.c, `RemoveAttributeById` in heap
 
 A column that the catalog or the last description has with the same name and type is taken for that one, if that is
 possible. Wrong numbers come from that alone: while the daemon was behind, a column was dropped and another one got its
-name and its type. So the numbers of columns that neither has follow from the order alone, and from columns that are the
-same in both.
+name and its type. Of a table that was never described, the catalog's names may be from much later. So there, the numbers
+of columns with other names follow from the order alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,18 +57,22 @@ def column_ids(columns: Sequence[Column], table: TableDescription) -> list[int |
     if by_name is not None:
         return by_name
     places = _places(len(asked), table)
-    seen = [[names in {place.now, place.then} for place in places] for names in asked]
-    stayed = [[names == place.now == place.then for place in places] for names in asked]
+    anywhere = [[True] * len(places) for _ in asked]
+    seen = _possible([[names in {place.now, place.then} for place in places] for names in asked])
+    by_names = [row if any(row) else every for row, every in zip(seen, anywhere, strict=True)]
     for lasting in (True, False):
-        by_order = _first_way(places, stayed, lasting=lasting)
-        if by_order is not None:
-            by_names = _first_way(places, seen, stayed, lasting=lasting)
-            assert by_names is not None
-            return [
-                named if any(row) else number
-                for row, named, number in zip(seen, by_names, by_order, strict=True)
-            ]
-        # A column left the publication: it lasts, but is in no message any more.
+        by_order = _only_ones(anywhere, places, lasting=lasting)
+        if by_order is None:
+            # A column left the publication: it lasts, but is in no message any more.
+            continue
+        found = _only_ones(by_names, places, lasting=lasting)
+        if found is None:
+            return by_order
+        if table.former:
+            return found
+        return [
+            named if any(row) else number for row, named, number in zip(seen, found, by_order, strict=True)
+        ]
     return [None] * len(asked)
 
 
@@ -130,23 +134,25 @@ def _places(rows: int, table: TableDescription) -> list[_Place]:
     return found
 
 
-def _first_way(
-    places: Sequence[_Place], *taken: Sequence[Sequence[bool]], lasting: bool
-) -> list[int | None] | None:
-    """The numbers by the first of `taken` that is possible, else by none of them; None: no way is possible.
+def _possible(seen: Sequence[list[bool]]) -> list[list[bool]]:
+    """Where columns were seen, without those columns that contradict each other, because names were swapped.
 
     Args:
-        taken: for each column, the places for one of which it is taken; all False: it may have any.
+        seen: for each column, the places where its name and its type were seen.
     """
-    for rows in taken:
-        found = _only_ones([row if any(row) else [True] * len(places) for row in rows], places, lasting)
-        if found is not None:
-            return found
-    return _only_ones([[True] * len(places) for _ in taken[0]], places, lasting)
+    spans = [(row.index(True), len(row) - row[::-1].index(True)) if any(row) else None for row in seen]
+    found: list[list[bool]] = []
+    for at, (row, span) in enumerate(zip(seen, spans, strict=True)):
+        crosses = span is not None and (
+            any(other is not None and other[0] + 1 >= span[1] for other in spans[:at])
+            or any(other is not None and other[1] - 1 <= span[0] for other in spans[at + 1 :])
+        )
+        found.append([False] * len(row) if crosses else row)
+    return found
 
 
 def _only_ones(
-    fits: Sequence[Sequence[bool]], places: Sequence[_Place], lasting: bool
+    fits: Sequence[Sequence[bool]], places: Sequence[_Place], *, lasting: bool
 ) -> list[int | None] | None:
     """For each column the number that it has in all possible ways, None where it has several. None: there is no way.
 

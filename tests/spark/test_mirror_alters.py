@@ -189,6 +189,10 @@ UNSENT: Final = {
 }
 """What PostgreSQL does not send: docs/mirror.md, "It does not promise"."""
 
+UNCLEAR: Final = {DOWN: {"plain"}, LIVE: set[str]()}
+"""By half: tables of which one form stops a mirror that takes it by itself. Columns had swapped their names, and before the
+daemon asked the catalog, the one was dropped and the other renamed. A mirror that takes the next form too, follows."""
+
 CASES: Final = {**FOLLOWED, **REFUSED, **UNSENT}
 STATEMENTS: Final = [
     statement for case in CASES.values() for step in case.steps for statement in step.split("; ")
@@ -356,7 +360,8 @@ def test_what_the_daemon_describes_stops_the_tables_that_cannot_be_followed_and_
                 case: [form for form in described if form.table == half.name(case) + CASES[case].leaf]
                 for case in CASES
             }
-            assert {case for case, mine in forms.items() if is_refused(mine)} == REFUSED.keys()
+            refused = {case for case, mine in forms.items() if is_refused(mine)}
+            assert refused == REFUSED.keys() | UNCLEAR[half.half]
 
 
 @pytest.mark.timeout(3600)

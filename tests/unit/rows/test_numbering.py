@@ -44,7 +44,7 @@ def told(
         (("a", "v"), {"a": 1, "v": 3}, {"a": 1, "w": 3}, [1, 3]),
         # Names that were swapped fit by name, but their numbers do not rise.
         (("a", "b"), {}, {"b": 1, "a": 2}, [1, 2]),
-        (("a", "b", "c"), {}, {"b": 1, "a": 2, "c": 4}, [None, None, None]),
+        (("a", "b", "c"), {}, {"b": 1, "a": 2, "c": 4}, [None, None, 4]),
         (("a", "b", "c"), {"a": 1, "b": 2, "c": 4}, {"b": 1, "a": 2, "c": 4}, [1, 2, 4]),
         # The catalog's `a` is a later column's, because the first column is not in the message.
         (("a", "b"), {"a": 1, "b": 2}, {"x": 1, "a": 2, "b": 3}, [1, 2]),
@@ -57,9 +57,9 @@ def told(
         (("a", "b"), {"a": 1, "b": 2}, {}, [1, 2]),
         # A column that is not published.
         (("a", "c"), {"a": 1, "c": 3}, {"a": 1, "b": 2, "c": 3}, [1, 3]),
-        # Two swapped their names, then the one was dropped and the other got its name: names prove nothing.
-        (("o", "m", "b"), {"m": 4, "o": 5, "b": 7}, {"m": 4, "b": 7, "o": 10}, [4, None, None]),
-        # A column that is in the catalog what it was in the description was that in between, whatever others were.
+        # Two swapped their names, then the one was dropped and the other got its name: none came between the others.
+        (("o", "m", "b"), {"m": 4, "o": 5, "b": 7}, {"m": 4, "b": 7, "o": 10}, [4, 5, 7]),
+        # Names that contradict each other say nothing, and the others do.
         (("b", "a", "c"), {"a": 1, "b": 2, "c": 7}, {"y": 2, "c": 7, "z": 10}, [1, 2, 7]),
         # It may be either, renamed before or after.
         (("a", "z"), {"a": 1, "b": 2}, {"a": 1, "c": 3}, [1, None]),
