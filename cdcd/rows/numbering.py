@@ -13,8 +13,8 @@ numbers columns (`ATExecAddColumn` in tablecmds.c, `RemoveAttributeById` in heap
 
 A column that the catalog or the last description has with the same name and type is taken for that one, if that is
 possible. Wrong numbers come from that alone: while the daemon was behind, a column was dropped and another one got its
-name and its type. Of a table that was never described, the catalog's names may be from much later. So there, the numbers
-of columns with other names follow from the order alone.
+name and its type. Of a table that was never described, the catalog's names may be from much later. So the numbers of
+its columns with other names follow from the order alone.
 """
 
 from collections.abc import Iterator, Sequence

@@ -190,8 +190,9 @@ UNSENT: Final = {
 """What PostgreSQL does not send: docs/mirror.md, "It does not promise"."""
 
 UNCLEAR: Final = {DOWN: {"plain"}, LIVE: set[str]()}
-"""By half: tables of which one form stops a mirror that takes it by itself. Columns had swapped their names, and before the
-daemon asked the catalog, the one was dropped and the other renamed. A mirror that takes the next form too, follows."""
+"""By half: tables of which one form stops a mirror that takes it by itself. Columns had swapped their names, and before
+the daemon asked the catalog, the one was dropped and the other renamed. A mirror that takes the next form too, follows.
+"""
 
 CASES: Final = {**FOLLOWED, **REFUSED, **UNSENT}
 STATEMENTS: Final = [
