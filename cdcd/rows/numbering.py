@@ -56,24 +56,9 @@ def column_ids(columns: Sequence[Column], table: TableDescription) -> list[int |
     by_name = _by_name(asked, table.columns, last.intersection([column.id for column in table.columns]))
     if by_name is not None:
         return by_name
-    places = _places(len(asked), table)
-    anywhere = [[True] * len(places) for _ in asked]
-    seen = _possible([[names in {place.now, place.then} for place in places] for names in asked])
-    by_names = [row if any(row) else every for row, every in zip(seen, anywhere, strict=True)]
-    for lasting in (True, False):
-        by_order = _only_ones(anywhere, places, lasting=lasting)
-        if by_order is None:
-            # A column left the publication: it lasts, but is in no message any more.
-            continue
-        found = _only_ones(by_names, places, lasting=lasting)
-        if found is None:
-            return by_order
-        if table.former:
-            return found
-        return [
-            named if any(row) else number for row, named, number in zip(seen, found, by_order, strict=True)
-        ]
-    return [None] * len(asked)
+    found = _in_order(asked, table) if table.last_id else None
+    # The table is gone. Or the message is of a subtransaction that was rolled back, whose columns nobody else ever saw.
+    return found or _in_order(asked, table, more=len(asked)) or [None] * len(asked)
 
 
 def is_certain(columns: Sequence[Column], now: Sequence[CatalogColumn]) -> bool:
@@ -102,11 +87,38 @@ def _by_name(
     return None if any(number < last for number in lasting - set(found) if number is not None) else found
 
 
-def _places(rows: int, table: TableDescription) -> list[_Place]:
+def _in_order(asked: Sequence[_Names], table: TableDescription, more: int = 0) -> list[int | None] | None:
+    """The numbers of the columns with these names and types; None: there is no way that they have any.
+
+    Args:
+        more: so many numbers may there be above those that the catalog has ever given.
+    """
+    places = _places(len(asked), table, more)
+    anywhere = [[True] * len(places) for _ in asked]
+    seen = _possible([[names in {place.now, place.then} for place in places] for names in asked])
+    by_names = [row if any(row) else every for row, every in zip(seen, anywhere, strict=True)]
+    for lasting in (True, False):
+        by_order = _only_ones(anywhere, places, lasting=lasting)
+        if by_order is None:
+            # A column left the publication: it lasts, but is in no message any more.
+            continue
+        found = _only_ones(by_names, places, lasting=lasting)
+        if found is None:
+            return by_order
+        if table.former:
+            return found
+        return [
+            named if any(row) else number for row, named, number in zip(seen, found, by_order, strict=True)
+        ]
+    return None
+
+
+def _places(rows: int, table: TableDescription, more: int) -> list[_Place]:
     """The numbers that columns of a message may have, rising.
 
     Args:
         rows: how many columns the message has.
+        more: as `_in_order` has it.
     """
     now = {column.id: (column.name, column.type_oid) for column in table.columns}
     numbered = [
@@ -123,7 +135,7 @@ def _places(rows: int, table: TableDescription) -> list[_Place]:
     described = set().union(*numbered)
     found: list[_Place] = []
     unseen = 0
-    for number in range(1, max([table.last_id, *now, *last]) + 1):
+    for number in range(1, max([table.last_id, *now, *last]) + more + 1):
         if number not in now and any(number < highest and number not in each for highest, each in whole):
             continue
         unseen = 0 if number in now or number in last else unseen + 1

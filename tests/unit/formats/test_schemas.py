@@ -113,9 +113,15 @@ def test_a_column_that_the_catalog_has_no_more_has_no_number():
 def test_a_column_renamed_since_is_known_by_its_place_where_none_came_or_went():
     now = [replace(column, id=number) for number, column in enumerate(CATALOG.columns, 1)]
     now[2] = replace(now[2], name="remark")
-    assert [column.id for column in described(replace(CATALOG, columns=tuple(now))).columns] == [1, 2, 3]
+    assert [column.id for column in described(replace(CATALOG, columns=tuple(now), last_id=3)).columns] == [
+        1,
+        2,
+        3,
+    ]
     gap = replace(now[2], id=4)
-    assert [column.id for column in described(replace(CATALOG, columns=(*now[:2], gap))).columns] == [
+    assert [
+        column.id for column in described(replace(CATALOG, columns=(*now[:2], gap), last_id=4)).columns
+    ] == [
         1,
         2,
         None,
@@ -210,7 +216,7 @@ def test_a_default_is_described_as_a_record_would_have_it(oid: int, modifier: in
 
 def test_a_default_that_is_of_another_type_than_the_column_had_is_not_its_default():
     relation = replace(RELATION, columns=(Column(0, "a", 23, -1),))
-    now = TableDescription(columns=(CatalogColumn("b", 1, "text", 25, 0, "abc"),))
+    now = TableDescription(columns=(CatalogColumn("b", 1, "text", 25, 0, "abc"),), last_id=1)
     assert described(now, relation).columns[0] == ColumnForm("a", 1, "int4", 23, -1, "int32")
 
 

@@ -86,6 +86,15 @@ def test_a_column_that_was_dropped_since_keeps_others_from_its_number():
     assert column_ids(message("a", "z"), told(catalog(a=1), last_id=2)) == [1, 2]
 
 
+def test_a_column_of_a_subtransaction_that_was_rolled_back_takes_no_numbers_from_others():
+    assert column_ids(message("a", "b", "c", "d"), told(catalog(a=1, b=2), described(a=1, b=2))) == [
+        1,
+        2,
+        None,
+        None,
+    ]
+
+
 def test_many_numbers_that_nobody_saw_are_not_all_tried():
     assert column_ids(message("z", "b"), told(catalog(b=1600))) == [None, 1600]
 
