@@ -58,7 +58,7 @@ def column_ids(columns: Sequence[Column], table: TableDescription) -> list[int |
         return by_name
     found = _in_order(asked, table) if table.last_id else None
     # The table is gone. Or the message is of a subtransaction that was rolled back, whose columns nobody else ever saw.
-    return found or _in_order(asked, table, more=len(asked)) or [None] * len(asked)
+    return found or _in_order(asked, table, more=len(asked) + 1) or [None] * len(asked)
 
 
 def is_certain(columns: Sequence[Column], now: Sequence[CatalogColumn]) -> bool:

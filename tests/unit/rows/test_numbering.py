@@ -86,6 +86,11 @@ def test_a_column_that_was_dropped_since_keeps_others_from_its_number():
     assert column_ids(message("a", "z"), told(catalog(a=1), last_id=2)) == [1, 2]
 
 
+def test_a_table_that_nobody_knows_has_no_numbers():
+    assert column_ids(message("a", "b"), TableDescription()) == [None, None]
+    assert column_ids(message("a", "b"), TableDescription(former=(described(a=1, c=2),))) == [1, None]
+
+
 def test_a_column_of_a_subtransaction_that_was_rolled_back_takes_no_numbers_from_others():
     assert column_ids(message("a", "b", "c", "d"), told(catalog(a=1, b=2), described(a=1, b=2))) == [
         1,
