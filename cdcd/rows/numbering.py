@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from cdcd.protocol.messages import Column
-from cdcd.rows.relations import CatalogColumn, TableDescription
+from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription
 
 _Names = tuple[str, int]
 """Name and oid of the type of a column."""
@@ -51,31 +51,36 @@ def column_ids(columns: Sequence[Column], table: TableDescription) -> list[int |
         columns: those of the message that are described.
         table: what the catalog and former descriptions say.
     """
-    asked = [(column.name, column.type_oid) for column in columns]
+    asked = [_names(column) for column in columns]
     last = {column.id for column in table.former[0]} if table.former else set()
     by_name = _by_name(asked, table.columns, last.intersection([column.id for column in table.columns]))
     if by_name is not None:
         return by_name
     found = _in_order(asked, table) if table.last_id else None
-    # The table is gone. Or the message is of a subtransaction that was rolled back, whose columns nobody else ever saw.
+    # Without `found`, the catalog does not bound the numbers: the table was dropped, or the message is of a
+    # subtransaction that was rolled back, and has columns that the catalog never had.
     return found or _in_order(asked, table, more=len(asked) + 1) or [None] * len(asked)
 
 
 def is_certain(columns: Sequence[Column], now: Sequence[CatalogColumn]) -> bool:
     """Whether the catalog alone tells the numbers; if not, former descriptions are needed."""
-    asked = [(column.name, column.type_oid) for column in columns]
+    asked = [_names(column) for column in columns]
     return _by_name(asked, now, {column.id for column in now}) is not None
+
+
+def _names(column: Column | CatalogColumn | ColumnForm) -> _Names:
+    return column.name, column.type_oid
 
 
 def _by_name(
     asked: Sequence[_Names], now: Sequence[CatalogColumn], lasting: AbstractSet[int | None]
 ) -> list[int | None] | None:
-    """The numbers of the columns with these names and types; None: that can not be all of them.
+    """The numbers that the catalog has for these names and types. None: some column has none, or they cannot be right.
 
     Args:
         lasting: columns that are in the message, unless they are not published.
     """
-    today = {(column.name, column.type_oid): column.id for column in now}
+    today = {_names(column): column.id for column in now}
     found: list[int | None] = []
     last = 0
     for names in asked:
@@ -120,12 +125,11 @@ def _places(rows: int, table: TableDescription, more: int) -> list[_Place]:
         rows: how many columns the message has.
         more: as `_in_order` has it.
     """
-    now = {column.id: (column.name, column.type_oid) for column in table.columns}
+    now = {column.id: _names(column) for column in table.columns}
     numbered = [
-        {column.id: (column.name, column.type_oid) for column in each if column.id is not None}
-        for each in table.former
+        {column.id: _names(column) for column in each if column.id is not None} for each in table.former
     ]
-    # Of a description that lacks numbers, nobody knows which ones it passes over.
+    # A description that lacks the number of a column does not tell which numbers it passes over.
     whole = [
         (max(each), each)
         for each, former in zip(numbered, table.former, strict=True)

@@ -1,5 +1,7 @@
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +82,18 @@ def run_seed(seed: int, tmp_path: Path) -> None:
         raise
 
 
+def ran(tmp_path: Path, focus: Mapping[str, Any]) -> Iterator[World]:
+    """Sixty seeds with these settings, each after its run."""
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        yield world
+
+
 @pytest.mark.again
 def test_first_starts_that_come_to_nothing_leave_what_the_next_one_goes_on_from(tmp_path):
     said: list[str] = []
@@ -97,13 +111,7 @@ def test_first_starts_that_come_to_nothing_leave_what_the_next_one_goes_on_from(
 @pytest.mark.parametrize("focus", [PUBLISHING, PUBLISHING_AND_CUT], ids=["as drawn", "cut and killed"])
 def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, focus):
     published = 0
-    for seed in range(60):
-        world = World(seed, str(tmp_path), focus=focus)
-        try:
-            world.run()
-        except Exception as error:
-            error.add_note(f"seed {seed} of {focus}")
-            raise
+    for world in ran(tmp_path, focus):
         published += sum(each.op == PUBLISHED for each in world.oracle.expected)
     assert published > 100
 
@@ -116,13 +124,7 @@ def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, 
 )
 def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus):
     deleted = 0
-    for seed in range(60):
-        world = World(seed, str(tmp_path), focus=focus)
-        try:
-            world.run()
-        except Exception as error:
-            error.add_note(f"seed {seed} of {focus}")
-            raise
+    for world in ran(tmp_path, focus):
         deleted += sum(each.op == "d" and each.change.what == "U" for each in world.oracle.expected)
     assert deleted > 30, "rows left the filter"
 
@@ -135,13 +137,7 @@ def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus)
 )
 def test_a_row_is_in_the_partition_of_its_values_and_in_no_other_one(tmp_path, focus):
     moved = 0
-    for seed in range(60):
-        world = World(seed, str(tmp_path), focus=focus)
-        try:
-            world.run()
-        except Exception as error:
-            error.add_note(f"seed {seed} of {focus}")
-            raise
+    for world in ran(tmp_path, focus):
         assert world.oracle.partitions is not None
         moved += world.oracle.partitions.moved
     assert moved > 100, "rows moved"
@@ -171,13 +167,7 @@ def test_a_row_is_in_the_partition_of_its_values_and_in_no_other_one(tmp_path, f
 )
 def test_each_row_is_in_the_topic_of_its_route_and_in_no_other(tmp_path, focus):
     moved = 0
-    for seed in range(60):
-        world = World(seed, str(tmp_path), focus=focus)
-        try:
-            world.run()
-        except Exception as error:
-            error.add_note(f"seed {seed} of {focus}")
-            raise
+    for world in ran(tmp_path, focus):
         moved += sum(each.op == "d" and each.change.what == "U" for each in world.oracle.expected)
     assert moved > 30, "rows went to other topics"
 
@@ -186,13 +176,7 @@ def test_each_row_is_in_the_topic_of_its_route_and_in_no_other(tmp_path, focus):
 @pytest.mark.parametrize("focus", [METADATA, METADATA_AND_CUT], ids=["as drawn", "cut and killed"])
 def test_transaction_metadata_counts_the_records_that_came(tmp_path, focus):
     seen = 0
-    for seed in range(60):
-        world = World(seed, str(tmp_path), focus=focus)
-        try:
-            world.run()
-        except Exception as error:
-            error.add_note(f"seed {seed} of {focus}")
-            raise
+    for world in ran(tmp_path, focus):
         assert world.oracle.transactions is not None
         seen += len(world.oracle.transactions.by_id)
     assert seen > 200
@@ -206,13 +190,7 @@ def test_transaction_metadata_counts_the_records_that_came(tmp_path, focus):
 )
 def test_no_column_is_described_with_the_number_of_another_one(tmp_path, focus):
     numbered = unnumbered = 0
-    for seed in range(60):
-        world = World(seed, str(tmp_path), focus=focus)
-        try:
-            world.run()
-        except Exception as error:
-            error.add_note(f"seed {seed} of {focus}")
-            raise
+    for world in ran(tmp_path, focus):
         assert world.oracle.descriptions is not None
         numbered += world.oracle.descriptions.numbered
         unnumbered += world.oracle.descriptions.unnumbered
@@ -227,13 +205,7 @@ def test_no_column_is_described_with_the_number_of_another_one(tmp_path, focus):
 )
 def test_what_a_watermark_names_stands_before_it(tmp_path, focus):
     count = 0
-    for seed in range(60):
-        world = World(seed, str(tmp_path), focus=focus)
-        try:
-            world.run()
-        except Exception as error:
-            error.add_note(f"seed {seed} of {focus}")
-            raise
+    for world in ran(tmp_path, focus):
         count += world.oracle.watermarks.count
     assert count > 1000
 
@@ -242,13 +214,7 @@ def test_what_a_watermark_names_stands_before_it(tmp_path, focus):
 @pytest.mark.parametrize("focus", [HEARTBEATS, HEARTBEATS_AT_A_SHUTDOWN], ids=["as drawn", "shut down"])
 def test_a_heartbeat_names_what_kafka_holds_before_it(tmp_path, focus):
     heartbeats = queries = 0
-    for seed in range(60):
-        world = World(seed, str(tmp_path), focus=focus)
-        try:
-            world.run()
-        except Exception as error:
-            error.add_note(f"seed {seed} of {focus}")
-            raise
+    for world in ran(tmp_path, focus):
         heartbeats += world.oracle.heartbeats.count
         queries += world.oracle.heartbeats.queries
     assert heartbeats > 1000

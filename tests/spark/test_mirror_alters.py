@@ -190,8 +190,9 @@ UNSENT: Final = {
 """What PostgreSQL does not send: docs/mirror.md, "It does not promise"."""
 
 UNCLEAR: Final = {DOWN: {"plain"}, LIVE: set[str]()}
-"""By half: tables of which one form stops a mirror that takes it by itself. Columns had swapped their names, and before
-the daemon asked the catalog, the one was dropped and the other renamed. A mirror that takes the next form too, follows.
+"""The cases, by half, whose table has one form that stops a mirror which takes that form alone. When the row of that
+form was written, two columns had each other's names. Before the daemon asked the catalog, one of the two was dropped
+and the other renamed. A mirror that takes the next form in the same batch follows.
 """
 
 CASES: Final = {**FOLLOWED, **REFUSED, **UNSENT}

@@ -30,7 +30,7 @@ def described(**numbers: int) -> tuple[ColumnForm, ...]:
 def told(
     now: list[CatalogColumn], *former: tuple[ColumnForm, ...], last_id: int | None = None
 ) -> TableDescription:
-    """`last_id`: None for that of the last column."""
+    """What the catalog and former descriptions say. Without `last_id`, no number is greater than those of `now`."""
     highest = max([column.id for column in now], default=0)
     return TableDescription(columns=tuple(now), former=former, last_id=last_id or highest)
 
@@ -81,7 +81,7 @@ def test_a_column_that_was_dropped_since_keeps_others_from_its_number():
     # Column 5 was added when the daemon was behind, and dropped. Or it is 3, renamed, and 5 was never looked at.
     assert column_ids(message("a", "z"), told(catalog(a=1), described(a=1, b=3), last_id=5)) == [1, None]
     assert column_ids(message("a", "z"), told(catalog(a=1), described(a=1, b=3), last_id=3)) == [1, 3]
-    # Nobody saw the table before it lost a column.
+    # The table was never described. With three numbers given, `z` may be 2 or 3; with two, it is 2.
     assert column_ids(message("a", "z"), told(catalog(a=1), last_id=3)) == [1, None]
     assert column_ids(message("a", "z"), told(catalog(a=1), last_id=2)) == [1, 2]
 
@@ -105,7 +105,7 @@ def test_many_numbers_that_nobody_saw_are_not_all_tried():
 
 
 def test_an_older_description_is_looked_at_where_it_is_the_messages():
-    # Both have 1 and 2, of which the catalog has 2: so it is in the message. 3 came later.
+    # Column 2 is in the first description and in the catalog, hence in the message. Column 3 came later.
     former = [described(a=1, c=2), described(a=1, b=2)]
     assert column_ids(message("a", "b"), told(catalog(x=1, y=2, z=3), *former)) == [1, 2]
     # The last one knows no number of the column, and the one before says that none was passed over.
