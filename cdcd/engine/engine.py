@@ -74,6 +74,7 @@ class Parts:
     delivery: Callable[..., Delivery] = Delivery
     heartbeat: Callable[..., Heartbeat] = Heartbeat
     watermarks: Callable[..., Watermarks] = Watermarks
+    ingest: Callable[..., Ingest] = Ingest
 
 
 ORDINARY: Final = Parts()
@@ -190,7 +191,7 @@ class Engine:
             self._watermarks = parts.watermarks(
                 settings.watermark_s, queue=self.queue, held=self._held, topics=self._marked_topics
             )
-        self._ingest = Ingest(
+        self._ingest = parts.ingest(
             assembler=assembler,
             encoder=encoder,
             rows=self._rendering,
@@ -270,7 +271,7 @@ class Engine:
 
     @property
     def server_wal_end(self) -> int:
-        """The end of the server's WAL, as its last keepalive says."""
+        """The end of the server's WAL, so far as keepalives and commits have told it."""
         return self._ingest.server_wal_end
 
     @property

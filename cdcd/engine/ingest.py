@@ -97,7 +97,7 @@ class Ingest:
         self.caught_up: bool | None = None
         """Whether the broker holds everything that the server had written by its last keepalive; None: not known."""
         self.server_wal_end = 0
-        """The end of the server's WAL, as its last keepalive says."""
+        """The end of the server's WAL, so far as keepalives and commits have told it."""
         self._idle_since_keepalive = False
         """The last keepalive came between transactions, and no transaction was closed since."""
         self._assembler = assembler
@@ -305,6 +305,7 @@ class Ingest:
 
     def _opened(self, step: Opened, now: float) -> None:
         self._transaction = step
+        self._committed(step.commit_lsn)
         self._xid = step.xid
         self._idle_since_keepalive = False
         self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
@@ -313,6 +314,10 @@ class Ingest:
             if self._metadata is not None:
                 self._metadata.restore(self._start.counts)
         self._queue.begin(step.commit_lsn, step.skip)
+
+    def _committed(self, lsn: int) -> None:
+        """The server has a record at `lsn`, so that what waits for its topic or the catalog counts as behind."""
+        self.server_wal_end = max(self.server_wal_end, lsn + 1)
 
     def _closed(self, step: Closed, now: float) -> None:
         if self._metadata is not None and self._lacks_schemas(step, TRANSACTIONS):
@@ -374,6 +379,7 @@ class Ingest:
 
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
         message = _request(step.frame, step.in_stream)
+        self._committed(step.lsn)
         if message is None and self._lacks_schemas(step):
             return
         self._queue.begin(step.lsn, 0)

@@ -107,6 +107,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
     {
         "confirm_on_receive": _in_engine(feedback=stream.ConfirmsOnReceive),
         "rows_counted_before_delivery": _in_engine(delivery=stream.CountsWhatIsShipped),
+        "waits_and_looks_delivered": _in_engine(ingest=stream.LooksDelivered),
         "ack_before_delivery": _in_engine(ledger=stream.AcksWhenSent),
         "entry_opened_late": _in_engine(ledger=stream.OpensLate),
         "idle_ticket_resealed": _in_engine(ledger=stream.ResealsIdleTickets),

@@ -7,6 +7,7 @@ from typing import Any
 from cdcd.engine.actions import Ship
 from cdcd.engine.delivery import Delivery
 from cdcd.engine.feedback import Feedback
+from cdcd.engine.ingest import Ingest
 from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.encoder import Record
@@ -51,6 +52,13 @@ class CountsWhatIsShipped(Delivery):
         rows = self.rows
         super().delivered(batch)
         self.rows = rows
+
+
+class LooksDelivered(Ingest):
+    """Learns how far the server is from its keepalives alone, which do not come while something waits."""
+
+    def _committed(self, lsn: int) -> None:
+        pass
 
 
 class Unlimited(Ledger):

@@ -252,6 +252,8 @@ class Session:
             self._watch_lock()
         if self._tasks:
             self._move_on()
+        if self.engine is not None:
+            self._must_show_what_waits()
 
     @property
     def counted_rows(self) -> int:
@@ -358,6 +360,16 @@ class Session:
         self.instance.say(
             f"goes on from {Lsn(ready.slot_confirmed)}, {ready.checkpoint.position}, {self.options}"
         )
+
+    def _must_show_what_waits(self) -> None:
+        """A step that waits for its topic or schema belongs to a commit that Kafka lacks: the lag is not 0."""
+        assert self.engine is not None
+        held, known = self.engine._ingest._held, self.engine.server_wal_end
+        if held is not None and known <= self.ledger.flushed:
+            raise PromiseBrokenError(
+                f"{type(held).__name__} waits, and the server is only known to have come to {Lsn(known)}, "
+                f"which is delivered"
+            )
 
     def _must_have_left_no_trace(self, error: PositionError) -> None:
         """G7: whoever must refuse to start disturbs nobody. The slot is moved only while no instance runs."""

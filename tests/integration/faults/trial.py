@@ -27,6 +27,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdcd.kafka.assigned import NO_TOPIC
 from tests.integration.daemon import WAIT_S, Daemon, await_released, configuration, confirmed, drop_slot
+from tests.integration.faults import told
 from tests.integration.forked import run_cdcd
 from tests.integration.visible_records import await_decided
 
@@ -196,10 +197,19 @@ class Trial:
 
     def fail(self, *arguments: str, timeout_s: float = WAIT_S) -> Outcome:
         """Start it, unless it was started; returns when it has ended by itself, as it may have before this call."""
+        began = time.monotonic()
         if not self.daemon.is_awaited:
             self.daemon.start(*arguments)
         code = self.daemon.wait(timeout_s)
         outcome = _outcome(code, self.daemon.output())
+        told.keep(
+            "run",
+            code=code,
+            seconds=time.monotonic() - began,
+            lines=len(outcome.output.splitlines()),
+            message=outcome.message,
+            hint=outcome.hint,
+        )
         # Exit code 1 is a bug of ours, with a traceback.
         assert code != 1, outcome.output
         assert code == 0 or outcome.message, f"exit code {code} without a message:\n{outcome.output}"
@@ -214,10 +224,21 @@ class Trial:
     def check(self) -> Report:
         """`cdcd check`, with the configuration of the next start."""
         self.daemon.config_path.write_text(yaml.safe_dump(self.daemon.config, sort_keys=False))
+        began = time.monotonic()
         done = command("check", "--format", "json", "--config", str(self.daemon.config_path))
+        seconds = time.monotonic() - began
         self.said += [done.stdout, done.stderr]
         assert done.stdout, done.stderr
-        return Report(done.returncode, json.loads(done.stdout)["findings"])
+        report = Report(done.returncode, json.loads(done.stdout)["findings"])
+        told.keep(
+            "check",
+            code=report.code,
+            seconds=seconds,
+            lines=len(done.stderr.splitlines()),
+            message=" ".join(f"{one['code']}: {one['found']}" for one in report.errors()),
+            hint=" ".join(one["fix"] for one in report.errors()),
+        )
+        return report
 
     # What must hold.
 

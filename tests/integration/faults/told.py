@@ -1,0 +1,48 @@
+"""Keeps what a fault was told with, for the table of `python -m tests.chaos.told`."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+KEPT_IN: Final = "CDCD_TOLD"
+"""The environment variable that names the file. Without it nothing is kept."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """How `cdcd check` or `cdcd run` ended beside a fault.
+
+    Attributes:
+        fault: the test that made it, and its case.
+        command: "check" or "run".
+        code: the exit code.
+        seconds: from the start of the command to its end; of a daemon that had run before the fault, from the moment
+            on at which the test waited for its end.
+        lines: on standard error.
+        message: what was found; of `check`, each error with its code.
+        hint: what to do.
+    """
+
+    fault: str
+    command: str
+    code: int
+    seconds: float
+    lines: int
+    message: str
+    hint: str
+
+
+def keep(command: str, *, code: int, seconds: float, lines: int, message: str, hint: str) -> None:
+    """Append it to the file, if there is one."""
+    if file := os.environ.get(KEPT_IN):
+        fault = os.environ["PYTEST_CURRENT_TEST"].rpartition("::")[2].removesuffix(" (call)")
+        told = Told(fault, command, code, round(seconds, 1), lines, message, hint)
+        with Path(file).open("a", encoding="utf-8") as kept:
+            kept.write(json.dumps(asdict(told)) + "\n")
+
+
+def kept(file: Path) -> list[Told]:
+    """What the file holds, in the order of the tests."""
+    return [Told(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
