@@ -70,7 +70,8 @@ FORM: Final = (
             {
                 "string": same("Numbers are text, such as 12.50.", format__decimal_handling_mode="string"),
                 "precise": differs(
-                    "format.decimal_handling_mode: precise. NaN or an infinity stops cdcd; Debezium writes null.",
+                    "format.decimal_handling_mode: precise. Null stands for NaN and infinities, as in Debezium, and "
+                    "the header cdcd.unwritable names the column. In a key, a number stands for them.",
                     format__decimal_handling_mode="precise",
                 ),
                 "double": same("format.decimal_handling_mode.", format__decimal_handling_mode="double"),
@@ -94,8 +95,9 @@ FORM: Final = (
                     )
                 },
                 "nanoseconds": differs(
-                    "format.time_precision_mode: nanoseconds. A timestamp that 64 bits do not hold stops cdcd, where "
-                    "Debezium writes null.",
+                    "format.time_precision_mode: nanoseconds. Null stands for a timestamp that 64 bits do not hold, as "
+                    "in Debezium, and the header cdcd.unwritable names the column. In a key, the first or the last one "
+                    "that they hold stands for it.",
                     format__time_precision_mode="nanoseconds",
                 ),
                 "structured": differs("date, time and timestamp: numbers instead of objects."),

@@ -43,7 +43,8 @@ class FormatConfig(Section):
         "milli- or microseconds by the declared precision. adaptive_time_microseconds: the same, but time in "
         "microseconds always. connect: days and milliseconds, without the digits behind them. isostring: text in ISO "
         "8601. microseconds and nanoseconds: time and timestamp in these. A timestamp before 1677-09-21 or after "
-        "2262-04-11, which 64 bits of nanoseconds do not hold, stops the daemon with the column's name.",
+        "2262-04-11, which 64 bits of nanoseconds do not hold, is null in the record, whose header cdcd.unwritable "
+        "names the column.",
     )
     interval_handling_mode: Literal["string", "numeric"] = Field(
         "string",
