@@ -12,7 +12,7 @@ BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 # Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo test compiled unit check sim wide integration versions chaos ha switchover trial soak spark bench optimised cost profile pages deploy-test dist lock clean
+.PHONY: setup servers demo test compiled unit check sim wide integration versions chaos debezium ha switchover trial soak spark bench optimised cost profile pages deploy-test dist lock clean
 
 setup: .venv/stamp
 
@@ -54,6 +54,10 @@ versions: servers
 
 chaos: servers
 	$(PYTEST) -m chaos
+
+# A real Debezium and cdcd on one WAL, record by record, in all modes, and cdcd in Avro and Protobuf beside JSON.
+debezium: servers
+	.venv/bin/python -m tests.debezium.beside
 
 ha: servers
 	.venv/bin/python -m tests.ha takeover --results tests/ha/RESULTS.md

@@ -36,6 +36,7 @@ LONG = (
     "integration/test_takeover.py",
     "integration/test_handover.py",
     "integration/test_adopt.py",
+    "integration/test_debezium_beside.py",
     "integration/test_postgres_replication.py",
     "integration/test_bad_input_away.py",
     "integration/test_bad_input_postgres.py",

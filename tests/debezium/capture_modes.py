@@ -9,6 +9,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
 from deploy.local import KafkaBroker, PostgresServer
+from deploy.local.process import Child
 from tests.bench.debezium import VERSION, start_connectors
 from tests.debezium.capture import CHANGES, LIMIT_S, SETUP, TYPES, settings
 
@@ -216,7 +218,7 @@ def _captured(folder: Path, server: PostgresServer, broker: KafkaBroker) -> dict
     }
     worker = start_connectors(folder, "worker", server, broker, connectors)
     try:
-        records = _read(broker, worker)
+        records = read(broker, worker, list(VARIANTS))
     finally:
         worker.kill()
     variants = {each: _compact(topics) for each, topics in records.items()}
@@ -283,8 +285,20 @@ def _said(topic: str, payload: dict[str, Any]) -> dict[str, Any]:
     return left
 
 
-def _read(broker: KafkaBroker, worker: Any) -> dict[str, dict[str, list[Any]]]:
-    found: dict[str, dict[str, list[Any]]] = {prefix: {} for prefix in VARIANTS}
+def read(
+    broker: KafkaBroker,
+    worker: Child,
+    prefixes: Sequence[str],
+    least: Mapping[str, int] | None = None,
+    quiet_s: float = QUIET_S,
+) -> dict[str, dict[str, list[Any]]]:
+    """Key, value and headers of each record, parsed, by prefix and topic, when no more have come for a while.
+
+    Args:
+        least: how many records each topic must have first; None: each prefix one.
+        quiet_s: so long none must have come then.
+    """
+    found: dict[str, dict[str, list[Any]]] = {prefix: {} for prefix in prefixes}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "capture"})
     deadline = time.monotonic() + LIMIT_S * 2
     quiet = time.monotonic() + LIMIT_S
@@ -295,17 +309,16 @@ def _read(broker: KafkaBroker, worker: Any) -> dict[str, dict[str, list[Any]]]:
                 raise SystemExit(
                     f"{[(each, len(topics)) for each, topics in found.items()]}: not all records came"
                 )
-            topics = {
-                topic for topic in consumer.list_topics(timeout=10).topics if topic.partition(".")[0] in found
-            }
-            if topics - known:
-                consumer.incremental_assign([TopicPartition(topic, 0, 0) for topic in topics - known])
-                known |= topics
-            message = consumer.poll(1.0)
-            if message is None or message.error():
+            message = consumer.poll(1.0) if known else None
+            if message is None:
+                listed = consumer.list_topics(timeout=10).topics
+                topics = {topic for topic in listed if topic.partition(".")[0] in found}
+                if topics - known:
+                    consumer.incremental_assign([TopicPartition(topic, 0, 0) for topic in topics - known])
+                    known |= topics
                 continue
-            if all(found.values()):
-                quiet = time.monotonic() + QUIET_S
+            if message.error():
+                continue
             headers: Any = message.headers() or ()
             topic, key, value = str(message.topic()), message.key(), message.value()
             found[topic.partition(".")[0]].setdefault(topic, []).append(
@@ -319,6 +332,15 @@ def _read(broker: KafkaBroker, worker: Any) -> dict[str, dict[str, list[Any]]]:
                     },
                 }
             )
+            is_complete = (
+                all(found.values())
+                if least is None
+                else all(
+                    len(found[topic.partition(".")[0]].get(topic, ())) >= count
+                    for topic, count in least.items()
+                )
+            )
+            quiet = time.monotonic() + (quiet_s if is_complete else LIMIT_S)
     finally:
         consumer.close()
     return found

@@ -444,7 +444,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         buffer.write(_EMPTY)
         buffer.write(optional(prefix))
         buffer.append(_SOME)
-        write_bytes(message.content, buffer)
+        write_bytes(self._content.data(message.content), buffer)
         value = buffer.getvalue()
         return self._put_message(message, value, None, out)
 

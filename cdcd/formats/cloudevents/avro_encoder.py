@@ -42,7 +42,9 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         self._event_block_alone = AvroEventBlock(settings)
         self._block_alone = self._event_block_alone
         self._alone = self._event_block_alone
-        self._message_value_use = self._form.use(settings, self._message_topic, message_schema(), "value")
+        self._message_value_use = self._form.use(
+            settings, self._message_topic, message_schema(settings.modes), "value"
+        )
         uses = (self._message_key_use, self._message_value_use)
         self._message_uses = tuple([use for use in uses if use is not None])
 
@@ -99,7 +101,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         buffer.write(self._form.head(self._id(self._message_value_use)))
         buffer.write(optional(text(message.prefix)))
         buffer.append(_SOME)
-        write_bytes(message.content, buffer)
+        write_bytes(self._content.data(message.content), buffer)
         self._message_events.data_schema = self._url(self._message_value_use)
         self._message_events.renew(facts)
         value, headers = self._message_events.make(

@@ -13,7 +13,6 @@ from cdcd.formats.cloudevents.blocks import EventBlock
 from cdcd.formats.cloudevents.schemas import data_schema, message_schema
 from cdcd.formats.cloudevents.tables import EventMetadata, EventTables, content_type
 from cdcd.formats.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, envelope_schema, opening
-from cdcd.formats.debezium_json.converter import base64_json
 from cdcd.formats.debezium_json.drafting import PARTS, parts_of
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder, row_form
 from cdcd.formats.debezium_json.source_block import DELETED, READ, SourceBlock
@@ -43,7 +42,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         self._row_header_bytes = 0
         self._openings: dict[int, bytes] = {}
         """What the data of a table's events begin with, if they have a schema."""
-        self._message_opening = opening(message_schema()) if self._has_schema else b""
+        self._message_opening = opening(message_schema(settings.modes)) if self._has_schema else b""
         SnapshotEncoder.__init__(self, settings, binary, observe)
         self._block = EventBlock(settings)
         self._source = self._block
@@ -205,7 +204,7 @@ class JsonEventsEncoder(SnapshotEncoder):
     def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
         facts = self._block_alone.facts if source is self._block_alone else self._block.facts
         prefix = quote(wire(message.prefix))
-        content = base64_json(message.content)
+        content = self._content.json(message.content)
         data = to_bytes(f'{{"message":{{"prefix":{prefix},"content":{content}}}}}')
         if self._has_schema:
             data = self._message_opening + data + CLOSING

@@ -2,7 +2,9 @@
 
 from typing import Final
 
-from cdcd.formats.debezium_json.connect_schema import MESSAGE_VALUE, Schema
+from cdcd.formats.debezium_json.connect_schema import Schema, message_value
+from cdcd.formats.debezium_json.message_content import content_schema
+from cdcd.rows.modes import Modes
 
 _NAME: Final = "io.debezium.connector.postgresql.Data"
 _MESSAGE: Final = "message"
@@ -13,9 +15,10 @@ def data_schema(envelope: Schema) -> Schema:
     return _data(envelope["fields"][:2])
 
 
-def message_schema() -> Schema:
+def message_schema(modes: Modes) -> Schema:
     """Of logical messages. Debezium's converter has no event for these."""
-    return _data([field for field in MESSAGE_VALUE["fields"] if field["field"] == _MESSAGE])
+    value = message_value(content_schema(modes))
+    return _data([field for field in value["fields"] if field["field"] == _MESSAGE])
 
 
 def _data(fields: list[Schema]) -> Schema:

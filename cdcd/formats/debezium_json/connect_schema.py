@@ -386,24 +386,28 @@ def _columns(  # noqa: PLR0917  as `envelope_schema`
 MESSAGE_KEY: Final = struct(
     {"prefix": primitive("string")}, "io.debezium.connector.postgresql.MessageKey", optional=False, version=1
 )
-MESSAGE_VALUE: Final = struct(
-    {
-        "op": _TEXT,
-        "ts_ms": _NUMBER,
-        "source": _SOURCE,
-        "transaction": _TRANSACTION,
-        "message": struct(
-            {"prefix": primitive("string"), "content": primitive("bytes")},
-            "io.debezium.connector.postgresql.Message",
-            optional=False,
-            version=1,
-        ),
-    },
-    "io.debezium.connector.postgresql.MessageValue",
-    optional=False,
-    version=1,
-)
-"""Of logical messages."""
+
+
+def message_value(content: Schema) -> Schema:
+    """Of logical messages, from the schema of their content."""
+    return struct(
+        {
+            "op": _TEXT,
+            "ts_ms": _NUMBER,
+            "source": _SOURCE,
+            "transaction": _TRANSACTION,
+            "message": struct(
+                {"prefix": primitive("string"), "content": content},
+                "io.debezium.connector.postgresql.Message",
+                optional=False,
+                version=1,
+            ),
+        },
+        "io.debezium.connector.postgresql.MessageValue",
+        optional=False,
+        version=1,
+    )
+
 
 TRANSACTION_KEY: Final = struct(
     {"id": _TEXT}, "io.debezium.connector.common.TransactionMetadataKey", optional=False, version=1

@@ -36,11 +36,10 @@ from cdcd.formats.debezium_json.changes import LEFT, explain, read_row
 from cdcd.formats.debezium_json.connect_schema import (
     CLOSING,
     MESSAGE_KEY,
-    MESSAGE_VALUE,
     WITH_SCHEMA,
+    message_value,
     opening,
 )
-from cdcd.formats.debezium_json.converter import base64_json
 from cdcd.formats.debezium_json.drafting import (
     DraftWriter,
     OutdatedDraftError,
@@ -50,6 +49,7 @@ from cdcd.formats.debezium_json.drafting import (
 )
 from cdcd.formats.debezium_json.heartbeats import HeartbeatRecords
 from cdcd.formats.debezium_json.known_tables import KnownTables
+from cdcd.formats.debezium_json.message_content import MessageContent, content_schema
 from cdcd.formats.debezium_json.row_writer import LSN_MAX, RowWriter
 from cdcd.formats.debezium_json.source_block import (
     CREATED,
@@ -110,8 +110,13 @@ class DebeziumJsonEncoder(KnownTables):
         self._recent_oid = 0
         self._source = SourceBlock(settings)
         self._alone = SourceBlock(settings)
+        self._content = MessageContent(settings.modes)
         self._message_source = TableSource(
-            "", "", opening=opening(MESSAGE_VALUE) if settings.value_format == WITH_SCHEMA else b""
+            "",
+            "",
+            opening=opening(message_value(content_schema(settings.modes)))
+            if settings.value_format == WITH_SCHEMA
+            else b"",
         )
         self._message_key = opening(MESSAGE_KEY) if settings.key_format == WITH_SCHEMA else b""
         self._message_end = CLOSING if settings.value_format == WITH_SCHEMA else b""
@@ -542,7 +547,7 @@ class DebeziumJsonEncoder(KnownTables):
         # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.
         self._message_source.renew(source)
         before = f'{{"op":"m","ts_ms":{self._now_us // 1000}'.encode("ascii")
-        content = f'"message":{{"prefix":{prefix},"content":{base64_json(message.content)}}}}}'
+        content = f'"message":{{"prefix":{prefix},"content":{self._content.json(message.content)}}}}}'
         value = self._message_source.joined(
             before,
             b"%d" % lsn,

@@ -111,7 +111,7 @@ class ProtobufEncoder(AvroSnapshotEncoder):
         body = self._buffer()
         body.write(text_field(PREFIX, message.prefix))
         body.write(_CONTENT)
-        write_bytes(message.content, body)
+        write_bytes(self._content.data(message.content), body)
         record = self._new_record()
         record.write(value_head)
         record.write(_MESSAGE_OP)

@@ -23,6 +23,7 @@ from cdcd.protocol.messages import (
     Update,
 )
 from cdcd.protocol.writer import write_message
+from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import RoutedTopics
@@ -327,10 +328,15 @@ def test_protected_columns_are_replaced_and_excluded_ones_are_not_there():
     assert value["after"].keys() == {"id", "name"}
 
 
-def test_a_logical_message_has_its_content_as_bytes():
-    ((key, value, _),) = Harness().read(LogicalMessage(None, True, LSN, "app", b"\x00hi"))
+@pytest.mark.parametrize(
+    ("mode", "content"),
+    [("bytes", "AP9p"), ("base64", "AP9p"), ("base64-url-safe", "AP9p"), ("hex", "00ff69")],
+)
+def test_a_logical_message_has_its_content_as_a_bytea_has_it(mode, content):
+    harness = Harness(modes=Modes(binary=mode))
+    ((key, value, _),) = harness.read(LogicalMessage(None, True, LSN, "app", b"\x00\xffi"))
     assert key == {"prefix": "app"}
-    assert value["message"] == {"prefix": "app", "content": "AGhp"}
+    assert value["message"] == {"prefix": "app", "content": content}
     assert value["op"] == "m"
 
 

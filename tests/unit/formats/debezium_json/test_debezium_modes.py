@@ -13,7 +13,7 @@ from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.formats.schema_names import adjusted
 from cdcd.formats.unwritable import UnwritableError
 from cdcd.protocol.frames import XLogData, write_frame
-from cdcd.protocol.messages import Column, Delete, Insert, Relation, Truncate, Update
+from cdcd.protocol.messages import Column, Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.protocol.writer import write_message
 from cdcd.rows.modes import Modes, logical_type_under
 from cdcd.rows.relations import TableDescription
@@ -151,6 +151,24 @@ def test_every_type_has_debeziums_value_and_schema_unless_the_list_says_why_not(
         logical = logical_type_under(MODES[prefix], of.type_oid, of.type_modifier, OWN)
         assert json.dumps({**schema_of(logical), "field": name}) == json.dumps(fields[name])
         assert made(prefix, kind, SENT["types"][name]) == record["value"]["after"][name], (kind, prefix)
+
+
+@pytest.mark.parametrize("prefix", TYPED)
+def test_a_logical_message_has_debeziums_content_and_schema(prefix):
+    captured = CAPTURED[prefix][f"{prefix}.message"]
+    settings = EncoderSettings("1", prefix, "d", value_format="json_schema", modes=MODES[prefix])
+    encoder = DebeziumJsonEncoder(settings)
+    encoder.begin(1, 2, 3, None)
+    assert len(captured["records"]) == 2
+    for record, content in zip(captured["records"], (b"content", b"side"), strict=True):
+        theirs = record["value"]["message"]
+        out: list[Record] = []
+        message = LogicalMessage(None, True, 2, theirs["prefix"], content)
+        encoder.encode(write_frame(XLogData(1, 1, 0, write_message(message))), False, 0, out)
+        ((_, _, value, _),) = out
+        made = json.loads(value or b"")
+        assert made["payload"]["message"] == theirs
+        assert json.dumps(field(made["schema"], "message")) == json.dumps(field(captured["value"], "message"))
 
 
 LATER = {"box", "circle", "line", "lseg", "path", "polygon"}

@@ -8,13 +8,15 @@ import pytest
 
 from cdcd.formats.debezium_json.connect_schema import (
     MESSAGE_KEY,
-    MESSAGE_VALUE,
     envelope_schema,
     key_struct,
+    message_value,
     schema_of,
 )
+from cdcd.formats.debezium_json.message_content import content_schema
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.logical import logical_type
+from cdcd.rows.modes import Modes
 from cdcd.rows.relations import TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from tests.debezium.capture import GOLDEN, TYPES
@@ -154,4 +156,6 @@ def test_a_table_without_a_key_has_records_without_one():
 def test_a_logical_message_has_debeziums_schemas():
     (captured,) = RECORDS["shop.message"]
     assert json.dumps(MESSAGE_KEY) == json.dumps(captured["key"]["schema"])
-    assert json.dumps(without_own_fields(MESSAGE_VALUE)) == json.dumps(captured["value"]["schema"])
+    assert json.dumps(without_own_fields(message_value(content_schema(Modes())))) == json.dumps(
+        captured["value"]["schema"]
+    )

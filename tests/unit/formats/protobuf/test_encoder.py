@@ -23,6 +23,7 @@ from cdcd.protocol.messages import (
 )
 from cdcd.protocol.writer import write_message
 from cdcd.rows.chosen_keys import KeyRule
+from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule, hashing
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.snapshots.patterns import parse_column_pattern
@@ -353,11 +354,15 @@ def test_protected_columns_are_replaced_and_excluded_ones_are_not_there():
     assert value["after"].keys() == {"id", "name"}
 
 
-def test_a_logical_message_has_its_content_as_bytes():
-    harness = Harness()
-    ((key, value, _),) = harness.read(LogicalMessage(None, True, LSN, "app", b"\x00hi"))
+@pytest.mark.parametrize(
+    ("mode", "content"),
+    [("bytes", "AP9p"), ("base64", "AP9p"), ("base64-url-safe", "AP9p"), ("hex", "00ff69")],
+)
+def test_a_logical_message_has_its_content_as_a_bytea_has_it(mode, content):
+    harness = Harness(modes=Modes(binary=mode))
+    ((key, value, _),) = harness.read(LogicalMessage(None, True, LSN, "app", b"\x00\xffi"))
     assert key == {"prefix": "app"}
-    assert value["message"] == {"prefix": "app", "content": "AGhp"}
+    assert value["message"] == {"prefix": "app", "content": content}
     assert (value["op"], value["ts_ms"], value["source"]["event_serial_no"]) == ("m", NOW_US // 1000, 1)
 
 

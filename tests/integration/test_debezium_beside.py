@@ -1,0 +1,13 @@
+"""A real Debezium and cdcd on one WAL: `make debezium` in two of its thirteen sets of modes."""
+
+from pathlib import Path
+
+from tests.debezium.beside import run
+
+
+def test_every_record_is_debeziums_but_for_the_listed_differences(scratch: Path) -> None:
+    found = run(["isostring", "nanoseconds"], [], scratch)
+    assert [line for compared in found.values() for line in compared.wrong] == []
+    # All types, all rare values, and BEGIN and END of each transaction.
+    assert [compared.records for compared in found.values()] == [139, 403]
+    assert min(compared.values for compared in found.values()) > 90_000
