@@ -41,6 +41,7 @@ FILES: Final = (
     *sorted(str(file) for file in (REPOSITORY / "tests/integration").glob("test_bad_input_*.py")),
 )
 
+SCENARIOS: Final = "what_ends_a_run_is_foreseen_with_the_same_cure"
 NAME: Final = "shop"
 TOPIC: Final = f"{NAME}.public.t"
 METRICS: Final = (
@@ -85,9 +86,8 @@ def faults(results: Path) -> int:
 
 def row(told: Told) -> str:
     """A row of the table of faults."""
-    name = re.sub(r"^test_|^.*\[(.*[a-z_]{8}.*)\]$", lambda found: found[1] or "", told.fault)
     cells = (
-        name.replace("_", " "),
+        fault_name(told.fault),
         told.command,
         told.code,
         f"{told.seconds:.1f}",
@@ -98,9 +98,17 @@ def row(told: Told) -> str:
     return f"| {' | '.join(cell(each) for each in cells)} |"
 
 
+def fault_name(test: str) -> str:
+    """What was broken, by the test's name and its case. The tests of scenarios have one name."""
+    name, _, case = test.removeprefix("test_").removesuffix("]").partition("[")
+    case = re.sub(r"^pg\d+-?", "", case)
+    return (case if name == SCENARIOS else f"{name}: {case}" if case else name).replace("_", " ")
+
+
 def cell(value: object) -> str:
     """The value as a Markdown table has it, with addresses and folders of one machine taken out."""
-    text = re.sub(r"(?:/[\w.+-]+)*/(?:cdcd-|pytest-)[\w./+-]+", "…", str(value))
+    text = str(value).replace(str(REPOSITORY), "…")
+    text = re.sub(r"(?:/[\w.+-]+)*/(?:cdcd-|pytest-)[\w./+-]+", "…", text)
     return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
 
 

@@ -365,7 +365,10 @@ class Session:
         """A step that waits for its topic or schema belongs to a commit that Kafka lacks: the lag is not 0."""
         assert self.engine is not None
         held, known = self.engine._ingest._held, self.engine.server_wal_end
-        if held is not None and known <= self.ledger.flushed:
+        # What the durable log holds is told to the server before Kafka has it.
+        is_logged = isinstance(self.connection, LoggedConnection)
+        delivered = self.engine.checkpoint.position.end_lsn if is_logged else self.ledger.flushed
+        if held is not None and known <= delivered:
             raise PromiseBrokenError(
                 f"{type(held).__name__} waits, and the server is only known to have come to {Lsn(known)}, "
                 f"which is delivered"

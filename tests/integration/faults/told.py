@@ -9,6 +9,9 @@ from typing import Final
 KEPT_IN: Final = "CDCD_TOLD"
 """The environment variable that names the file. Without it nothing is kept."""
 
+NAME: Final = "shop"
+"""How the table calls a pipeline, which has a name of its own in each test."""
+
 
 @dataclass(frozen=True)
 class Told:

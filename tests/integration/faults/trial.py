@@ -207,8 +207,8 @@ class Trial:
             code=code,
             seconds=time.monotonic() - began,
             lines=len(outcome.output.splitlines()),
-            message=outcome.message,
-            hint=outcome.hint,
+            message=outcome.message.replace(self.name, told.NAME),
+            hint=outcome.hint.replace(self.name, told.NAME),
         )
         # Exit code 1 is a bug of ours, with a traceback.
         assert code != 1, outcome.output
@@ -230,13 +230,16 @@ class Trial:
         self.said += [done.stdout, done.stderr]
         assert done.stdout, done.stderr
         report = Report(done.returncode, json.loads(done.stdout)["findings"])
+        errors = report.errors()
         told.keep(
             "check",
             code=report.code,
             seconds=seconds,
             lines=len(done.stderr.splitlines()),
-            message=" ".join(f"{one['code']}: {one['found']}" for one in report.errors()),
-            hint=" ".join(one["fix"] for one in report.errors()),
+            message=" ".join(f"{one['code']}: {one['found']}" for one in errors).replace(
+                self.name, told.NAME
+            ),
+            hint=" ".join(one["fix"] for one in errors).replace(self.name, told.NAME),
         )
         return report
 
