@@ -55,7 +55,7 @@ versions: servers
 chaos: servers
 	$(PYTEST) -m chaos
 
-# A real Debezium and cdcd on one WAL, record by record, in all modes, and cdcd in Avro and Protobuf beside JSON.
+# A real Debezium and cdcd on one WAL, record by record, in all modes, and cdcd in its other formats beside JSON.
 debezium: servers
 	.venv/bin/python -m tests.debezium.beside
 

@@ -11,54 +11,11 @@ from cdcd.cli.mirror import load_tables
 from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.watching.progress import TableFailed, TableReloaded
 from deploy.demo.mirrored import compare
+from tests.altered_tables import DEFAULTS
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage
 
 FORMATS = pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
-
-DEFAULTS = (
-    ("smallint", "7"),
-    ("bigint", "9007199254740993"),
-    ("boolean", "true"),
-    ("real", "0.1"),
-    ("double precision", "'-Infinity'"),
-    ("numeric", "'NaN'"),
-    ("numeric(8,3)", "1.5"),
-    ("money", "-1234.5"),
-    ("text", "E'it''s \\\\ ${x} \"ä\"'"),
-    ("char(4)", "'a'"),
-    ("bytea", "'\\x00ff'"),
-    ("bit(8)", "'10100101'"),
-    ("bit(1)", "'1'"),
-    ("bit varying(9)", "'10100101'"),
-    ("bit varying", "''"),
-    ("date", "'2024-02-29'"),
-    ("date", "'infinity'"),
-    ("time", "'09:00'"),
-    ("time(3)", "'24:00'"),
-    ("timetz", "'09:00+02'"),
-    ("timestamp", "'infinity'"),
-    ("timestamp(3)", "'2024-02-29 09:00:00.123'"),
-    ("timestamptz", "'-infinity'"),
-    ("timestamptz", "now()"),
-    ("interval", "'1 mon 2 days 03:04:05.6'"),
-    ("uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'"),
-    ("json", "'{\"a\": [1]}'"),
-    ("jsonb", "'{\"a\": [1]}'"),
-    ("point", "'(1,2)'"),
-    ("box", "'(3,4),(1,2)'"),
-    ("inet", "'10.0.0.1/8'"),
-    ("int4range", "'[1,5)'"),
-    ("mood", "'sad'"),
-    ("price", "1.5"),
-    ("text[] NOT NULL", "'{}'"),
-    ("text[]", "ARRAY['a', NULL, '\"b\"']"),
-    ("int[][]", "'{{1,2},{3,4}}'"),
-    ("numeric(9,2)[]", "'{1.5}'"),
-    ("boolean[]", "'{t,f}'"),
-    ("timestamptz[]", "'{infinity}'"),
-)
-"""Type and default; NaN in numeric(8,3) is NULL by rule, in a record as well."""
 
 NAMES = (
     "_offset", "_op", "_keep", "_changes", "_unfit", "_lost", "_moved", "_partial", "_commit_time",

@@ -45,19 +45,19 @@ class Schemas:
         stream = io.BytesIO(data[5:])
         value = fastavro.schemaless_reader(stream, parsed, None)
         assert stream.read() == b"", "the record ends with its value"
-        return schema_id, _json(value)
+        return schema_id, json_of(value)
 
 
-def _json(value: Any) -> Any:
+def json_of(value: Any) -> Any:
     """As JSON has a value that fastavro has read."""
     if isinstance(value, bytes):
         return b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {key: _json(each) for key, each in value.items()}
+        return {key: json_of(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_json(each) for each in value]
+        return [json_of(each) for each in value]
     return value
 
 
