@@ -24,6 +24,10 @@ ASK_S: Final = 1.0
 ANSWER_S: Final = 3.0
 """Seconds to wait for an answer. With `ASK_S`, an outage is told within five seconds."""
 
+RENEW_S: Final = 20.0
+"""Seconds without an answer after which another client asks. A client may not find a broker that has come back: seen
+once, on a busy machine, for two minutes in which the sink delivered."""
+
 END_S: Final = 0.2
 """Seconds to wait for the thread at the end. It is a daemon thread, so it holds nothing up if it still waits."""
 
@@ -46,6 +50,7 @@ class KafkaWatch:
         self._admin: Admin | None = None
         self._leaders: Leaders | None = None
         self._given: dict[str, client.Value] = {}
+        self._renew_at = 0.0
         self._thread = threading.Thread(target=self._run, name="kafka watch", daemon=True)
 
     def start(self) -> None:
@@ -83,14 +88,16 @@ class KafkaWatch:
                 self._leaders.ask(written, deadline)
         except CdcdError:
             # A client keeps the credentials that it was made with. Those of now may be others.
-            if self._given != self._properties():
+            if time.monotonic() >= self._renew_at or self._given != self._properties():
                 self._admin = None
             raise
+        self._renew_at = time.monotonic() + RENEW_S
 
     def _connect(self) -> None:
         self._given = self._properties()
         self._admin = Admin(self._given, ANSWER_S, self._stop)
         self._leaders = Leaders(self._admin)
+        self._renew_at = time.monotonic() + RENEW_S
 
     def _properties(self) -> dict[str, client.Value]:
         connection, _ = client.configured(reread(self._config).kafka)

@@ -1,5 +1,6 @@
 """One Kafka broker that is its own controller (KRaft), in a folder: start, stop, kill, freeze, restart."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from deploy.local.kafka_prepared import (
 from deploy.local.maven import KAFKA_VERSION, kafka_jars
 from deploy.local.process import Child, free_port
 from deploy.local.programs import java
+
+_FAILURE: Final = re.compile(r" (?:ERROR|FATAL) |^(?:Caused by|java|org)[\w.]*(?:Exception|Error)\b")
 
 DEFAULT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -153,8 +156,11 @@ class KafkaBroker:
         while not self.has_started():
             if not self.is_running() or time.monotonic() > deadline:
                 self.kill()
+                log = self.log(self._logged)
+                # A broker that gives up shuts down at length: the reason stands before that.
+                errors = "".join(line for line in log.splitlines(True) if _FAILURE.search(line))
                 raise LocalServerError(
-                    f"Kafka {KAFKA_VERSION} did not start:\n{self.log(self._logged)[-2000:]}"
+                    f"Kafka {KAFKA_VERSION} did not start:\n{errors[:2000]}\n…\n{log[-2000:]}"
                 )
             time.sleep(0.05)
 

@@ -5,6 +5,7 @@
     python -m tests.bench --many [TABLES] [--form compiled] [--results FILE]
     python -m tests.bench --before FOLDER [--rows N] [--repeat N] [--workload …] [--large ROWS] [--results FILE]
     python -m tests.bench --recording [--rows N] [--repeat N] [--workload …] [--results FILE]
+    python -m tests.bench --formats [--rows N] [--repeat N] [--results FILE]
 
 Each reader drains the same content from a slot of its own; the runs are interleaved, so that a machine that gets
 slower gets slower for all. Figures are medians, with the smallest and the largest beside them.
@@ -44,6 +45,8 @@ from tests.bench.drain import (
     drain_with_cdcd,
     drain_with_pg_recvlogical,
 )
+from tests.bench.formats import record_bytes, variants
+from tests.bench.formats import report as report_formats
 from tests.bench.forms import FORMS, environment, prepare
 from tests.bench.large import STREAMING, Large, measure_large
 from tests.bench.latency import Latency, measure_latency
@@ -51,6 +54,7 @@ from tests.bench.many import GOALS, measure_many
 from tests.bench.many import report as report_many
 from tests.bench.results import write_section
 from tests.bench.workloads import TABLE, WORKLOADS, Workload, load_statement
+from tests.schema_registry import SchemaRegistry
 
 SERVER_SETTINGS = {"max_wal_size": "4GB", "logical_decoding_work_mem": None, "shared_buffers": "256MB"}
 
@@ -91,9 +95,14 @@ def main() -> None:
         action="store_true",
         help="measure what a recording (record.directory) costs the daemon",
     )
+    parser.add_argument(
+        "--formats",
+        action="store_true",
+        help="drain the same inserts in each format, with protected columns, and with a filter",
+    )
     parser.add_argument("--json", type=Path, default=Path(".cache/bench.json"))
     arguments = parser.parse_args()
-    for form in arguments.form:
+    for form in ["compiled"] if arguments.formats else arguments.form:
         prepare(form)
     if arguments.many:
         _many(arguments.many, arguments.form, arguments.version, arguments.results)
@@ -122,6 +131,12 @@ def main() -> None:
                 print(text)
                 if arguments.results:
                     write_section(arguments.results, "Recording", "python -m tests.bench --recording", text)
+                return
+            if arguments.formats:
+                text = "\n".join(_formats(server, broker, folder, arguments))
+                print(text)
+                if arguments.results:
+                    write_section(arguments.results, "Formats", "python -m tests.bench --formats", text)
                 return
             if arguments.profile:
                 _profile(
@@ -201,6 +216,34 @@ def _pairs(
         pairs = compare(server, broker, folder, sides, slots, end, arguments.rows)
         lines += [f"\n{WORKLOADS[workload].title}, {arguments.rows:,} rows", *report_before(pairs)]
     return lines
+
+
+def _formats(
+    server: PostgresServer, broker: KafkaBroker, folder: Path, arguments: argparse.Namespace
+) -> list[str]:
+    """The compiled daemon in each format, in turns on the same content."""
+    with SchemaRegistry() as registry:
+        settings = variants(registry.url)
+        slots = {
+            (name, turn): f"formats_{place}_{turn}"
+            for place, name in enumerate(settings)
+            for turn in range(arguments.repeat)
+        }
+        end = _prepare(server, broker, WORKLOADS["inserts"], arguments.rows, list(slots.values()))
+        runs: dict[str, list[Drained]] = {name: [] for name in settings}
+        sizes: dict[str, float] = {}
+        for turn in range(arguments.repeat):
+            # Whoever comes first in a turn comes last in the next one.
+            for name in list(settings)[:: -1 if turn % 2 else 1]:
+                slot = slots[name, turn]
+                drained = drain_with_cdcd(
+                    server, broker, slot, end, arguments.rows, folder, "compiled", **settings[name]
+                )
+                runs[name].append(drained)
+                sizes.setdefault(name, record_bytes(broker, f"{slot}.public.item"))
+                server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")
+    title = f"{WORKLOADS['inserts'].title}, {arguments.rows:,} rows, {arguments.repeat} turns"
+    return [_machine(arguments.version), f"\n{title}\n", *report_formats(runs, sizes)]
 
 
 def _many(tables: int, forms: list[str], version: int, results: Path | None) -> None:

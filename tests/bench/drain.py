@@ -191,5 +191,5 @@ def daemon_config(server: PostgresServer, broker: KafkaBroker, slot: str, **sett
         "snapshot": {"mode": "never"},
         "spool": {"directory": str(server.data_dir.parent / f"spool-{slot}")},
         "http": {"port": 0},
-        **({"record": settings["record"]} if "record" in settings else {}),
+        **{name: section for name, section in settings.items() if name not in {"postgres", "kafka"}},
     }

@@ -45,7 +45,10 @@ def post(daemon: Daemon, path: str, body: bytes = b"", token: str = TOKEN) -> tu
 
 
 def awaited(daemon: Daemon, holds: Callable[[dict[str, Any]], bool], otherwise: str) -> dict[str, Any]:
-    return until(lambda: found if holds(found := status(daemon)) else None, otherwise)
+    try:
+        return until(lambda: found if holds(found := status(daemon)) else None, otherwise)
+    except AssertionError as error:
+        raise AssertionError(f"{error}:\n{status(daemon)}") from None
 
 
 @pytest.mark.postgres(only=18)
