@@ -45,7 +45,7 @@ def read(values: Iterable[bytes], schemas: dict[int, str]) -> list[Any]:
     assert done.returncode == 0, done.stderr[-3000:]
     found: list[Any] = []
     parsed: dict[int, Any] = {}
-    for schema_id, line in zip(used, done.stdout.splitlines(), strict=True):
+    for schema_id, line in zip(used, done.stdout.split("\n")[:-1], strict=True):
         if schema_id not in parsed:
             parsed[schema_id] = fastavro.parse_schema(json.loads(schemas[schema_id]))
         found += fastavro.json_reader(io.StringIO(line), parsed[schema_id])
