@@ -25,8 +25,8 @@ ANSWER_S: Final = 3.0
 """Seconds to wait for an answer. With `ASK_S`, an outage is told within five seconds."""
 
 RENEW_S: Final = 20.0
-"""Seconds without an answer after which another client asks. A client may not find a broker that has come back: seen
-once, on a busy machine, for two minutes in which the sink delivered."""
+"""Seconds without an answer after which another client asks. Once, on a busy machine, a client got no answer for two
+minutes after the broker had come back. The sink delivered to that broker meanwhile."""
 
 END_S: Final = 0.2
 """Seconds to wait for the thread at the end. It is a daemon thread, so it holds nothing up if it still waits."""

@@ -99,6 +99,10 @@ def decimal_size(modifier: int) -> tuple[int, int] | None:
     return packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
 
 
+BYTEA: Final = 17
+"""The oid of the type bytea."""
+
+
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
     """A type that every database has.
@@ -140,7 +144,7 @@ class Extension:
 # text; pg_node_tree and the statistics types have none because no table holds values of them.
 BUILT_IN: Final[tuple[BuiltIn, ...]] = (
     BuiltIn(16, "bool", "b", "B", 1000, "boolean", boolean_text, form="boolean"),
-    BuiltIn(17, "bytea", "b", "U", 1001, "bytes", bytea_text, form="bytes"),
+    BuiltIn(BYTEA, "bytea", "b", "U", 1001, "bytes", bytea_text, form="bytes"),
     BuiltIn(18, "char", "b", "Z", 1002, "text", char_text),
     BuiltIn(19, "name", "b", "S", 1003, "text", plain),
     BuiltIn(20, "int8", "b", "N", 1016, "int64", int8_text, form="int64"),

@@ -16,13 +16,11 @@ from cdcd.formats.encoder import Record
 from cdcd.protocol.messages import Binary, Relation, TupleData, Unchanged
 from cdcd.rows.protection import Protections
 from cdcd.rows.routing import unchecked_topic
+from cdcd.rows.types import BYTEA
 from cdcd.shaping.settings import OutboxTable
 
 EVENT_ID: Final = "id"
 """The header that has an event's id, as Debezium names it."""
-
-_BYTEA: Final = 17
-"""The oid of the type bytea."""
 
 _HEX: Final = b"\\x"
 _SHOWN_MAX: Final = 200
@@ -47,7 +45,7 @@ class OutboxRows:
         self._width = len(relation.columns)
         check_columns(relation, table, protections)
         self._at = {column.name: index for index, column in enumerate(relation.columns)}
-        self._bytes = {column.name for column in relation.columns if column.type_oid == _BYTEA}
+        self._bytes = {column.name for column in relation.columns if column.type_oid == BYTEA}
 
     def event(self, row: TupleData) -> Record:
         """The record of an inserted row. ValueError: why the row is no event, for a person; no value is named but the

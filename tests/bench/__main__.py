@@ -119,25 +119,14 @@ def main() -> None:
             Producer(
                 {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "first"}
             ).init_transactions()
-            if arguments.before:
-                lines = _compare(server, broker, folder, arguments)
-                print("\n".join(lines))
-                if arguments.results:
-                    command = "python -m tests.bench --before <a tree of that commit>"
-                    write_section(arguments.results, "Before and after", command, "\n".join(lines))
-                return
-            if arguments.recording:
-                text = "\n".join(_recording(server, broker, folder, arguments))
-                print(text)
-                if arguments.results:
-                    write_section(arguments.results, "Recording", "python -m tests.bench --recording", text)
-                return
-            if arguments.formats:
-                text = "\n".join(_formats(server, broker, folder, arguments))
-                print(text)
-                if arguments.results:
-                    write_section(arguments.results, "Formats", "python -m tests.bench --formats", text)
-                return
+            for option, title, compared in COMPARISONS:
+                if getattr(arguments, option.partition(" ")[0]):
+                    text = "\n".join(compared(server, broker, folder, arguments))
+                    print(text)
+                    if arguments.results:
+                        command = f"python -m tests.bench --{option}"
+                        write_section(arguments.results, title, command, text)
+                    return
             if arguments.profile:
                 _profile(
                     server,
@@ -244,6 +233,14 @@ def _formats(
                 server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")
     title = f"{WORKLOADS['inserts'].title}, {arguments.rows:,} rows, {arguments.repeat} turns"
     return [_machine(arguments.version), f"\n{title}\n", *report_formats(runs, sizes)]
+
+
+COMPARISONS = (
+    ("before <a tree of that commit>", "Before and after", _compare),
+    ("recording", "Recording", _recording),
+    ("formats", "Formats", _formats),
+)
+"""What compares daemons and nothing else: the option with its value, the title of the results, and what does it."""
 
 
 def _many(tables: int, forms: list[str], version: int, results: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -84,20 +85,7 @@ def start_connectors(  # noqa: PLR0917  a worker, its connectors, and the server
     files = [
         _write(
             folder / f"{connector}.connector.properties",
-            {
-                "name": connector,
-                "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-                "tasks.max": "1",
-                "database.hostname": "127.0.0.1",
-                "database.port": str(server.port),
-                "database.user": "postgres",
-                "plugin.name": "pgoutput",
-                "publication.autocreate.mode": "disabled",
-                "snapshot.mode": "no_data",
-                "topic.creation.default.partitions": "1",
-                "topic.creation.default.replication.factor": "1",
-                **settings,
-            },
+            {"name": connector, **connector_config(server, settings)},
         )
         for connector, settings in connectors.items()
     ]
@@ -109,6 +97,23 @@ def start_connectors(  # noqa: PLR0917  a worker, its connectors, and the server
         last_signal=signal.SIGKILL,
         cwd=folder,
     )
+
+
+def connector_config(server: PostgresServer, settings: Mapping[str, str]) -> dict[str, str]:
+    """A connector on this server, without its name. `settings` are laid over what is the same for all."""
+    return {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "tasks.max": "1",
+        "database.hostname": "127.0.0.1",
+        "database.port": str(server.port),
+        "database.user": "postgres",
+        "plugin.name": "pgoutput",
+        "publication.autocreate.mode": "disabled",
+        "snapshot.mode": "no_data",
+        "topic.creation.default.partitions": "1",
+        "topic.creation.default.replication.factor": "1",
+        **settings,
+    }
 
 
 def drain_with_debezium(  # noqa: PLR0917  the parts of one run

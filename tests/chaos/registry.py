@@ -14,11 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-import psycopg
-
 from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker, PostgresServer
-from tests.chaos.told import Rows
+from tests.chaos.told import Rows, rows_of
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.test_avro import values
 from tests.integration.visible_records import await_decided
@@ -65,8 +63,7 @@ def run(options: argparse.Namespace, folder: Path) -> bool:
             await_flushed(dsn, f"cdcd_{NAME}", 600)
             assert daemon.stop() == 0, daemon.last_words()
         await_decided(servers, f"{NAME}.public.t", f"{NAME}.public.u")
-        with psycopg.connect(dsn) as connection:
-            rows = int(connection.execute("SELECT count(*) FROM t").fetchall()[0][0])
+        rows = rows_of(dsn)
         ids = [value["after"]["id"] for value in values(servers, f"{NAME}.public.t", registry)]
         others: list[Any] = [value["after"] for value in values(servers, f"{NAME}.public.u", registry)]
     once = ids == list(range(1, rows + 1))

@@ -5,8 +5,9 @@ and prepared transactions, while Kafka is away, with their old rows, and too lar
 the way. Looked through are all topics, the spool on disk, the pages, and the log at level debug. cdcd refuses
 `spool.durable` and `record.directory` beside rules, because their files hold values in clear.
 
-A second pipeline without rules reads the same WAL. What its records and the server's own texts say of a value are the
-traces that are looked for. All of them must be in its topics: otherwise the search itself would be wrong.
+A second pipeline without rules reads the same WAL. The traces that are looked for are parts of the values, as SQL has
+them and as the records of that pipeline have them. Its topics must hold as many traces as there are values: otherwise
+the search itself would be wrong.
 
     python -m tests.chaos.secrets [--rows 250] [--seed N]
 """
@@ -41,7 +42,10 @@ DEFAULT: Final = "s3cr3tdefault0123456789"
 MOVED: Final = 100_000
 """What an update of the key adds to it."""
 
-LARGE: Final = {"oversized": "dead_letter", "properties": {"message.max.bytes": 20_000_000}}
+LARGEST: Final = 20_000_000
+"""Bytes of a record that the dead letters take."""
+
+LARGE: Final = {"oversized": "dead_letter", "properties": {"message.max.bytes": LARGEST}}
 
 
 def _digits(dice: Dice, count: int) -> str:
@@ -54,6 +58,10 @@ def _word(dice: Dice) -> str:
 
 def _hex(dice: Dice, count: int) -> str:
     return "".join(dice.choices("0123456789abcdef", k=count))
+
+
+def _uuid(dice: Dice) -> str:
+    return "-".join(_hex(dice, count) for count in (8, 4, 4, 4, 12))
 
 
 def _bits(dice: Dice, count: int) -> str:
@@ -75,7 +83,7 @@ TYPES: Final[dict[str, Callable[[Dice], str]]] = {
     "char(40)": _word,
     "name": _word,
     "bytea": lambda dice: f"\\x{_hex(dice, 40)}",
-    "uuid": lambda dice: "-".join(_hex(dice, count) for count in (8, 4, 4, 4, 12)),
+    "uuid": _uuid,
     "json": lambda dice: json.dumps({"k": _word(dice)}),
     "jsonb": lambda dice: json.dumps({"k": _word(dice)}),
     "xml": lambda dice: f"<a>{_word(dice)}</a>",
@@ -105,7 +113,7 @@ TYPES: Final[dict[str, Callable[[Dice], str]]] = {
     "tsquery": _word,
     "text[]": lambda dice: f"{{{_word(dice)},{_word(dice)}}}",
     "bigint[]": lambda dice: f"{{{_digits(dice, 17)}}}",
-    "uuid[]": lambda dice: f"{{{'-'.join(_hex(dice, count) for count in (8, 4, 4, 4, 12))}}}",
+    "uuid[]": lambda dice: f"{{{_uuid(dice)}}}",
     "numeric[]": lambda dice: f"{{{_digits(dice, 21)}}}",
     "hstore": lambda dice: f"k=>{_word(dice)}",
     "citext": _word,
@@ -114,21 +122,16 @@ TYPES: Final[dict[str, Callable[[Dice], str]]] = {
 """Each type with its secrets."""
 
 
-def action_of(number: int) -> str:
-    return ACTIONS[number % len(ACTIONS)]
-
-
-def rules(tables: tuple[str, ...]) -> dict[str, Any]:
+def rules() -> dict[str, Any]:
     """What becomes of each column; the default of a later column is encrypted."""
     found: dict[str, Any] = {"hash": [], "encrypt": [], "exclude": [], "mask": {}, **KEYS}
-    for table in tables:
-        for number in range(len(TYPES)):
-            name = f"public.{table}.c{number}"
-            if action_of(number) == "mask":
-                found["mask"][name] = "***"
-            else:
-                found[action_of(number)].append(name)
-        found["encrypt"].append(f"public.{table}.later")
+    for number in range(len(TYPES)):
+        name, action = f"public.vault.c{number}", ACTIONS[number % len(ACTIONS)]
+        if action == "mask":
+            found["mask"][name] = "***"
+        else:
+            found[action].append(name)
+    found["encrypt"].append("public.vault.later")
     found["hash"].append("public.keyed.id")
     return found
 
@@ -171,16 +174,14 @@ class Vault:
     """The source: a table with a column of each type, and one whose key is a secret."""
 
     def __init__(self, server: PostgresServer, rows: int, seed: int) -> None:
-        self.server = server
         self.dsn = server.dsn(options="-c logical_decoding_work_mem=64kB")
-        self._dice = random.Random(seed)
-        self.values: list[list[str]] = [[make(self._dice) for make in TYPES.values()] for _ in range(rows)]
+        dice = random.Random(seed)
+        self.values: list[list[str]] = [[make(dice) for make in TYPES.values()] for _ in range(rows)]
         columns = ", ".join(f"c{number} {kind}" for number, kind in enumerate(TYPES))
         for statement in (
             *(f"CREATE EXTENSION {name}" for name in ("hstore", "citext", "ltree")),
             f"CREATE TABLE vault (id int PRIMARY KEY, {columns})",
             "CREATE TABLE keyed (id text PRIMARY KEY, note text)",
-            "ALTER SYSTEM SET max_prepared_transactions = 5",
         ):
             server.execute(statement)
 
@@ -193,10 +194,11 @@ class Vault:
             connection.execute("INSERT INTO keyed VALUES (%s, 'x')", (self.values[number][0] + "k",))
 
 
-def act(vault: Vault, daemon: Daemon, broker: KafkaBroker, rows: int) -> Iterator[tuple[str, bytes]]:
+def act(vault: Vault, daemon: Daemon, broker: KafkaBroker) -> Iterator[tuple[str, bytes]]:
     """Every kind of change, and what lies on disk meanwhile."""
-    half, rest = rows // 2, rows
-    third = (rest - half) // 3
+    rows = len(vault.values)
+    half = rows // 2
+    third = (rows - half) // 3
     with psycopg.connect(vault.dsn, autocommit=True) as connection:
         vault.insert(connection, range(half, half + third))
         with connection.transaction():
@@ -212,7 +214,7 @@ def act(vault: Vault, daemon: Daemon, broker: KafkaBroker, rows: int) -> Iterato
         daemon.start()
         daemon.await_streaming()
     with psycopg.connect(vault.dsn) as connection:
-        vault.insert(connection, range(half + 2 * third, rest))
+        vault.insert(connection, range(half + 2 * third, rows))
         connection.execute("PREPARE TRANSACTION 'vault'")
     with psycopg.connect(vault.dsn, autocommit=True) as connection:
         connection.execute("COMMIT PREPARED 'vault'")
@@ -223,7 +225,7 @@ def act(vault: Vault, daemon: Daemon, broker: KafkaBroker, rows: int) -> Iterato
         # Encrypted, it is larger than what Kafka takes. Random digits do not compress.
         connection.execute(
             "UPDATE vault SET c33 = ARRAY(SELECT vault.c0 || md5(random()::text) FROM generate_series(1, 60000)) "
-            "WHERE id = (SELECT min(id) FROM vault WHERE id > 100000)"
+            f"WHERE id = (SELECT min(id) FROM vault WHERE id > {MOVED})".encode()
         )
         daemon.await_event("record.oversized")
         broker.stop()
@@ -255,12 +257,12 @@ def run(rows: int, seed: int, folder: Path) -> bool:
             kafka=LARGE,
         )
         for servers, name in ((control.bootstrap_servers, "plain"), (broker.bootstrap_servers, "vault")):
-            create_topics(servers, f"{name}.dead_letter", config={"max.message.bytes": "20000000"})
+            create_topics(servers, f"{name}.dead_letter", config={"max.message.bytes": str(LARGEST)})
         protected = configuration(
             "vault",
             vault.dsn,
             broker.bootstrap_servers,
-            columns=rules(("vault",)),
+            columns=rules(),
             snapshot={"mode": "initial", "chunk_bytes": 65_536},
             postgres={"two_phase": True},
             spool={"memory_bytes_max": 65_536},
@@ -273,14 +275,11 @@ def run(rows: int, seed: int, folder: Path) -> bool:
             each.start()
             each.await_event("snapshot.finished", timeout_s=LIMIT_S)
             each.await_streaming()
-        places: list[tuple[str, bytes]] = []
-        for place, content in act(vault, daemon, broker, rows):
-            places.append((place, content))
+        places = list(act(vault, daemon, broker))
         for slot in ("cdcd_vault", "cdcd_plain"):
             await_flushed(vault.dsn, slot, LIMIT_S)
         places += [("topics", data) for data in everything(broker, "vault")]
-        for page in ("/", "/v1/status", "/metrics"):
-            places.append((page, daemon.page(page).encode()))
+        places += [(page, daemon.page(page).encode()) for page in ("/", "/v1/status", "/metrics")]
         assert daemon.stop() == 0, daemon.last_words()
         places.append(("log", daemon.output(all_lives=True).encode()))
         in_control = b"\n".join(everything(control, "plain"))

@@ -112,10 +112,16 @@ def cell(value: object) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
 
 
+def rows_of(dsn: str) -> int:
+    """How many rows the table t has."""
+    with psycopg.connect(dsn) as connection:
+        return int(connection.execute("SELECT count(*) FROM t").fetchall()[0][0])
+
+
 class Rows(Beside):
     """One session that inserts rows at a rate; a context manager. It connects anew when PostgreSQL was away.
 
-    Whether a row was committed whose commit was not answered, the table tells.
+    If a commit was not answered, the table tells whether its row is there.
     """
 
     def __init__(self, dsn: str, rate: float) -> None:
@@ -127,8 +133,8 @@ class Rows(Beside):
     def _run(self) -> None:
         while not self._ended.is_set():
             try:
+                self.rows = rows_of(self._dsn)
                 with psycopg.connect(self._dsn, autocommit=True) as connection:
-                    self.rows = int(connection.execute("SELECT count(*) FROM t").fetchall()[0][0])
                     self._insert(connection)
             except psycopg.OperationalError:
                 self._ended.wait(0.1)
@@ -249,8 +255,7 @@ def outages(seconds: float, rate: float, results: Path) -> int:
             ids = [
                 json.loads(raw.key)["id"] for raw in reader.read_all(600) if raw.topic == TOPIC and raw.key
             ]
-        with psycopg.connect(dsn) as connection:
-            rows = int(connection.execute("SELECT count(*) FROM t").fetchall()[0][0])
+        rows = rows_of(dsn)
     once = ids == list(range(1, rows + 1))
     verdict = f"{'Each row came once, in order' if once else 'NOT EQUAL'}: {len(ids):,} of {rows:,} rows."
     head = (

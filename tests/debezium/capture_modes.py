@@ -295,8 +295,8 @@ def read(
     """Key, value and headers of each record, parsed, by prefix and topic, when no more have come for a while.
 
     Args:
-        least: how many records each topic must have first; None: each prefix one.
-        quiet_s: so long none must have come then.
+        least: how many records each topic must have first. Each prefix must have one.
+        quiet_s: the reading ends when no record has come for so long after that.
     """
     found: dict[str, dict[str, list[Any]]] = {prefix: {} for prefix in prefixes}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "capture"})
@@ -332,15 +332,11 @@ def read(
                     },
                 }
             )
-            is_complete = (
-                all(found.values())
-                if least is None
-                else all(
-                    len(found[topic.partition(".")[0]].get(topic, ())) >= count
-                    for topic, count in least.items()
-                )
+            missing = any(
+                len(found[topic.partition(".")[0]].get(topic, ())) < count
+                for topic, count in (least or {}).items()
             )
-            quiet = time.monotonic() + (quiet_s if is_complete else LIMIT_S)
+            quiet = time.monotonic() + (quiet_s if all(found.values()) and not missing else LIMIT_S)
     finally:
         consumer.close()
     return found

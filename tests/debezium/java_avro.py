@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from base64 import b64encode
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ _LOCK: Final = Path(__file__).with_name("avro.lock")
 _PROGRAM: Final = Path(__file__).with_name("ReadAvro.java")
 
 
+@cache
 def has_compiler() -> bool:
     """Whether the Java runtime here can run a source file."""
     said = subprocess.run([java(), "--list-modules"], capture_output=True, text=True, check=True).stdout

@@ -14,9 +14,8 @@ from cdcd.formats.debezium_json.connect_schema import (
     Schema,
     envelope_schema,
     key_struct,
-    message_value,
 )
-from cdcd.formats.debezium_json.message_content import content_schema
+from cdcd.formats.debezium_json.message_content import message_schema
 from cdcd.formats.debezium_json.table_fragments import TableFragments
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.formats.schema_registrations import SchemaUse
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 def message_uses(settings: EncoderSettings, topic: str, form: AvroForm) -> tuple[SchemaUse | None, SchemaUse]:
     """The schemas of the keys, if those have one in the registry, and of the values of logical messages."""
     key = form.use(settings, topic, MESSAGE_KEY, "key") if settings.key_format == form.format else None
-    return key, form.use(settings, topic, message_value(content_schema(settings.modes)), "value")
+    return key, form.use(settings, topic, message_schema(settings.modes), "value")
 
 
 class AvroPlace:

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from cdcd.formats.debezium_json.connect_schema import Schema, message_value
-from cdcd.formats.debezium_json.message_content import content_schema
+from cdcd.formats.debezium_json.connect_schema import Schema
+from cdcd.formats.debezium_json.message_content import message_schema as whole_message_schema
 from cdcd.rows.modes import Modes
 
 _NAME: Final = "io.debezium.connector.postgresql.Data"
@@ -17,8 +17,8 @@ def data_schema(envelope: Schema) -> Schema:
 
 def message_schema(modes: Modes) -> Schema:
     """Of logical messages. Debezium's converter has no event for these."""
-    value = message_value(content_schema(modes))
-    return _data([field for field in value["fields"] if field["field"] == _MESSAGE])
+    fields = whole_message_schema(modes)["fields"]
+    return _data([field for field in fields if field["field"] == _MESSAGE])
 
 
 def _data(fields: list[Schema]) -> Schema:

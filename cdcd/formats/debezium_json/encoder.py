@@ -37,7 +37,6 @@ from cdcd.formats.debezium_json.connect_schema import (
     CLOSING,
     MESSAGE_KEY,
     WITH_SCHEMA,
-    message_value,
     opening,
 )
 from cdcd.formats.debezium_json.drafting import (
@@ -49,7 +48,7 @@ from cdcd.formats.debezium_json.drafting import (
 )
 from cdcd.formats.debezium_json.heartbeats import HeartbeatRecords
 from cdcd.formats.debezium_json.known_tables import KnownTables
-from cdcd.formats.debezium_json.message_content import MessageContent, content_schema
+from cdcd.formats.debezium_json.message_content import MessageContent, message_schema
 from cdcd.formats.debezium_json.row_writer import LSN_MAX, RowWriter
 from cdcd.formats.debezium_json.source_block import (
     CREATED,
@@ -114,9 +113,7 @@ class DebeziumJsonEncoder(KnownTables):
         self._message_source = TableSource(
             "",
             "",
-            opening=opening(message_value(content_schema(settings.modes)))
-            if settings.value_format == WITH_SCHEMA
-            else b"",
+            opening=opening(message_schema(settings.modes)) if settings.value_format == WITH_SCHEMA else b"",
         )
         self._message_key = opening(MESSAGE_KEY) if settings.key_format == WITH_SCHEMA else b""
         self._message_end = CLOSING if settings.value_format == WITH_SCHEMA else b""

@@ -6,21 +6,20 @@ text in base64 or hex.
 
 from typing import Final
 
-from cdcd.formats.debezium_json.connect_schema import Schema, schema_of
+from cdcd.formats.debezium_json.connect_schema import Schema, message_value, schema_of
 from cdcd.formats.debezium_json.converters import converter_of
 from cdcd.rows.logical import LogicalType, logical_type
 from cdcd.rows.modes import Modes, under
-
-_BYTEA: Final = 17
+from cdcd.rows.types import BYTEA
 
 
 def _form(modes: Modes) -> LogicalType:
-    return under(modes, logical_type(_BYTEA, -1, {}))
+    return under(modes, logical_type(BYTEA, -1, {}))
 
 
-def content_schema(modes: Modes) -> Schema:
-    """The schema of the field."""
-    return schema_of(_form(modes))
+def message_schema(modes: Modes) -> Schema:
+    """The schema of logical messages under these modes."""
+    return message_value(schema_of(_form(modes)))
 
 
 class MessageContent:
@@ -28,7 +27,7 @@ class MessageContent:
 
     def __init__(self, modes: Modes) -> None:
         self._converter: Final = converter_of(_form(modes))
-        self._is_text = content_schema(modes)["type"] == "string"
+        self._is_text = schema_of(_form(modes))["type"] == "string"
 
     def json(self, content: bytes) -> str:
         """As JSON has it."""

@@ -37,10 +37,13 @@ class Told:
     hint: str
 
 
-def keep(command: str, *, code: int, seconds: float, lines: int, message: str, hint: str) -> None:
-    """Append it to the file, if there is one."""
+def keep(
+    command: str, pipeline: str, *, code: int, seconds: float, lines: int, message: str, hint: str
+) -> None:
+    """Append it to the file, if there is one. The name of the pipeline becomes `NAME`."""
     if file := os.environ.get(KEPT_IN):
         fault = os.environ["PYTEST_CURRENT_TEST"].rpartition("::")[2].removesuffix(" (call)")
+        message, hint = (text.replace(pipeline, NAME) for text in (message, hint))
         told = Told(fault, command, code, round(seconds, 1), lines, message, hint)
         with Path(file).open("a", encoding="utf-8") as kept:
             kept.write(json.dumps(asdict(told)) + "\n")

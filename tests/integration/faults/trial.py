@@ -204,11 +204,12 @@ class Trial:
         outcome = _outcome(code, self.daemon.output())
         told.keep(
             "run",
+            self.name,
             code=code,
             seconds=time.monotonic() - began,
             lines=len(outcome.output.splitlines()),
-            message=outcome.message.replace(self.name, told.NAME),
-            hint=outcome.hint.replace(self.name, told.NAME),
+            message=outcome.message,
+            hint=outcome.hint,
         )
         # Exit code 1 is a bug of ours, with a traceback.
         assert code != 1, outcome.output
@@ -233,13 +234,12 @@ class Trial:
         errors = report.errors()
         told.keep(
             "check",
+            self.name,
             code=report.code,
             seconds=seconds,
             lines=len(done.stderr.splitlines()),
-            message=" ".join(f"{one['code']}: {one['found']}" for one in errors).replace(
-                self.name, told.NAME
-            ),
-            hint=" ".join(one["fix"] for one in errors).replace(self.name, told.NAME),
+            message=" ".join(f"{one['code']}: {one['found']}" for one in errors),
+            hint=" ".join(one["fix"] for one in errors),
         )
         return report
 

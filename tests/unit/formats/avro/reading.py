@@ -4,6 +4,7 @@ import io
 import json
 import math
 from base64 import b64encode
+from collections.abc import Iterable
 from struct import pack, unpack
 from typing import Any
 
@@ -46,6 +47,18 @@ class Schemas:
         value = fastavro.schemaless_reader(stream, parsed, None)
         assert stream.read() == b"", "the record ends with its value"
         return schema_id, json_of(value)
+
+
+MESSAGE_CONTENTS = [("bytes", "AP9p"), ("base64", "AP9p"), ("base64-url-safe", "AP9p"), ("hex", "00ff69")]
+"""What a record has of a logical message with the content b"\\x00\\xffi", by `format.binary_handling_mode`."""
+
+
+def without(record: Any, columns: Iterable[str]) -> Any:
+    """An envelope of JSON with null for these columns."""
+    for image in ("before", "after"):
+        for column in columns if record.get(image) else ():
+            record[image][column] = None
+    return record
 
 
 def json_of(value: Any) -> Any:

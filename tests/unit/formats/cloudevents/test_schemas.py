@@ -1,6 +1,6 @@
 from cdcd.formats.cloudevents.schemas import data_schema, message_schema
-from cdcd.formats.debezium_json.connect_schema import envelope_schema, message_value
-from cdcd.formats.debezium_json.message_content import content_schema
+from cdcd.formats.debezium_json.connect_schema import envelope_schema
+from cdcd.formats.debezium_json.message_content import message_schema as whole_message_schema
 from cdcd.rows.modes import Modes
 from tests.unit.formats.debezium_json.test_debezium_schemas import ORDERS
 
@@ -15,5 +15,5 @@ def test_data_have_the_rows_of_the_envelope():
 
 def test_data_of_a_logical_message_have_the_message():
     (field,) = message_schema(Modes())["fields"]
-    assert field in message_value(content_schema(Modes()))["fields"]
+    assert field in whole_message_schema(Modes())["fields"]
     assert field["field"] == "message"

@@ -10,10 +10,9 @@ from cdcd.formats.debezium_json.connect_schema import (
     MESSAGE_KEY,
     envelope_schema,
     key_struct,
-    message_value,
     schema_of,
 )
-from cdcd.formats.debezium_json.message_content import content_schema
+from cdcd.formats.debezium_json.message_content import message_schema
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.logical import logical_type
 from cdcd.rows.modes import Modes
@@ -156,6 +155,4 @@ def test_a_table_without_a_key_has_records_without_one():
 def test_a_logical_message_has_debeziums_schemas():
     (captured,) = RECORDS["shop.message"]
     assert json.dumps(MESSAGE_KEY) == json.dumps(captured["key"]["schema"])
-    assert json.dumps(without_own_fields(message_value(content_schema(Modes())))) == json.dumps(
-        captured["value"]["schema"]
-    )
+    assert json.dumps(without_own_fields(message_schema(Modes()))) == json.dumps(captured["value"]["schema"])

@@ -27,6 +27,7 @@ from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule, hashing
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.snapshots.patterns import parse_column_pattern
+from tests.unit.formats.avro.reading import MESSAGE_CONTENTS
 from tests.unit.formats.avro.test_encoder import LINES, ROW_TYPES
 from tests.unit.formats.debezium_json.test_encoder import (
     BYTEA,
@@ -354,10 +355,7 @@ def test_protected_columns_are_replaced_and_excluded_ones_are_not_there():
     assert value["after"].keys() == {"id", "name"}
 
 
-@pytest.mark.parametrize(
-    ("mode", "content"),
-    [("bytes", "AP9p"), ("base64", "AP9p"), ("base64-url-safe", "AP9p"), ("hex", "00ff69")],
-)
+@pytest.mark.parametrize(("mode", "content"), MESSAGE_CONTENTS)
 def test_a_logical_message_has_its_content_as_a_bytea_has_it(mode, content):
     harness = Harness(modes=Modes(binary=mode))
     ((key, value, _),) = harness.read(LogicalMessage(None, True, LSN, "app", b"\x00\xffi"))

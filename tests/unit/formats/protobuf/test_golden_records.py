@@ -1,7 +1,6 @@
 """Captured streams of real servers in Protobuf: read by Google's runtime, every value is the one that JSON has."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from cdcd.protocol.reader import read_message
 from cdcd.rows.modes import Modes
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from tests.golden.streams import Golden, captured
+from tests.unit.formats.avro.reading import without
 from tests.unit.formats.debezium_json.test_golden_records import KEYS, types_of
 from tests.unit.formats.protobuf.reading import Schemas, expected
 
@@ -29,15 +29,6 @@ def described(relation: Relation) -> TableDescription:
         for number, column in enumerate(relation.columns, start=1)
     ]
     return TableDescription(KEYS.get(relation.name, ()), (), tuple(columns))
-
-
-def without(data: bytes, columns: list[str]) -> Any:
-    """A record's JSON with null for these columns."""
-    record = json.loads(data)
-    for image in ("before", "after"):
-        for column in columns if record.get(image) else ():
-            record[image][column] = None
-    return record
 
 
 def both(
@@ -94,7 +85,9 @@ def assert_equal(schemas: Schemas, pairs: list[tuple[Record, Record]]) -> None:
             if json_data is not None and data is not None:
                 schema_id, read = schemas.read(data)
                 assert schemas.uses[schema_id].subject == f"{topic}-{part}"
-                assert read == expected(without(json_data, unwritable), schemas.descriptor(schema_id))
+                assert read == expected(
+                    without(json.loads(json_data), unwritable), schemas.descriptor(schema_id)
+                )
 
 
 def _names(headers: list[tuple[str, bytes]] | None) -> list[str]:

@@ -19,11 +19,12 @@ from cdcd.rows.relations import TypeDescription
 from cdcd.rows.types import Extension
 from tests.debezium.capture import TYPES
 from tests.debezium.capture_modes import RARE
+from tests.unit.formats.avro.reading import without
 from tests.unit.formats.debezium_json.test_debezium_modes import MODES, SENT, TYPED, rare_cases
 from tests.unit.formats.debezium_json.test_debezium_schemas import OWN, column
 from tests.unit.formats.debezium_json.test_new_type import FRACTION, Fraction
 from tests.unit.formats.protobuf.reading import Schemas, expected
-from tests.unit.formats.protobuf.test_golden_records import described, without
+from tests.unit.formats.protobuf.test_golden_records import described
 
 OID = 16_384
 ID = Column(1, "id", 23, -1)
@@ -57,7 +58,7 @@ def compare(
         assert schemas.read(key)[1] == {"id": number}
         named = _unwritable(headers)
         schema_id, read = schemas.read(value)
-        assert read == expected(without(in_json or b"", named), schemas.descriptor(schema_id))
+        assert read == expected(without(json.loads(in_json or b""), named), schemas.descriptor(schema_id))
         found.append(tuple([name for name in named if name not in _unwritable(json_headers)]))
     return found
 
