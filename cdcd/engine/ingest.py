@@ -289,7 +289,7 @@ class Ingest:
             values, secret = None, False
             names = {name for name, _ in headers or ()}
             if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != peek.DELETE:
-                (oid,) = peek.relation_oids(frame, in_stream)
+                oid = peek.relation_of_row(frame, in_stream)
                 values = peek.key_values(frame, in_stream, list(self._encoder.key_indexes(oid)))
                 secret = self._encoder.has_protected_key(oid)
             self._watched.note(

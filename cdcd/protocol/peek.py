@@ -127,14 +127,19 @@ def xid_of(frame: bytes) -> int:
     return int.from_bytes(frame[_BODY_AT : _BODY_AT + _XID_BYTES], "big")
 
 
+def relation_of_row(frame: bytes, in_stream: bool) -> int:
+    """The oid of the relation that a row message is about. IndexError: the frame ends before."""
+    at: i64 = _BODY_AT + _XID_BYTES if in_stream else _BODY_AT
+    return int(read_i32_be(frame, at)) & 0xFFFFFFFF
+
+
 def relation_oids(frame: bytes, in_stream: bool) -> list[int]:
     """The oids of the relations that a row message or a Truncate is about; empty for other messages."""
     tag = frame[XLOG_HEADER]
-    at = _BODY_AT + _XID_BYTES if in_stream else _BODY_AT
     if tag in ROWS:
-        return [int.from_bytes(frame[at : at + _OID_BYTES], "big")]
+        return [relation_of_row(frame, in_stream)]
     if tag == TRUNCATE:
-        at += _TRUNCATE_HEAD
+        at = (_BODY_AT + _XID_BYTES if in_stream else _BODY_AT) + _TRUNCATE_HEAD
         return [
             int.from_bytes(frame[oid : oid + _OID_BYTES], "big") for oid in range(at, len(frame), _OID_BYTES)
         ]
@@ -213,64 +218,70 @@ def key_values(frame: bytes, in_stream: bool, indexes: list[int]) -> tuple[tuple
     return tuple(found)
 
 
-def picked_values(frame: bytes, at: int, width: int, wanted: list[int]) -> tuple[list[Value], int]:
-    """Of the row whose head is at `at`: the values of the columns with these indexes, which rise; and where it ends.
+def picked_values(frame: bytes, start: "i64", width: "i64", wanted: list[int]) -> tuple[list[Value], int]:
+    """Of the row whose head is at `start`: the values of the columns with these indexes, which rise; and where it ends.
 
     Raises:
         ValueError, IndexError: the row is malformed, or has another number of columns than `width`.
     """
-    if row_width(frame, at) != width:
+    if row_width(frame, start) != width:
         raise ValueError("the row has another number of columns than the relation")
-    at += ROW_HEAD_BYTES
+    at: i64 = start + ROW_HEAD_BYTES
+    limit: i64 = len(frame)
     found: list[Value] = []
-    place = 0
-    following = wanted[0] if wanted else -1
-    for index in range(width):
+    place: i64 = 0
+    following: i64 = wanted[0] if wanted else -1
+    index: i64 = 0
+    while index < width:
         kind = frame[at]
         at += 1
-        begin = end = at
-        if kind in {TEXT, BINARY}:
+        begin: i64 = at
+        if kind in (TEXT, BINARY):
             begin = at + SIZE_BYTES
-            end = begin + int.from_bytes(frame[at:begin], "big")
-            if end > len(frame):
+            size: i64 = value_size(frame, at - 1)
+            if size < 0 or size > limit - begin:
                 raise ValueError("a value ends after the frame")
-            at = end
-        elif kind not in {NULL, UNCHANGED}:
+            at = begin + size
+        elif kind not in (NULL, UNCHANGED):
             raise ValueError("unknown kind of value")
-        if index != following:
-            continue
-        if kind == TEXT:
-            found.append(frame[begin:end])
-        elif kind == BINARY:
-            found.append(Binary(frame[begin:end]))
-        else:
-            found.append(None if kind == NULL else Unchanged.UNCHANGED)
-        place += 1
-        following = wanted[place] if place < len(wanted) else -1
-    return found, at
+        if index == following:
+            if kind == TEXT:
+                found.append(frame[begin:at])
+            elif kind == BINARY:
+                found.append(Binary(frame[begin:at]))
+            else:
+                found.append(None if kind == NULL else Unchanged.UNCHANGED)
+            place += 1
+            following = wanted[place] if place < len(wanted) else -1
+        index += 1
+    return found, int(at)
 
 
-def _values(frame: bytes, at: int, values: list[tuple[bool, bytes] | None], unsent: set[int]) -> int:
-    """Walk over the row whose head is at `at`, take its values, and return where it ends.
+def _values(frame: bytes, start: "i64", values: list[tuple[bool, bytes] | None], unsent: set[int]) -> "i64":
+    """Walk over the row whose head is at `start`, take its values, and return where it ends.
 
     Args:
         unsent: gets the places of values that were not sent, which are None in `values` as NULL is.
     """
-    width = row_width(frame, at)
-    at += ROW_HEAD_BYTES
-    for place in range(width):
+    width: i64 = row_width(frame, start)
+    at: i64 = start + ROW_HEAD_BYTES
+    limit: i64 = len(frame)
+    place: i64 = 0
+    while place < width:
         kind = frame[at]
         at += 1
         value: tuple[bool, bytes] | None = None
-        if kind in {TEXT, BINARY}:
-            end = at + SIZE_BYTES + int.from_bytes(frame[at : at + SIZE_BYTES], "big")
-            if end > len(frame):
+        if kind in (TEXT, BINARY):
+            size: i64 = value_size(frame, at - 1)
+            at += SIZE_BYTES
+            if size < 0 or size > limit - at:
                 raise ValueError("a value ends after the frame")
-            value = (kind == BINARY, frame[at + SIZE_BYTES : end])
-            at = end
+            value = (kind == BINARY, frame[at : at + size])
+            at += size
         elif kind == UNCHANGED:
-            unsent.add(place)
+            unsent.add(int(place))
         elif kind != NULL:
             raise ValueError("unknown kind of value")
         values.append(value)
+        place += 1
     return at

@@ -19,7 +19,7 @@ from decimal import Decimal
 from typing import Final
 
 from cdcd.errors import SourceError
-from cdcd.protocol.messages import Binary, Column, Unchanged, Value
+from cdcd.protocol.messages import UNCHANGED, Column, Value
 from cdcd.rows.binary_text import Reader
 from cdcd.rows.logical import logical_type
 from cdcd.rows.relations import TypeDescription
@@ -85,14 +85,14 @@ class ColumnValues:
         """The value in an expression; None for NULL, `Missing` if it is not known."""
         if value is None:
             return None
-        if isinstance(value, Unchanged):
+        if value is UNCHANGED:
             return Missing(UNSENT)
         try:
-            if isinstance(value, Binary):
-                if self._read is None:
-                    return Missing(UNREADABLE)
-                return self._of_text(self._read(value.data).encode("latin-1"))
-            return self._of_text(value)
+            if isinstance(value, bytes):
+                return self._of_text(value)
+            if self._read is None:
+                return Missing(UNREADABLE)
+            return self._of_text(self._read(value.data).encode("latin-1"))
         except (ValueError, ArithmeticError):
             return Missing(UNREADABLE)
 

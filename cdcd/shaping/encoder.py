@@ -19,7 +19,7 @@ from cdcd.protocol.messages import Insert, LogicalMessage, Relation
 from cdcd.protocol.reader import read_message
 from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.shaping.in_front import EncoderInFront
+from cdcd.shaping.in_front import EncoderInFront, of_row
 from cdcd.shaping.outbox_rows import OutboxRows
 from cdcd.shaping.publishing import PREFIX, read_event
 from cdcd.shaping.settings import Outbox
@@ -109,22 +109,16 @@ class OutboxEncoder(EncoderInFront):
         return EncoderInFront.draft_all(self, frames, relations)
 
     def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
-        return self._rows_of(item, in_stream) is not None
+        return of_row(item, in_stream, self._rows) is not None
 
     def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        rows = self._rows_of(frame, in_stream)
+        rows = of_row(frame, in_stream, self._rows)
         assert rows is not None, "only rows of outbox tables are shaped"
         return self._row(frame, rows, in_stream, now_us, out)
 
-    def _rows_of(self, item: SpoolItem, in_stream: bool) -> OutboxRows | None:
-        """The outbox table that the event is a row of; None: it is of another table, or no row."""
-        if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS:
-            return None
-        return self._rows.get(peek.relation_oids(item, in_stream)[0])
-
     def _row(self, frame: bytes, rows: OutboxRows, in_stream: bool, now_us: int, out: list[Record]) -> int:
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
-        oid = peek.relation_oids(frame, in_stream)[0]
+        oid = peek.relation_of_row(frame, in_stream)
         relation = self._inner.relation(oid)
         name = f"{relation.schema}.{relation.name}"
         if not isinstance(message, Insert):

@@ -173,8 +173,9 @@ class Application(Node):
 
     def value(self, row: Values) -> Any:
         found = [argument.value(row) for argument in self._arguments]
-        if None in found:
-            raise EvaluationError(f"{self._name} of null")
+        for each in found:
+            if each is None:
+                raise EvaluationError(f"{self._name} of null")
         try:
             return self._function(*found)
         except (ArithmeticError, ValueError) as error:

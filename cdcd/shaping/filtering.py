@@ -25,7 +25,7 @@ from cdcd.protocol import peek
 from cdcd.protocol.messages import Relation, Value
 from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.shaping.in_front import FILTER_FAILED, FILTERED, EncoderInFront
+from cdcd.shaping.in_front import FILTER_FAILED, FILTERED, EncoderInFront, of_row
 from cdcd.shaping.row_filters import RowFilter, TableFilters, contradiction
 from cdcd.shaping.row_values import delete_of, insert_of, old_and_new
 from cdcd.shaping.settings import TableFilter
@@ -80,31 +80,37 @@ class FilterEncoder(EncoderInFront):
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
         if not self._filters:
             return self._inner.encode_all(kept, in_stream, now_us, out)
-        return EncoderInFront.encode_all(self, kept, in_stream, now_us, out)
-
-    def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
-        return self._filter_of(item, in_stream) is not None
-
-    def _filter_of(self, item: SpoolItem, in_stream: bool) -> RowFilter | None:
-        """The filter of the table that the event is a row of; None: the table has none, or it is no row."""
-        if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS:
-            return None
-        return self._filters.get(peek.relation_oids(item, in_stream)[0])
-
-    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        found = self._filter_of(frame, in_stream)
-        assert found is not None, "only rows of tables with a filter are shaped"
-        try:
-            shaped = self._shaped(found, frame, in_stream, now_us)
-        except (ValueError, IndexError) as cause:
-            # The inner encoder says what is wrong with the row.
-            self._inner.encode(frame, in_stream, now_us, out)
-            raise AssertionError("a row was refused in which nothing is wrong") from cause
-        if shaped is None:
+        size = 0
+        run: list[SpoolItem] = []
+        for item in kept:
+            found = of_row(item, in_stream, self._filters)
+            if found is None:
+                run.append(item)
+                continue
+            assert isinstance(item, bytes), "rows of tables with a filter are not drafted"
+            try:
+                shaped = self._shaped(found, item, in_stream, now_us)
+            except (ValueError, IndexError) as cause:
+                # The inner encoder says what is wrong with the row.
+                self._inner.encode_all([*run, item], in_stream, now_us, out)
+                raise AssertionError("a row was refused in which nothing is wrong") from cause
+            if shaped is not None:
+                run.append(shaped)
+                continue
+            if run:
+                size += self._inner.encode_all(run, in_stream, now_us, out)
+                run = []
             self._left_out(found, 1)
             self._inner.skip(1)
-            return 0
-        return self._inner.encode(shaped, in_stream, now_us, out)
+        if run:
+            size += self._inner.encode_all(run, in_stream, now_us, out)
+        return size
+
+    def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
+        return of_row(item, in_stream, self._filters) is not None
+
+    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        return self.encode_all([frame], in_stream, now_us, out)
 
     def _shaped(self, found: RowFilter, frame: bytes, in_stream: bool, now_us: int) -> bytes | None:
         """The frame that the event becomes; None: it has no record."""
@@ -136,12 +142,14 @@ class FilterEncoder(EncoderInFront):
 
     def _keeps(self, found: RowFilter, values: Sequence[Value], frame: bytes, now_us: int) -> bool:
         keeps = found.keeps(values)
-        self._unanswered.look_at(found, peek.lsn_of(frame), now_us)
+        if found.reason:
+            self._unanswered.look_at(found, peek.lsn_of(frame), now_us)
         return keeps
 
     def _kept(self, found: RowFilter, old: Sequence[Value], whole: bool, frame: bytes, now_us: int) -> bool:
         kept = found.kept(old, whole=whole)
-        self._unanswered.look_at(found, peek.lsn_of(frame), now_us)
+        if found.reason:
+            self._unanswered.look_at(found, peek.lsn_of(frame), now_us)
         return kept
 
     def _left_out(self, found: RowFilter, events: int) -> None:

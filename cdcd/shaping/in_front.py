@@ -8,11 +8,12 @@ inner encoder as they came. Events that are shaped are not drafted: they stay fr
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from cdcd.formats.encoder import Encoder, Record, TransactionRecords
 from cdcd.formats.late_records import LateRecords
 from cdcd.formats.schema_registrations import SchemaUse
+from cdcd.protocol import peek
 from cdcd.protocol.messages import Relation
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
@@ -26,6 +27,16 @@ which a filter had no answer, or a rule of a route. These are counted by what be
 
 NO_RECORD: Final = frozenset({FILTERED, FILTER_FAILED, ROUTE_FAILED})
 """Ops that are no records."""
+
+
+T = TypeVar("T")
+
+
+def of_row(item: SpoolItem, in_stream: bool, tables: dict[int, T]) -> T | None:
+    """What there is in `tables`, by oid, of the table that the event is a row of; None: nothing, or it is no row."""
+    if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS:
+        return None
+    return tables.get(peek.relation_of_row(item, in_stream))
 
 
 class EncoderInFront:

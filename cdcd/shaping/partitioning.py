@@ -34,7 +34,7 @@ from cdcd.rows.binary_text import Reader
 from cdcd.rows.chosen_partitions import KEY
 from cdcd.rows.logical import logical_type
 from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.shaping.in_front import EncoderInFront
+from cdcd.shaping.in_front import EncoderInFront, of_row
 from cdcd.shaping.murmur2 import positive_murmur2
 from cdcd.shaping.row_values import ORDINARY, RowValues, old_and_new
 from cdcd.transactions.drafts import SpoolItem
@@ -177,16 +177,10 @@ class PartitionEncoder(EncoderInFront):
         return EncoderInFront.encode_all(self, kept, in_stream, now_us, out)
 
     def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
-        return self._parted_by(item, in_stream) is not None
-
-    def _parted_by(self, item: SpoolItem, in_stream: bool) -> PartitionedTable | None:
-        """The table that the event is a row of, if columns choose its partitions."""
-        if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS:
-            return None
-        return self._parted.get(peek.relation_oids(item, in_stream)[0])
+        return of_row(item, in_stream, self._parted) is not None
 
     def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        oid = peek.relation_oids(frame, in_stream)[0]
+        oid = peek.relation_of_row(frame, in_stream)
         try:
             old, new = self._parted[oid].of_frame(frame, in_stream)
         except (ValueError, IndexError) as cause:

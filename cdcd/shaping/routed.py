@@ -98,7 +98,7 @@ class RouteEncoder(EncoderInFront):
             return False
         tag = peek.tag_of(item)
         if tag in peek.ROWS:
-            return peek.relation_oids(item, in_stream)[0] in self._routes
+            return peek.relation_of_row(item, in_stream) in self._routes
         return tag == peek.TRUNCATE and any(
             oid in self._routes for oid in peek.relation_oids(item, in_stream)
         )
@@ -106,7 +106,7 @@ class RouteEncoder(EncoderInFront):
     def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         if peek.tag_of(frame) == peek.TRUNCATE:
             return self._truncate(frame, in_stream, now_us, out)
-        (oid,) = peek.relation_oids(frame, in_stream)
+        oid = peek.relation_of_row(frame, in_stream)
         found = self._routes[oid]
         try:
             parts = self._parts(found, frame, in_stream, now_us)
@@ -130,7 +130,8 @@ class RouteEncoder(EncoderInFront):
         if tag == peek.DELETE:
             return [(topic, frame) for topic in found.went(old, whole=whole)]
         topic = found.goes(new)
-        self._unanswered.look_at(found, peek.lsn_of(frame), now_us)
+        if found.reason:
+            self._unanswered.look_at(found, peek.lsn_of(frame), now_us)
         if tag == peek.INSERT:
             return [(topic, frame)]
         former = found.went(old, whole=whole)

@@ -63,7 +63,7 @@ class RowValues:
 
     def _new_values(self, values: Sequence[Value]) -> Values:
         """What expressions are given of a row with these values, of the columns `indexes`."""
-        return [each.of(value) for each, value in zip(self._columns, values, strict=True)]
+        return [each.of(values[place]) for place, each in enumerate(self._columns)]
 
     def _old_values(self, old: Sequence[Value], whole: bool) -> Values:
         """The same for what PostgreSQL has sent of an old row.

@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from cdcd.formats.debezium_json.converter import Converter
+from cdcd.formats.debezium_json.converter import AS_IS, STRING, Converter
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, MASK, TRUNCATE, ColumnRule
-from cdcd.rows.wiretext import wire
+from cdcd.rows.wiretext import checked, to_bytes, wire
 
 
 class Masked(Converter):
@@ -35,20 +35,36 @@ class Excluded(Converter):
 
 
 class Replaced(Converter):
-    """A value of which something else is made: the first characters, an HMAC, ciphertext."""
+    """A value of which something else is made: the first characters, an HMAC, ciphertext.
+
+    It is made of what readers would see: the value of a JSON string, or the JSON of any other value.
+    """
 
     def __init__(self, column: Converter, rule: ColumnRule) -> None:
         self._column = column
+        self._is_shown_as_sent = column.mode in (AS_IS, STRING)
 
-    def replacement(self, json_text: str) -> str:
-        """The JSON that stands for a value, given the value's own JSON; both wire text."""
+    def replacement(self, value: bytes) -> bytes:
+        """The JSON that stands for a value, both UTF-8."""
         raise NotImplementedError
 
+    def wire(self, value: bytes) -> bytes:
+        if self._is_shown_as_sent:
+            return self.replacement(checked(value))
+        return Converter.wire(self, value)
+
     def json(self, text: str) -> str:
-        return self.replacement(self._column.json(text))
+        return self._of_json(self._column.json(text))
 
     def binary(self, data: bytes) -> str:
-        return self.replacement(self._column.binary(data))
+        return self._of_json(self._column.binary(data))
+
+    def _of_json(self, json_text: str) -> str:
+        """The JSON that stands for a value, given the value's own JSON; both wire text."""
+        shown = to_bytes(json_text)
+        if json_text.startswith('"'):
+            shown = str(json.loads(shown.decode("utf-8"))).encode("utf-8")
+        return self.replacement(shown).decode("latin-1")
 
 
 class Truncated(Replaced):
@@ -58,8 +74,8 @@ class Truncated(Replaced):
         Replaced.__init__(self, column, rule)
         self._length = rule.length
 
-    def replacement(self, json_text: str) -> str:
-        return quote(wire(_value_text(json_text)[: self._length]))
+    def replacement(self, value: bytes) -> bytes:
+        return quote(wire(value.decode("utf-8")[: self._length])).encode("latin-1")
 
 
 class Sealed(Replaced):
@@ -70,14 +86,8 @@ class Sealed(Replaced):
         assert rule.seal is not None, "a rule that hashes or encrypts has a key"
         self._seal = rule.seal
 
-    def replacement(self, json_text: str) -> str:
-        return f'"{self._seal(_value_text(json_text).encode("utf-8")).decode("ascii")}"'
-
-
-def _value_text(json_text: str) -> str:
-    """The value of a JSON string, or the JSON of any other value."""
-    text = json_text.encode("latin-1").decode("utf-8")
-    return str(json.loads(text)) if text.startswith('"') else text
+    def replacement(self, value: bytes) -> bytes:
+        return b'"' + self._seal(value) + b'"'
 
 
 _CONVERTERS: Final[Mapping[str, Callable[[Converter, ColumnRule], Converter]]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.errors import ConfigError, WithoutBinaryError
+from cdcd.errors import ConfigError, ProtocolError, WithoutBinaryError
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import EncoderSettings, Record, SnapshotPosition
@@ -149,6 +149,38 @@ def test_a_hashed_key_is_the_same_in_key_and_row_and_a_change_of_it_is_one(write
     assert encoding.encoder.has_protected_key(OID)
     assert SECRET not in repr(records)
     assert "another" not in repr(records)
+
+
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize("oid", [TEXT, INT, NUMERIC, 16, 701, 3802, 2950, 1114], ids=str)
+@pytest.mark.parametrize("action", [HASH, ENCRYPT])
+def test_what_is_sealed_is_the_value_that_readers_would_see(action, oid, writes):
+    texts = {
+        TEXT: ['a "b" \\ \t\x01', "", "Zoë 😀", "\\u0041"],
+        INT: ["-7", "2147483647"],
+        NUMERIC: ["12.50", "NaN", "1"],
+        16: ["t"],
+        701: ["3", "2.5", "Infinity"],
+        3802: ['{"a": "ü"}', '"text"'],
+        2950: ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"],
+        1114: ["2026-02-03 04:05:06.789"],
+    }[oid]
+    relation = Relation(None, OID, "public", "users", "n", (Column(0, "email", oid, -1),))
+    protects = rule(action)
+    assert protects.seal is not None
+    for text in texts:
+        (plain,) = Encoding(relation, writes=writes).records(Insert(None, OID, row(text)))
+        (sealed,) = Encoding(relation, protects, writes=writes).records(Insert(None, OID, row(text)))
+        shown = after(plain)["email"]
+        seen = shown if isinstance(shown, str) else json.dumps(shown)
+        assert after(sealed)["email"] == protects.seal(seen.encode()).decode()
+
+
+@pytest.mark.parametrize("action", [HASH, TRUNCATE])
+def test_a_text_that_is_not_utf_8_is_refused_as_without_a_rule(action):
+    for rules in ((), (rule(action, length=1),)):
+        with pytest.raises(ProtocolError, match="UTF-8"):
+            Encoding(RELATION, *rules).records(Insert(None, OID, row("1", b"ab\xff", "2")))
 
 
 def test_null_stays_null_and_what_was_not_sent_stays_the_placeholder():
