@@ -1,7 +1,7 @@
 """Compiles the pure packages with mypyc where that is possible. pyproject.toml says everything else.
 
 The same sources run either way, and lie in the wheel either way. `CDCD_COMPILE=0` leaves them uncompiled,
-`CDCD_COMPILE=1` fails where they can not be compiled. Without it they are compiled if mypyc, a C compiler and Python's
+`CDCD_COMPILE=1` fails where they cannot be compiled. Without it they are compiled if mypyc, a C compiler and Python's
 headers are there, and a wheel without anything compiled is made if not. An editable installation runs the sources as
 they are edited. `CDCD_OPT_LEVEL=0` makes slow code in a fifth of the time, for tests; what is installed has the
 optimisation of level 3.
@@ -43,7 +43,7 @@ BUILDING = {"bdist_wheel", "build", "build_ext"}
 
 
 def extensions() -> list[Extension]:
-    """What is to be compiled; nothing where it can not be, or should not."""
+    """What is to be compiled; nothing where it cannot be, or should not."""
     wanted = os.environ.get("CDCD_COMPILE", "")
     if wanted == "0" or not BUILDING & set(sys.argv):
         return []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parent
 
-# A compiled class can not be subclassed by a test's.
+# A compiled class cannot be subclassed by a test's.
 collect_ignore = (
     ["unit/transactions/test_golden_transactions.py", "unit/trial/test_planted.py"] if is_compiled() else []
 )

@@ -238,7 +238,7 @@ _TABLE: Final = (
     Code(
         "records.setting",
         "Both sides",
-        "A setting that decides how rows become records is not what it was when the pipeline ran last.",
+        "A setting that decides how rows become records has changed since the pipeline ran last.",
     ),
     Code("start.refused", "Both sides", "Another reason why the start fails.", (2, 3, 4, 6)),
 )  # fmt: skip

@@ -304,7 +304,11 @@ def _position(config: Config, outcome: Outcome, findings: Sequence[Finding]) -> 
         )
         changed = [
             Finding(
-                "warning", "records.setting", each.setting, f"it is not what it was. {each.effect}", each.hint
+                "warning",
+                "records.setting",
+                each.setting,
+                f"it has changed since the pipeline ran last. {each.effect}",
+                each.hint,
             )
             for each in outcome.changed
         ]

@@ -15,7 +15,7 @@ def check_takeover(facts: Facts, _: Wanted) -> Iterator[Finding]:
             "warning",
             "server.activities",
             "track_activities",
-            "off: a standby can not tell an instance that is frozen or cut off from one that is quiet, and takes over "
+            "off: a standby cannot tell an instance that is frozen or cut off from one that is quiet, and takes over "
             "only when TCP gives that one up",
             "ALTER SYSTEM SET track_activities = on; SELECT pg_reload_conf();",
         )

@@ -75,7 +75,7 @@ def prepare(  # noqa: PLR0917  click gives one argument for each option
       2   the two servers, or configurations, do not fit together
       3   a server refuses or cannot be asked, or does not get there in time
       4   Kafka refuses or cannot be asked
-      6   the checkpoint can not be sealed, or LSNs of the new server are lower
+      6   the checkpoint cannot be sealed, or LSNs of the new server are lower
       7   an instance of the pipeline was not stopped
     """  # noqa: D301  click wants the character, and not a backslash
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it

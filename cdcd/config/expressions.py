@@ -97,7 +97,7 @@ def _explain(error: UnexpectedInput) -> str:
             "'": "; a quote is not closed",
             '"': "; a quote is not closed",
         }.get(found[:1], "")
-        return f"line {error.line}, column {error.column}: {found[:20]} can not stand here{hint}"
+        return f"line {error.line}, column {error.column}: {found[:20]} cannot stand here{hint}"
     return "it is not an expression"
 
 

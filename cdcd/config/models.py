@@ -334,7 +334,7 @@ class Config(Section):
             raise ValueError("topics.transaction_metadata needs another cloudevents.data than avro")
         if self.record.directory is not None:
             raise ValueError(
-                "record.directory: a recording does not hold the ids that a schema registry gave, so it can not be "
+                "record.directory: a recording does not hold the ids that a schema registry gave, so it cannot be "
                 f"replayed with {chosen}; take one of the two out"
             )
         return self

@@ -1,6 +1,6 @@
 """Asks Kafka once a second whether it answers, from a thread and a client of its own.
 
-The sink can not tell: an idle daemon sends nothing, and librdkafka reports a broker that is frozen or cut off only when
+The sink cannot tell: an idle daemon sends nothing, and librdkafka reports a broker that is frozen or cut off only when
 a request has timed out, after a minute. So the watch asks a broker who leads the checkpoint's partition, which every
 batch needs, and then the leaders of the topics of the batch that is on its way. It waits `ANSWER_S` for all answers
 together. `engine/reachability.py` decides what an answer, or none, means.

@@ -170,7 +170,7 @@ class Looked:
         table: None if the publication has no such table.
         leaves: if there is none of the name that was asked for, because the table is partitioned and published through
             its partitions: the published ones as `schema.table`, by oid.
-        problem: why the request's condition can not be used, or there is no such table; "" if it can, or that is not
+        problem: why the request's condition cannot be used, or there is no such table; "" if it can, or that is not
             known.
         seen: a snapshot that was taken before the table was looked up.
     """

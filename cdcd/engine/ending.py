@@ -54,7 +54,7 @@ class Ending:
         self._observe = observe
 
     def fail(self, error: CdcdError | None) -> None:
-        """The session can not go on; the first reason counts. None: nothing has happened."""
+        """The session cannot go on; the first reason counts. None: nothing has happened."""
         self.error = self.error or error
 
     def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:

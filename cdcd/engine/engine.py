@@ -375,7 +375,7 @@ class Engine:
         Args:
             shutting_down: PostgreSQL ended the connection because it stops, while the lock was ours. A fast shutdown
                 waits until we have confirmed everything. So the session goes on delivering, at most for the grace
-                period, and then ends. What an undecided PREPARE holds up can not be confirmed.
+                period, and then ends. What an undecided PREPARE holds up cannot be confirmed.
         """
         self._ending.lock_lost(error, sqlstate, shutting_down=shutting_down, now=now)
         if self._heartbeat is not None:
@@ -400,7 +400,7 @@ class Engine:
             unix_us: the wall clock, in microseconds since 1970.
 
         Raises:
-            FatalError, TransientError: the session can not go on because of what the frames or rows say.
+            FatalError, TransientError: the session cannot go on because of what the frames or rows say.
         """
         self._rendering.unix_us = unix_us
         self.incremental.tasks.unix_s = unix_us // 1_000_000

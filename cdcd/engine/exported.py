@@ -9,7 +9,7 @@ reads the pages that are left beside the stream (`incremental.py`), which works 
 change since.
 
 A table that somebody has locked is left in the same way, so that it holds up neither the others nor the stream. Only a
-table without a key is waited for, behind all others, because it can not be read beside the stream.
+table without a key is waited for, behind all others, because it cannot be read beside the stream.
 """
 
 from collections.abc import Iterable, Mapping
@@ -52,7 +52,7 @@ class Exported:
     """Reads the waiting tables at the slot's snapshot. Ask `next_question` until `is_done`, then call `finish`.
 
     Args:
-        tasks: has the progress. Tables that can not be read here stay in it, and are read beside the stream.
+        tasks: has the progress. Tables that cannot be read here stay in it, and are read beside the stream.
         tables: the published tables as they were at the slot's snapshot, by oid.
         locked: who has locked the tables, by oid, that `tables` lacks because nobody could look at them.
     """
@@ -68,7 +68,7 @@ class Exported:
         locked: Mapping[int, str],
     ) -> None:
         self.failure: CdcdError | None = None
-        """Why the session can not go on, if so."""
+        """Why the session cannot go on, if so."""
         self._tasks = tasks
         self._rendering = rendering
         self._chunk_bytes = chunk_bytes

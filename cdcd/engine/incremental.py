@@ -106,7 +106,7 @@ class Incremental:
 
     @property
     def failure(self) -> FatalError | None:
-        """Why the session can not go on, if so."""
+        """Why the session cannot go on, if so."""
         return self.plans.failure
 
     def redefined(self, oid: int) -> None:

@@ -93,7 +93,7 @@ class LookUps:
                 self._plans.end(task, answer.problem or "there is no such table in the publication")
             return
         if answer.problem:
-            self._plans.end(task, f"the where can not be used: {answer.problem}", code=ConfigError.exit_code)
+            self._plans.end(task, f"the where cannot be used: {answer.problem}", code=ConfigError.exit_code)
             return
         if self._is_planned_by_another(plan, table):
             # Another task of this table was looked up first. This one begins when that one has ended.

@@ -118,7 +118,7 @@ class Owners:
         former = [self._owners[name]] if name in self._owners else self._by_sum.get(checksum, []).copy()
         for each in former:
             self._disown(each)
-        # Which of several owners had this name can not be told: for the others it is as good as vacated.
+        # Which of several owners had this name cannot be told: for the others it is as good as vacated.
         if len(former) <= 1:
             self._vacated.pop(checksum, None)
         else:

@@ -165,7 +165,7 @@ class Plans:
         self._observe = observe
         self._plans: dict[int, TablePlan] = {}
         self.failure: FatalError | None = None
-        """Why the session can not go on: rows that the configuration asks for can not be read."""
+        """Why the session cannot go on: rows that the configuration asks for cannot be read."""
 
     def __len__(self) -> int:
         return len(self._plans)

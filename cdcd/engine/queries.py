@@ -22,5 +22,5 @@ def sql_names(table: SourceTable) -> dict[int, str]:
 
 
 def unreadable(table: str, answer: Refused) -> SourceError:
-    """Rows that the configuration asks for can not be read, so the session can not go on."""
-    return SourceError(f"The rows of {table} can not be read: {answer.reason}", hint=answer.hint)
+    """Rows that the configuration asks for cannot be read, so the session cannot go on."""
+    return SourceError(f"The rows of {table} cannot be read: {answer.reason}", hint=answer.hint)

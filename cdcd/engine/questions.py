@@ -87,7 +87,7 @@ class Questions:
 
     @property
     def failure(self) -> CdcdError | None:
-        """Why the session can not go on, if so."""
+        """Why the session cannot go on, if so."""
         exported = self._exported
         return self._incremental.failure or (None if exported is None else exported.failure)
 

@@ -3,7 +3,7 @@
 The rule: a request decides whether tables are read, and nothing else. No request ends a session. What requests leave in
 the checkpoint has a limit, and so has what a transaction full of requests holds. A refused request is a fact, with the
 sender's words cut short. A request can pause what the configuration asks for (the initial snapshot, tables that were
-added or replaced), but can not cancel it.
+added or replaced), but cannot cancel it.
 """
 
 from collections.abc import Callable

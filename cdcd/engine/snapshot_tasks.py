@@ -142,7 +142,7 @@ class SnapshotTasks:
             )
 
     def tell_waiting(self, table: str, why: str) -> None:
-        """Report that the table can not be read now."""
+        """Report that the table cannot be read now."""
         self._observe(SnapshotWaiting(table=table, writers=[why]))
 
     def tell_postponed(self, table: str, reason: str) -> None:

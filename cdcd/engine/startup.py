@@ -9,7 +9,7 @@ answer, and decides. The daemon (`daemon/start_requests.py`) and the simulator o
    and slot before another instance could notice anything. So a daemon that must refuse to start, because its
    configuration names a former primary or another cluster, disturbs no healthy instance.
 3. Fence: `init_transactions` shuts out a former instance that is still alive somewhere. Read the checkpoint again,
-   because only now it can not change any more, and compare again. This second comparison is the one that counts.
+   because only now it cannot change any more, and compare again. This second comparison is the one that counts.
 4. Ensure the publication and the slot, which are created if they are missing. A missing slot is a gap if there is a
    checkpoint. The creation may wait, so afterwards the published tables are listed again.
 5. Write the checkpoint to resume from. Replication is then started from the slot's own position. What the checkpoint
@@ -204,7 +204,7 @@ class Start:
     def connect_catalog(self) -> Step:
         """TransientError if the server is a standby, because a standby may be promoted at any moment.
 
-        A standby can decode since 16. It can not write what orders a snapshot against the stream (a position in the
+        A standby can decode since 16. It cannot write what orders a snapshot against the stream (a position in the
         WAL), and its recovery would end our readers.
         """
         if (yield ConnectCatalog()):
@@ -244,7 +244,7 @@ class Start:
         yield from self.positions.judge()
 
     def fence(self) -> Step:
-        """The comparison that counts: the checkpoint can not change any more."""
+        """The comparison that counts: the checkpoint cannot change any more."""
         yield from self.positions.fence()
 
     def remove_delivered_logs(self) -> Step:

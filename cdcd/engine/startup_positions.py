@@ -2,7 +2,7 @@
 
 The rule: slot and checkpoint are compared twice. The first comparison (`judge`) comes before another instance could
 notice anything, so that a daemon that must refuse to start disturbs no healthy one. The second (`fence`) counts,
-because the checkpoint can not change any more. Each time the slot is looked at before the comparison.
+because the checkpoint cannot change any more. Each time the slot is looked at before the comparison.
 """
 
 from collections.abc import Generator

@@ -25,7 +25,7 @@ class Request(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class SlotSeen:
-    """The slot as the server shows it. `problem`: why cdcd can not use the slot any more, None if it can."""
+    """The slot as the server shows it. `problem`: why cdcd cannot use the slot any more, None if it can."""
 
     confirmed: int | None
     two_phase: bool = False

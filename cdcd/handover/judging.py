@@ -105,7 +105,7 @@ class Verdict:
     Attributes:
         position: where the pipeline goes on.
         held: number of transactions that Kafka holds.
-        lost: transactions that slipped through and can not be delivered, because one that Kafka holds lies behind them.
+        lost: transactions that slipped through and cannot be delivered, because one that Kafka holds lies behind them.
         late: transactions that slipped through and can be delivered from the new server.
         lost_count, late_count: how many of each there are.
     """

@@ -87,7 +87,7 @@ def prepare(wanted: Preparation, say: Say) -> Seal:
 
     Raises:
         ConfigError: the two servers do not fit together.
-        PositionError: the checkpoint can not be sealed.
+        PositionError: the checkpoint cannot be sealed.
         FencedError: an instance stays active.
         TransientError, SourceError, SinkError: a side cannot be asked, or does not get there in time.
     """
@@ -126,7 +126,8 @@ async def _prepare(wanted: Preparation, say: Say) -> Seal:
         stream, new_identity = await open_stream(new, stack)
         if identity.system_identifier == new_identity.system_identifier:
             raise ConfigError(
-                "Both configurations lead to the same server.", hint="Give --to that of the new server."
+                "Both configurations lead to the same server.",
+                hint="Give --to the configuration of the new server.",
             )
         refuse_unsealable(await asyncio.to_thread(peek, former), identity.system_identifier)
         tables = await published(new, there)

@@ -216,7 +216,7 @@ def seal_for(
         where = "is gone" if slot_lsn is None else f"is at {Lsn(slot_lsn)}"
         raise PositionError(
             f"The slot on the new server {where}, and was made at {Lsn(seal.slot_lsn)}. What was written in between "
-            "can not be known.",
+            "cannot be known.",
             hint="Find out who moved or dropped it. Then `cdcd handover cancel` with the configuration of the former "
             "server, and prepare again.",
         )

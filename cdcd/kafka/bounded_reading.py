@@ -194,8 +194,8 @@ class BoundedReader:
         where = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(due)[:3])
         return SinkUnavailableError(
             f"{self._where} gave nothing for {timeout_s:g} s, and there are records in {where}.",
-            hint="A transaction may be open there: a daemon that was killed leaves one until it is started again, or "
-            "until kafka.transaction.timeout_s is over. Or somebody deleted the topic. Then run the command again.",
+            hint="Start the daemon if it was killed, or wait for kafka.transaction.timeout_s: a killed daemon leaves a "
+            "transaction open until then. Then run the command again. It also ends so if the topic was deleted.",
         )
 
     def _mapped(self, error: KafkaException) -> Exception:

@@ -77,7 +77,7 @@ class Oversized:
         """See that the policy can be followed, before it is needed.
 
         Raises:
-            LimitError: the directory for claim checks can not be written.
+            LimitError: the directory for claim checks cannot be written.
         """
         if self.policy != "claim_check":
             return
@@ -106,7 +106,7 @@ class Oversized:
         """Put something smaller, or elsewhere, in the place of each of the `refused` records; False if there is none.
 
         Raises:
-            LimitError: the claim-check file can not be written.
+            LimitError: the claim-check file cannot be written.
         """
         sizes = {one.value_bytes for one in refused}
         replaced = False

@@ -144,7 +144,9 @@ def _explained(error: CdcdError) -> CdcdError:
     if "brokers are currently fenced" in error.message:
         # Not too many replicas, as the code of the error says: brokers that come back after a restart
         # (StripedReplicaPlacer.java).
-        return TransientError(error.message, hint="Are the brokers starting, or cut off? cdcd tries again.")
+        return TransientError(
+            error.message, hint="Check that all brokers run and reach each other. cdcd tries again."
+        )
     return error
 
 
@@ -268,7 +270,7 @@ def _await_leaders(admin: Admin, names: Sequence[str]) -> None:
         if time.monotonic() > deadline or admin.is_stopping:
             raise TransientError(
                 f"Topic {_named(left)} has no leader after {patience_s:g} s.",
-                hint="Is a broker of its replicas down? cdcd tries again.",
+                hint="Check that the brokers of its replicas run. cdcd tries again.",
             )
         time.sleep(backoff.next(0.5))
 

@@ -377,13 +377,13 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "",
         "Connection refused",
         TransientError,
-        "Is PostgreSQL running there, and does listen_addresses include it?",
+        "Check that PostgreSQL runs there and that listen_addresses includes that address.",
     ),
     Refusal(
         "",
         "No such file or directory",
         TransientError,
-        "Is PostgreSQL running, and is this its socket directory?",
+        "Check that PostgreSQL runs and that this is its socket directory.",
     ),
     Refusal(
         "", "timeout expired", TransientError, "Nothing answered: check host, port, routing and firewall."

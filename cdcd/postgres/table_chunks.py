@@ -17,7 +17,7 @@ _GROWTH: Final = 4
 
 
 class ChangedTableError(TransientError):
-    """The table is not any more what it was when its snapshot was taken."""
+    """The table has changed since its snapshot was taken."""
 
 
 class TableChunks:
@@ -81,9 +81,9 @@ class TableChunks:
             return None
         if isinstance(answer, Changed):
             raise ChangedTableError(
-                f"{self._sql_name} is not any more what it was when its snapshot was taken: {answer.reason}",
-                hint="Read it again, at a snapshot of now.",
+                f"{self._sql_name} has changed since its snapshot was taken: {answer.reason}",
+                hint="Run the snapshot of the table again.",
             )
         if isinstance(answer, Refused):
-            raise SourceError(f"{self._sql_name} can not be read: {answer.reason}", hint=answer.hint)
+            raise SourceError(f"{self._sql_name} cannot be read: {answer.reason}", hint=answer.hint)
         return answer.lines

@@ -143,7 +143,7 @@ class BlockReader:
                 return
             magic, size, data_size, crc = _BLOCK.unpack(head)
             if magic != BLOCK or data_size > size * _RATIO_MAX:
-                raise altered(self._path, at, "there should be a block, and there is none")
+                raise altered(self._path, at, "no block begins there")
             packed = file.read(size)
             if len(packed) < size:
                 self.torn_at = at

@@ -51,9 +51,9 @@ class Registry:
     """The registry of a configuration, which has `registry.url`.
 
     Every method raises:
-        RegistryUnavailableError: the registry does not answer, or says that it can not now.
+        RegistryUnavailableError: the registry does not answer, or says that it cannot now.
         SinkError: the registry refuses.
-        ConfigError: a certificate or a program of the configuration can not be used.
+        ConfigError: a certificate or a program of the configuration cannot be used.
     """
 
     def __init__(self, config: Config) -> None:

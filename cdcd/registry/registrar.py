@@ -22,7 +22,7 @@ from cdcd.retry import Backoff
 class Registrar:
     """Registers schemas, and puts their ids into `ids`.
 
-    Raises ConfigError if a certificate of the configuration can not be used.
+    Raises ConfigError if a certificate of the configuration cannot be used.
     """
 
     def __init__(self, config: Config, ids: SchemaIds, reach: Reachability, observe: Observer) -> None:

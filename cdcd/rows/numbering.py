@@ -45,7 +45,7 @@ class _Place:
 
 
 def column_ids(columns: Sequence[Column], table: TableDescription) -> list[int | None]:
-    """The attribute number of each column, None where it can not be told.
+    """The attribute number of each column, None where it cannot be told.
 
     Args:
         columns: those of the message that are described.

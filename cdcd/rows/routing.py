@@ -177,7 +177,7 @@ class ClaimedTopics:
         if self._names.lacks_name(schema, name):
             raise SinkError(
                 f'The table "{schema}"."{name}" has a point in its name, which topics.name: {self._names.template} '
-                "can not tell from the one between schema and table.",
+                "cannot tell from the one between schema and table.",
                 hint="Give it a topic of its own, as topics.names: "
                 f"{{'{_quoted(schema)}.{_quoted(name)}': {topic}}}, or leave the table out of the publication.",
             )

@@ -79,7 +79,7 @@ def first_tables(
 
     The creation of a slot waits for open transactions, for hours if need be. A table that was added to the publication
     meanwhile belongs to the initial snapshot. If ALTER PUBLICATION came after the slot's snapshot, that snapshot lacks
-    changes of the table that pgoutput does not send either, so the table is read later. A list can not tell when a
+    changes of the table that pgoutput does not send either, so the table is read later. A list cannot tell when a
     table was added, because PostgreSQL looks publications up as of now, whatever the snapshot of the transaction is
     (pg_publication.c, GetPublicationRelations).
 

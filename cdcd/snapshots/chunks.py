@@ -115,7 +115,7 @@ class Chunks:
             self._waiting.append(chunk)
 
     def put_off(self, chunk: Chunk) -> None:
-        """It can not be read now: it is to be read again when every other task has had its turn."""
+        """It cannot be read now: it is to be read again when every other task has had its turn."""
         key = _key(chunk.task)
         if self._return(chunk):
             self._put_off.append(chunk)

@@ -204,7 +204,7 @@ class Progress:
         return self if current is None or current.began else self._update(task, began=unix_s)
 
     def end(self, task: TableTask, error: str = "", *, code: int = 0, unix_s: int = 0) -> Self:
-        """The table is complete, or can not be read: `code` is the exit code that `error` stands for."""
+        """The table is complete, or cannot be read: `code` is the exit code that `error` stands for."""
         current = self.find(task)
         if current is None:
             return self

@@ -133,7 +133,7 @@ KEYS_PER_READ: Final = 500
 
 
 def bytes_max(query: PageQuery | KeyQuery, chunk_bytes: int) -> int:
-    """How many bytes the answer may have: some more than was planned; one page or row can not be divided."""
+    """How many bytes the answer may have: some more than was planned; one page or row cannot be divided."""
     pages = query.end - query.begin if isinstance(query, PageQuery) else len(query.keys)
     return UNLIMITED if pages == 1 else 2 * chunk_bytes
 

@@ -66,7 +66,8 @@ _JARS: Final = {
 """SHA-256 by group:artifact:version, by what it is for."""
 
 _REACH: Final = (
-    "Is repo1.maven.org within reach? HTTPS_PROXY names a proxy, CDCD_IVY_SETTINGS Ivy's settings with a mirror; "
+    "Check that repo1.maven.org is within reach. HTTPS_PROXY names a proxy, CDCD_IVY_SETTINGS Ivy's settings with a "
+    "mirror; "
     "JDK_JAVA_OPTIONS has -Djavax.net.ssl.trustStore=… for a company's CA."
 )
 

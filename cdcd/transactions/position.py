@@ -5,7 +5,7 @@ knows exactly which events the broker holds. PostgreSQL is told only positions t
 
 Commit records, prepared commits and non-transactional messages are decoded in the order in which they lie in
 the WAL, each at an LSN of its own (`decode.c`: `buf->origptr`), so one LSN divides the stream into what is done
-and what is not. An LSN of a row can not: rows of concurrent transactions come in another order than their
+and what is not. An LSN of a row cannot: rows of concurrent transactions come in another order than their
 commits, and the rows of one multi-insert share an LSN.
 """
 
@@ -299,7 +299,7 @@ class Source:
 
 
 def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -> Checkpoint:
-    """The checkpoint to resume from, or why the one that was found and the slot can not be put together.
+    """The checkpoint to resume from, or why the one that was found and the slot cannot be put together.
 
     Without a checkpoint the stream starts where the slot stands. With one, the slot must be there and not ahead of
     it: changes between the two were confirmed by somebody else and are gone (a slot dropped, created again, or
@@ -334,7 +334,7 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
     if position.events_done and checkpoint.stream != source.stream:
         raise PositionError(
             f"The last run stopped inside the transaction {Lsn(position.commit_lsn)}, with other options "
-            f"({checkpoint.stream}) than now ({source.stream}); its events can not be counted under these.",
+            f"({checkpoint.stream}) than now ({source.stream}); its events cannot be counted under these.",
             hint="Run once with the former options until the transaction is through, then change them.",
         )
     return replace(begin, position=position, flushed_lsn=max(start, checkpoint.flushed_lsn))

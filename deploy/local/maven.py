@@ -54,7 +54,7 @@ def jars(name: str, lock: Path) -> Path:
     """The folder `name` of the cache with the jars in `lock`, fetched on first use.
 
     Raises:
-        LocalServerError: one can not be had, or is not what it was when it was pinned.
+        LocalServerError: one cannot be had, or is not what it was when it was pinned.
     """
     return cached(name, lambda folder: _fetch(_locked(lock), folder))
 

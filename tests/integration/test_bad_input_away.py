@@ -63,7 +63,7 @@ def test_no_server_at_the_address_is_told_when_the_start_took_too_long(one: Tria
     assert f"shop at 127.0.0.1:{port} as cdcd" in said.message
     assert "Connection refused" in said.message
     assert "given up after startup_timeout_s: 2" in said.message
-    assert "Is PostgreSQL running there" in said.hint
+    assert "Check that PostgreSQL runs there" in said.hint
     fatal = one.daemon.await_event("fatal")
     assert (fatal["exit_code"], fatal["error"]) == (3, "TransientError")
     check = one.check()
@@ -159,7 +159,7 @@ def test_a_server_that_shuts_down_is_not_kept_waiting_for_kafka(
     before = one.insert(2)
     one.daemon.await_metric("cdcd_sent_lsn", lambda lsn: lsn > before)
     asked = time.monotonic()
-    # A fast shutdown waits until the walsender's client has confirmed everything, which it can not.
+    # A fast shutdown waits until the walsender's client has confirmed everything, which it cannot.
     server.stop("fast")
     assert time.monotonic() - asked < 1 + BUSY_S
     assert one.daemon.await_event("postgres.stopping")["grace_s"] == 1

@@ -577,7 +577,7 @@ def a_registrys_certificate_that_is_none(scene: Scene) -> None:
 SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     wrong_password: (3, "postgres.refused", "Check role and password"),
     no_such_database: (3, "postgres.refused", "Correct the database name in postgres.dsn"),
-    no_server: (3, "postgres.unreachable", "Is PostgreSQL running there"),
+    no_server: (3, "postgres.unreachable", "Check that PostgreSQL runs there"),
     no_such_service: (2, "postgres.setting", "Check service and servicefile in postgres.dsn"),
     no_replication_right: (3, "server.replication", f"ALTER ROLE {ROLE} REPLICATION"),
     a_standby: (3, "server.standby", "Point postgres.dsn at the primary"),

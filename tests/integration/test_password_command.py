@@ -148,7 +148,7 @@ def test_at_a_start_it_is_told_what_the_command_says(one: Trial, vault: Vault):
     assert said.code == 3
     assert 'password authentication failed for user "cdcd"' in said.message
     assert "refuses the password that postgres.password_command printed" in said.hint
-    # What can not be mended by waiting.
+    # What cannot be mended by waiting.
     one.configure(postgres={"password_command": ["/nowhere/print-password"]})
     said, check = one.fail(), one.check()
     assert (said.code, check.code) == (2, 2)

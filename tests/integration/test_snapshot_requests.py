@@ -1,4 +1,4 @@
-"""Tables read on demand and what may come in between: nothing is lost, and what can not be done says so."""
+"""Tables read on demand and what may come in between: nothing is lost, and what cannot be done says so."""
 
 import json
 import os

@@ -62,7 +62,7 @@ def test_what_cannot_be_is_a_typed_error_with_a_hint(published: Database, unique
             {"connect_timeout_s": 2.0},
             cdcd.TransientError,
             "refused",
-            "Is PostgreSQL running",
+            "Check that PostgreSQL runs",
         ),
     ]
 

@@ -40,7 +40,7 @@ def test_without_kafka_transactions_nothing_is_lost_either():
 def test_it_takes_over_from_one_that_froze_with_its_stream_full_and_that_one_ends_when_it_wakes_up(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
-    # GIVEN an active daemon that freezes, and a walsender that can not get rid of what it has for it
+    # GIVEN an active daemon that freezes, and a walsender that cannot get rid of what it has for it
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
     config = configuration(unique, database.dsn(), broker.bootstrap_servers, postgres={"lease_s": 1.5})
     first = daemon(config)

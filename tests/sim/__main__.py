@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def planted() -> "Mapping[str, Planted]":
-    """The planted bugs: none where the product is compiled, whose classes can not be subclassed by what is not."""
+    """The planted bugs: none where the product is compiled, whose classes cannot be subclassed by what is not."""
     if is_compiled():
         return {}
     from tests.sim.planted import PLANTED

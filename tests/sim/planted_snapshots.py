@@ -328,7 +328,7 @@ def listed_too_late(
 
 
 class FailsOnMalformed(Requests):
-    """What can not be read ends the session, at every start."""
+    """What cannot be read ends the session, at every start."""
 
     def take(self, message: LogicalMessage) -> None:
         if message.prefix == PREFIX:
@@ -337,7 +337,7 @@ class FailsOnMalformed(Requests):
 
 
 def _signal(message: LogicalMessage) -> Signal:
-    """What the message asks for; what can not be read asks for nothing."""
+    """What the message asks for; what cannot be read asks for nothing."""
     try:
         return Signal.decode(message.content if message.prefix == PREFIX else b"")
     except ValueError:

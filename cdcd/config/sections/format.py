@@ -33,7 +33,8 @@ class FormatConfig(Section):
         "string",
         description="numeric and money. string: text with all digits. precise: the bytes of the number without its "
         "point, in base64; a numeric without a declared precision is an object of scale and bytes. NaN and infinities, "
-        "which precise has no form for, stop the daemon with the column's name. double: a number, rounded.",
+        "which precise has no form for, are null in the record, whose header cdcd.unwritable names the column. double: "
+        "a number, rounded.",
     )
     time_precision_mode: Literal[
         "adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"

@@ -132,7 +132,9 @@ def _whole(text: bytes) -> int:
 
 def _no_number() -> ProtocolError:
     # JSON takes such a text as it is, so nobody else says what is wrong with it.
-    return ProtocolError("A row has a whole number that is none.", hint=HINT)
+    return ProtocolError(
+        "A row has a value that is not a whole number, in a column of whole numbers.", hint=HINT
+    )
 
 
 class Quoted(ByJson):

@@ -43,7 +43,7 @@ class AvroPlace:
         branch: what stands before a value that is not NULL; None: nothing, because the column is never NULL.
         null: what stands for NULL; None: the column is of the key, which has no null.
         zero: of a column of the key, what stands for a value that has no form (`unwritable.py`).
-        placeholder: what stands for a value that the server did not send; None: it can not be missing.
+        placeholder: what stands for a value that the server did not send; None: it cannot be missing.
         begin, end: between which its value lies in the row that was written last. If `usable` is false, there is none.
         data, at, until, kind: the value as it came, if it is of the key: in `data[at:until]`, of this kind.
     """

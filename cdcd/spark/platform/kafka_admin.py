@@ -204,7 +204,7 @@ def kafka_failure(reason: str, servers: str) -> SinkError | SinkUnavailableError
     if _AWAY.search(reason):
         return SinkUnavailableError(
             f"Kafka at {servers} does not answer: {reason}",
-            hint="Are the brokers up, and is the address in kafka.bootstrap_servers theirs?",
+            hint="Check that the brokers run and that kafka.bootstrap_servers has their addresses.",
         )
     return SinkError(
         f"Kafka at {servers} refuses: {reason}",
@@ -260,6 +260,6 @@ class ReadEnds:
         if not ends:
             raise SinkError(
                 f"The topic {topic} has no committed record.",
-                hint="The daemon writes it: has it run, and is the prefix the same as its topics.prefix?",
+                hint="Start the daemon, which writes it, or give the prefix that the daemon has as topics.prefix.",
             )
         return ends

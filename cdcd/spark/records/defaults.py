@@ -86,7 +86,7 @@ def default_of(column: ColumnSchema) -> Column:
 
 
 def fits(spark: SparkSession, column: ColumnSchema) -> bool:
-    """Whether the default can be had in the column's type; one that can not would go to quarantine in a row."""
+    """Whether the default can be had in the column's type; one that cannot would go to quarantine in a row."""
     written = _json(column)
     if written is None:
         return True

@@ -111,8 +111,8 @@ class Descriptions:
         if ends is None:
             raise SinkError(
                 f"There is no topic {self._topic}, which says what the columns of the tables are.",
-                hint="The daemon writes it: is topics.schemas on in its configuration, has it run, and is "
-                "topics.prefix in the mirror's the same as there?",
+                hint="Start the daemon, which writes it. If the daemon runs, compare topics.schemas and topics.prefix "
+                "in both configurations.",
             )
         if all(self._next.get(partition, 0) >= end for partition, end in ends.items()):
             return

@@ -92,7 +92,7 @@ def covered(value: bytes, where: str) -> Covered:
     except (ValueError, KeyError, TypeError, ProtocolError) as error:
         raise PositionError(
             f"The checkpoint in {where} cannot be read: {error!r}.",
-            hint="Is topics.checkpoint the same as in the daemon's configuration?",
+            hint="Set topics.checkpoint to what the daemon's configuration has.",
         ) from None
 
 
@@ -111,7 +111,7 @@ def newest_checkpoints(
     if ends is None:
         raise SinkError(
             f"There is no topic {topic}, by which it is known what is complete.",
-            hint="Is topics.checkpoint the same as in the daemon's configuration?",
+            hint="Set topics.checkpoint to what the daemon's configuration has.",
         )
     reach = TAIL
     while True:

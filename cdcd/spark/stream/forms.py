@@ -36,8 +36,8 @@ class UnknownFormError(TransientError):
     def __init__(self, table: str, ids: Sequence[str]) -> None:
         super().__init__(
             f"{table}: no description of source.schema_id {', '.join(ids)} is in the topic of descriptions yet.",
-            hint="The table waits for it. If it does not come, was topics.schemas emptied? Then start the daemon again,"
-            " which describes its tables anew, or read the table again:"
+            hint="The table waits for the description. If none comes because topics.schemas was emptied, restart the"
+            " daemon, which then describes its tables again, or read the table again:"
             f" cdcd mirror --config FILE --snapshot {table} --source FILE.",
         )
 

@@ -82,4 +82,6 @@ def up_to(changes: DataFrame, bound: At | None) -> DataFrame:
 
 def reason(problem: Column) -> Column:
     """Why a record that names no form goes to the quarantine table."""
-    return sf.coalesce(problem, sf.lit("it has no source.schema_id: was it written with topics.schemas off?"))
+    return sf.coalesce(
+        problem, sf.lit("it has no source.schema_id, as records that were written with topics.schemas off")
+    )

@@ -298,8 +298,8 @@ class Mirror:
                 TransientError(
                     f"{count} changes wait, because no checkpoint in {self._settings.checkpoint} says that all of the"
                     " topic's partitions are complete up to there.",
-                    hint="Start the daemon, which writes one. If it runs: is topics.checkpoint the same as in its"
-                    " configuration?",
+                    hint="Start the daemon, which writes one. If the daemon runs, set topics.checkpoint to what its"
+                    " configuration has.",
                 ),
             )
 

@@ -80,7 +80,7 @@ class Waiting:
                     raise NotDeliveredError(
                         f"The mirror has not brought {table} up to {Lsn(lsn)} within {self._timeout_s:g} s."
                         + ("" if stop is None else f" It waits: {stop.message}"),
-                        hint="Does it run? Look at `cdcd mirror status`, or give it more time (--timeout).",
+                        hint="See in `cdcd mirror status` whether the mirror runs, or give it more time (--timeout).",
                     )
             looks += 1
             time.sleep(LOOK_S)

@@ -33,7 +33,9 @@ from cdcd.telemetry.mirror_status import (
     Unreadable,
 )
 
-_HINT: Final = "Can another program read the table, and may the user of this one read it?"
+_HINT: Final = (
+    "Let the user of this program read the table's files. Then check that other programs can read the table."
+)
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ def look(
     except (PySparkException, Py4JError) as error:
         raise ConfigError(
             f"The tables in {place} cannot be read: {_short(error)}",
-            hint="Does the catalog or the storage answer, and are target.* and spark.* of the configuration right?",
+            hint="Check that the catalog and the storage answer, and target.* and spark.* in the configuration.",
         ) from error
     status = assemble(found, settings, target.format, place, datetime.now(UTC))
     return _with_behind(spark, status, found, settings) if kafka else status

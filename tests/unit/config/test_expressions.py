@@ -75,7 +75,7 @@ def test_literals_have_the_values_that_they_have_in_cel(text: str, value: object
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("row.a = 1", "line 1, column 7: = can not stand here; equal is =="),
+        ("row.a = 1", "line 1, column 7: = cannot stand here; equal is =="),
         ("row.a == 1 & row.b", "and is &&"),
         ("row.a == 'x", "a quote is not closed"),
         ("row.a ==", "the expression ends too early"),

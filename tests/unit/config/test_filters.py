@@ -12,7 +12,7 @@ from tests.unit.config.test_loading import MINIMAL, parse, problem
     [
         ("orders: {keep: row.a}", "must be <schema>.<table>"),
         ("public.orders: {}", "keep"),
-        ("public.orders: {keep: 'row.a ='}", "can not stand here"),
+        ("public.orders: {keep: 'row.a ='}", "cannot stand here"),
         ("public.orders: {keep: 'true'}", "asks for no column"),
         ("public.orders: {keep: row.a, on_error: stop}", "on_error"),
         ("public.orders: {keep: row.a, old_row: none}", "old_row"),

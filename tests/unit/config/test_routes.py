@@ -20,7 +20,7 @@ def rule(topic: str = "{prefix}.{schema}.{table}-x", when: str = "row.a") -> str
         ("public.orders: {}", "rules"),
         ("public.orders: {rules: []}", "rules"),
         (f"public.orders: {{rules: [{', '.join([rule()] * 101)}]}}", "at most 100"),
-        (f"public.orders: {{rules: [{rule(when='row.a =')}]}}", "can not stand here"),
+        (f"public.orders: {{rules: [{rule(when='row.a =')}]}}", "cannot stand here"),
         (f"public.orders: {{rules: [{rule(when='1 == 1')}]}}", "asks for no column"),
         (f"public.orders: {{rules: [{rule()}], on_error: stop}}", "on_error"),
         (f"public.orders: {{rules: [{rule()}], old_row: none}}", "old_row"),

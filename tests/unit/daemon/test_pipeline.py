@@ -334,7 +334,7 @@ async def test_a_lost_connection_ends_the_session_with_its_error():
 
 @in_a_loop
 async def test_the_engines_own_error_ends_the_session():
-    error = FatalError("it can not go on")
+    error = FatalError("it cannot go on")
     session = Session(Engine([End(error)]))
     with pytest.raises(FatalError) as raised:
         await session.run()

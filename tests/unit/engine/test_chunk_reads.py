@@ -74,7 +74,7 @@ def test_so_many_rows_are_asked_for_at_a_time():
     assert daemon.asks_nothing()
 
 
-@pytest.mark.skipif(is_compiled(), reason="a compiled constant can not be replaced")
+@pytest.mark.skipif(is_compiled(), reason="a compiled constant cannot be replaced")
 def test_rows_that_wait_for_their_place_have_a_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cdcd.engine.chunk_reads.WAITING_BYTES_MAX", 5)
     daemon = reading(chunk_bytes=PAGE)

@@ -254,7 +254,7 @@ def test_rows_that_may_not_be_read_end_the_session_with_what_to_do():
     daemon.answers(Refused("permission denied for table u", "Grant SELECT on public.u:"))
     assert daemon.exported.failure is not None
     assert daemon.exported.failure.message == (
-        "The rows of public.u can not be read: permission denied for table u"
+        "The rows of public.u cannot be read: permission denied for table u"
     )
     assert daemon.exported.failure.hint == "Grant SELECT on public.u:"
 

@@ -51,7 +51,7 @@ def test_a_table_that_is_not_published_ends_with_that_reason():
 def test_a_condition_that_can_not_be_used_ends_the_request():
     daemon = Daemon(asked_for(TableTask(T, request="me", where="1/0")))
     daemon.answer(looked(table(), problem="division by zero"))
-    assert daemon.progress.outcomes[0].error == "the where can not be used: division by zero"
+    assert daemon.progress.outcomes[0].error == "the where cannot be used: division by zero"
 
 
 def test_a_table_that_can_have_no_topic_ends():
@@ -136,7 +136,7 @@ def test_a_table_that_is_dropped_while_it_is_looked_at_is_planned_anew_and_ends_
     # GIVEN looks that found the table just before it was dropped
     daemon = Daemon(asked_for(TableTask(T, 1), TableTask("public.u", 2)), parallelism=1)
     daemon.answers(looked(table()), nobody(), looked(table()))
-    # WHEN its rows can not be read any more
+    # WHEN its rows cannot be read any more
     daemon.answer(Changed("relation public.t does not exist"))
     daemon.now += 1
     # THEN it is looked at again, which ends it, and the next table is read

@@ -171,7 +171,7 @@ def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
         (Start.judge, Start.fence, "who must refuse to start shuts nobody out"),
         (Start.judge, Start.ensure_publication, "who must refuse to start creates nothing"),
         (Start.fence, Start.remove_delivered_logs, "what is delivered is known for good"),
-        (Start.fence, Start.ensure_slot, "a former instance can not move the slot any more"),
+        (Start.fence, Start.ensure_slot, "a former instance cannot move the slot any more"),
         (Start.refuse_collisions, Start.ensure_slot, "a slot that nobody uses would hold WAL"),
         (Start.ensure_publication, Start.ensure_slot, "a slot decodes what is published when it was made"),
         (Start.ensure_slot, Start.import_snapshot, "the slot exports it"),

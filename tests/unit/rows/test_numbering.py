@@ -39,7 +39,7 @@ def told(
     ("asked", "known", "now", "expected"),
     [
         (("a", "b"), {}, {"a": 1, "b": 4}, [1, 4]),
-        # Renamed, after a column was dropped: alone the catalog can not tell.
+        # Renamed, after a column was dropped: alone the catalog cannot tell.
         (("a", "v"), {}, {"a": 1, "w": 3}, [1, None]),
         (("a", "v"), {"a": 1, "v": 3}, {"a": 1, "w": 3}, [1, 3]),
         # Names that were swapped fit by name, but their numbers do not rise.

@@ -190,7 +190,7 @@ def test_an_update_of_the_key_stays_one_within_a_topic_and_is_divided_across_top
     assert [name for name, _ in within[2][3] or ()] == ["__debezium.oldkey"]
     across = encoding.records(Update(None, ORDERS, "O", row(2), row(3, "us")))
     assert told(across) == [(EU, "d", 2, 2), (EU, "", 2, 0), (US, "c", 3, 2)]
-    # A consumer of one topic can not follow the row into the other.
+    # A consumer of one topic cannot follow the row into the other.
     assert [headers for *_, headers in across] == [None, None, None]
 
 
