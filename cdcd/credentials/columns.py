@@ -1,15 +1,14 @@
 """The rules of `columns`, with their keys in hand, and the cipher of the spool that goes with them.
 
-AES is the library's (cryptography), which is imported only where a rule needs it.
+HMAC and AES are the library's (cryptography), which is imported only where a rule needs it.
 """
 
-import hmac
 import os
 from base64 import b64encode
 from typing import Final
 
 from cdcd.config.sections.columns import ColumnsConfig, encryption_key_bytes
-from cdcd.rows.protection import ENCRYPT, HASH, ColumnRule, Protections, Seal, hashing
+from cdcd.rows.protection import ENCRYPT, HASH, ColumnRule, Protections, Seal
 from cdcd.snapshots.patterns import parse_column_pattern
 
 NONCE_BYTES: Final = 12
@@ -37,6 +36,27 @@ def protections(columns: ColumnsConfig) -> Protections:
     )
 
 
+def authenticating(key: bytes) -> Seal:
+    """HMAC-SHA-256 with this key (RFC 2104), as 32 bytes."""
+    from cryptography.hazmat.primitives import hashes, hmac  # noqa: PLC0415  only where it is needed
+
+    # A copy of it costs a third of what a new one costs with its key.
+    keyed = hmac.HMAC(key, hashes.SHA256())
+
+    def seal(value: bytes) -> bytes:
+        each = keyed.copy()
+        each.update(value)
+        return each.finalize()
+
+    return seal
+
+
+def hashing(key: bytes) -> Seal:
+    """HMAC-SHA-256 with this key, as 64 hexadecimal digits."""
+    authenticate = authenticating(key)
+    return lambda value: authenticate(value).hex().encode("ascii")
+
+
 def encrypting(key: bytes) -> Seal:
     """AES-256-GCM with a nonce made from the value: base64 of nonce, ciphertext and tag.
 
@@ -47,10 +67,10 @@ def encrypting(key: bytes) -> Seal:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  only where it is needed
 
     cipher = AESGCM(key)
-    nonce_key = hmac.digest(key, b"cdcd: nonce of a column's value", "sha256")
+    authenticate = authenticating(authenticating(key)(b"cdcd: nonce of a column's value"))
 
     def seal(value: bytes) -> bytes:
-        nonce = hmac.digest(nonce_key, value, "sha256")[:NONCE_BYTES]
+        nonce = authenticate(value)[:NONCE_BYTES]
         return b64encode(nonce + cipher.encrypt(nonce, value, None))
 
     return seal

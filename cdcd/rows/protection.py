@@ -9,7 +9,6 @@ part of a key if different values keep different replacements (hash, encrypt).
 NULL stays null. A value that the server did not send (unchanged TOAST) stays Debezium's placeholder.
 """
 
-import hmac
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -55,11 +54,6 @@ class ColumnRule:
 
     def __str__(self) -> str:
         return f"columns.{self.action} ({self.pattern.text})"
-
-
-def hashing(key: bytes) -> Seal:
-    """HMAC-SHA-256 with this key (RFC 2104), as 64 hexadecimal digits."""
-    return lambda value: hmac.digest(key, value, "sha256").hex().encode("ascii")
 
 
 class Protections:

@@ -1,5 +1,6 @@
 """The rules of `columns` with real keys: what is encrypted can be decrypted as docs/columns.md says."""
 
+import hmac
 import re
 from base64 import b64decode, b64encode
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from cryptography.exceptions import InvalidTag
 
 from cdcd.config.sections.columns import ColumnsConfig
-from cdcd.credentials.columns import SpoolCipher, encrypting, protections
+from cdcd.credentials.columns import SpoolCipher, encrypting, hashing, protections
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.types import BUILTIN_TYPES
 
@@ -22,6 +23,20 @@ def test_what_is_encrypted_is_decrypted_by_the_code_of_the_page():
     scope: dict[str, object] = {}
     exec(block, scope)
     assert scope["decrypted"](sealed, b64encode(KEY).decode()) == "hä"  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("key", [b"a key of a test", bytes(64), b"k" * 65])
+def test_a_hash_is_the_hmac_that_anybody_with_the_key_can_make(key):
+    seal = hashing(key)
+    for value in (b"", b"ann@example.org", "hä".encode() * 100, b"ann@example.org"):
+        assert seal(value) == hmac.digest(key, value, "sha256").hex().encode()
+
+
+def test_a_value_stays_encrypted_to_the_same_text_from_one_version_of_cdcd_to_the_next():
+    # Keys of records are such texts.
+    assert (
+        encrypting(KEY)(b"ann@example.org") == b"EeWIZ7LptDy0vQJrIZAdIgARdKK1oRLPAiStqEMbl7VlAZNZlLEyM89J0w=="
+    )
 
 
 def test_the_same_value_is_encrypted_to_the_same_text_and_another_value_to_another():

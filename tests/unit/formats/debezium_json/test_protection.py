@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.credentials.columns import hashing
 from cdcd.errors import ConfigError, ProtocolError, WithoutBinaryError
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
@@ -16,7 +17,7 @@ from cdcd.protocol.frames import XLOG_HEADER, XLogData, write_frame
 from cdcd.protocol.messages import UNCHANGED, Begin, Column, Delete, Insert, Message, Relation, Update
 from cdcd.protocol.reader import read_message
 from cdcd.protocol.writer import write_message
-from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, MASK, TRUNCATE, ColumnRule, hashing
+from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, MASK, TRUNCATE, ColumnRule
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.patterns import parse_column_pattern

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.credentials.columns import hashing
 from cdcd.errors import ProtocolError, SourceError, TransientError
 from cdcd.facts import Fact, Observer, ValueUnwritable, unheard
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
@@ -24,7 +25,7 @@ from cdcd.protocol.messages import (
 from cdcd.protocol.writer import write_message
 from cdcd.rows.chosen_keys import KeyRule
 from cdcd.rows.modes import Modes
-from cdcd.rows.protection import ColumnRule, hashing
+from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.snapshots.patterns import parse_column_pattern
 from tests.unit.formats.avro.reading import MESSAGE_CONTENTS
