@@ -40,6 +40,23 @@ class KafkaReachable(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionHanging(Fact):
+    """Readers with `read_committed` stop at `offset` in a partition, although Kafka has acknowledged the commit of the
+    transaction that begins there (a hanging transaction). Nothing is lost: the next change in the partition ends the
+    transaction, and readers get the records of both. Kafka 4.3 leaves a transaction so if the partition has no leader
+    for the moment in which the transaction ends, as when a broker comes back that stood still. cdcd waits for three
+    seconds after an outage before it ends a transaction, so that this is rare.
+    """
+
+    event: ClassVar[str] = "transaction.hanging"
+    level: ClassVar[Level] = "error"
+    topic: str
+    partition: int
+    offset: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaTokenFailed(Fact):
     """There is no new token for Kafka (`kafka.oauth`). cdcd goes on with the token that it has until that one expires,
     and asks again every ten seconds. The event comes once a minute at most.

@@ -29,6 +29,7 @@ from cdcd.kafka.errors import fill_names, unavailable
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.forgetting import forget_checkpoint
 from cdcd.kafka.oversized import Oversized
+from cdcd.kafka.settling import Settling
 from cdcd.kafka.sink import Sink
 from cdcd.kafka.topics import check_keyless, ensure_topics, existing_topics
 from cdcd.postgres.lock import AdvisoryLock
@@ -47,14 +48,21 @@ T = TypeVar("T")
 class KafkaSide:
     """Carries out what a session wants of Kafka. Only `thread` may touch the sink.
 
-    `sizes`: the sizes that brokers refused. Give every session of the process the same object.
+    `sizes`: the sizes that brokers refused. `settling`: how long transactions wait after an outage. Give every session
+    of the process the same objects.
     """
 
     def __init__(
-        self, config: Config, observe: Observer, thread: Executor, sizes: SizeLimits | None = None
+        self,
+        config: Config,
+        observe: Observer,
+        thread: Executor,
+        sizes: SizeLimits | None = None,
+        settling: Settling | None = None,
     ) -> None:
         self.thread = thread
         self._sizes = SizeLimits() if sizes is None else sizes
+        self._settling = settling
         self.giving_up = threading.Event()
         self._config = config
         self._observe = observe
@@ -165,6 +173,7 @@ class KafkaSide:
             ),
             on_retry=on_retry,
             sizes=self._sizes,
+            settling=self._settling,
         )
 
     async def _transaction_timeout_s(self) -> float:

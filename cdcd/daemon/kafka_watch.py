@@ -3,7 +3,8 @@
 The sink cannot tell: an idle daemon sends nothing, and librdkafka reports a broker that is frozen or cut off only when
 a request has timed out, after a minute. So the watch asks a broker who leads the checkpoint's partition, which every
 batch needs, and then the leaders of the topics of the batch that is on its way. It waits `ANSWER_S` for all answers
-together. `engine/reachability.py` decides what an answer, or none, means.
+together. `engine/reachability.py` decides what an answer, or none, means. After an outage, the watch also looks whether
+readers see what was committed (`kafka/hanging.py`).
 """
 
 import threading
@@ -16,7 +17,10 @@ from cdcd.config.secrets import reread
 from cdcd.errors import CdcdError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
+from cdcd.kafka.errors import Partition
+from cdcd.kafka.hanging import HangingTransactions
 from cdcd.kafka.leaders import Leaders
+from cdcd.kafka.settling import Settling
 
 ASK_S: Final = 1.0
 """Seconds between two questions."""
@@ -39,13 +43,26 @@ class KafkaWatch:
     """Runs from `start` to `stop`, and calls `report` from its own thread after each question.
 
     Args:
-        written: gives the topics that are being written at this moment.
+        written: gives the topics that are being written at this moment, in several sets.
+        settling: is told of each question, because transactions wait for it.
+        hanging: is called from the thread with the partitions in which a transaction was found to hang, and with all in
+            which one hangs now.
     """
 
-    def __init__(self, config: Config, report: Report, written: Callable[[], Collection[str]]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        report: Report,
+        written: Callable[[], Collection[Collection[str]]],
+        settling: Settling | None = None,
+        hanging: Callable[[list[Partition], dict[Partition, int]], None] = lambda _found, _all: None,
+    ) -> None:
         self._config = config
         self._report = report
         self._written = written
+        self.settling = Settling() if settling is None else settling
+        self._tell_hanging = hanging
+        self._transactions = HangingTransactions()
         self._stop = threading.Event()
         self._admin: Admin | None = None
         self._leaders: Leaders | None = None
@@ -65,13 +82,22 @@ class KafkaWatch:
     def _run(self) -> None:
         while not self._stop.wait(ASK_S):
             asked_at = time.monotonic()
-            failure: CdcdError | None = None
-            try:
-                self._ask()
-            except CdcdError as error:
-                failure = error
+            failure = self._attempt()
             if not self._stop.is_set():
                 self._report(asked_at, failure)
+            if failure is None:
+                self._look_for_hanging()
+
+    def _attempt(self) -> CdcdError | None:
+        """Ask once. Returns why there was no answer; None: there was one."""
+        try:
+            self._ask()
+        except CdcdError as error:
+            self.settling.failed()
+            self._transactions.failed(self._written_now())
+            return error
+        self.settling.answered(time.monotonic())
+        return None
 
     def _ask(self) -> None:
         """Raises CdcdError: there was no answer."""
@@ -82,8 +108,7 @@ class KafkaWatch:
         deadline = time.monotonic() + ANSWER_S
         try:
             self._admin.ask(self._config.topics.checkpoint)
-            # A copy in one step, because the thread that hands the batch over adds to the set.
-            written = frozenset(self._written())
+            written = self._written_now()
             if written:
                 self._leaders.ask(written, deadline)
         except CdcdError:
@@ -92,6 +117,25 @@ class KafkaWatch:
                 self._admin = None
             raise
         self._renew_at = time.monotonic() + RENEW_S
+
+    def _written_now(self) -> frozenset[str]:
+        # Copied without a step in between, because the thread that hands the batch over adds to the last set.
+        return frozenset[str]().union(*self._written())
+
+    def _look_for_hanging(self) -> None:
+        """After an outage, look whether readers see what was committed."""
+        topics = self._transactions.answered(self._written_now(), time.monotonic())
+        if not topics or self._admin is None:
+            return
+        before = self._transactions.hanging
+        try:
+            ends = self._admin.ends(sorted(topics))
+        except CdcdError:
+            return  # The next question tells whether Kafka answers.
+        # What is written now may have begun before the ends were told.
+        found = self._transactions.looked(ends, self._written_now(), time.monotonic())
+        if self._transactions.hanging != before and not self._stop.is_set():
+            self._tell_hanging(found, self._transactions.hanging)
 
     def _connect(self) -> None:
         self._given = self._properties()

@@ -118,6 +118,8 @@ class Pipeline:
     ) -> None:
         self._engine = engine
         self._verbs: Engine | Tap = engine if tap is None else tap
+        self._written: tuple[frozenset[str], ...] = ()
+        """The topics of the parts of a Kafka transaction that is not complete."""
         self._stream = stream
         self._lock = lock
         self._sink = sink
@@ -232,11 +234,15 @@ class Pipeline:
     async def _ship(self, action: Ship) -> None:
         batch = action.batch
         began = time.monotonic()
-        self._telemetry.writing = batch.topics
+        # A Kafka transaction stays open from one part of it to the next.
+        self._telemetry.writing = (*self._written, batch.topics)
+        self._written = ()
         try:
             await self._kafka.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
+            if not batch.closes:
+                self._written = (frozenset[str]().union(*self._telemetry.writing),)
         finally:
-            self._telemetry.writing = ()
+            self._telemetry.writing = self._written
         now = time.monotonic()
         self._verbs.delivered(batch, now)
         self._telemetry.kafka_bytes += batch.size

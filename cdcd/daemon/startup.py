@@ -35,6 +35,7 @@ from cdcd.facts import (
 )
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.fitting import SizeLimits
+from cdcd.kafka.settling import Settling
 from cdcd.postgres.connection import parse_dsn
 from cdcd.registry.registrar import Registrar
 from cdcd.rows.chosen_keys import ChosenKeys
@@ -55,6 +56,7 @@ class Startup:
         lapsed: server processes that held the lock for this process when the lease ran out.
         accept_gap: start although slot and checkpoint do not meet.
         sizes: the sizes that brokers refused; the same object for each session of the process.
+        settling: how long transactions wait after an outage; likewise the same object.
     """
 
     def __init__(
@@ -70,12 +72,13 @@ class Startup:
         lapsed: frozenset[int],
         accept_gap: bool,
         sizes: SizeLimits,
+        settling: Settling,
     ) -> None:
         self.config = config
         self.telemetry = telemetry
         self.observe = observe
         self.postgres = PostgresSide(config, telemetry, observe)
-        self.kafka = KafkaSide(config, observe, kafka_thread, sizes)
+        self.kafka = KafkaSide(config, observe, kafka_thread, sizes, settling)
         self.stack = AsyncExitStack()
         self.dsn = parse_dsn(*config.postgres.access())
         self._start = Start(

@@ -53,8 +53,10 @@ from cdcd.facts import (
     SlotKept,
     Started,
 )
-from cdcd.facts_operation import DurableSpoolStopped, KafkaTokenFailed
+from cdcd.facts_operation import DurableSpoolStopped, KafkaTokenFailed, TransactionHanging
+from cdcd.kafka.errors import Partition
 from cdcd.kafka.fitting import SizeLimits
+from cdcd.kafka.settling import Settling
 from cdcd.retry import Backoff
 from cdcd.telemetry.actions import Ask
 from cdcd.telemetry.daemon_pages import serve_http
@@ -68,6 +70,11 @@ HEARTBEAT_S: Final = 0.5
 
 TOKEN_S: Final = 60.0
 """Seconds between two events about tokens for Kafka that cannot be had."""
+
+HANGING_HINT: Final = (
+    "Change a row whose records lie in this partition, for example by an UPDATE that sets a column to its own value. "
+    "Do not abort the transaction (kafka-transactions.sh abort): readers would never get its records."
+)
 
 SPOOLING: Final = "Kafka is away; the stream goes to the durable log."
 
@@ -160,6 +167,7 @@ class Supervisor:
         self._token_told_at = -TOKEN_S
         self._lapsed: frozenset[int] = frozenset()
         self._sizes = SizeLimits()
+        self._settling = Settling()
         self._delivered: Checkpoint | None = None
         """The newest checkpoint that this process knows in Kafka, if a durable log may begin behind it."""
         self._has_spooled = False
@@ -203,7 +211,11 @@ class Supervisor:
         _, tokens = access(self.config.kafka)
         if tokens is not None:
             tokens.on_failure = no_token
-        watch = KafkaWatch(self.config, report, lambda: self._telemetry.writing)
+
+        def hanging(found: list[Partition], all_hanging: dict[Partition, int]) -> None:
+            loop.call_soon_threadsafe(self._hanging, found, all_hanging)
+
+        watch = KafkaWatch(self.config, report, lambda: self._telemetry.writing, self._settling, hanging)
         watch.start()
         try:
             await self._run_sessions()
@@ -266,6 +278,14 @@ class Supervisor:
             reach.answered("kafka", now)
         else:
             reach.failed("kafka", failure, asked_at=asked_at, patience_s=ANSWER_S, now=now)
+
+    def _hanging(self, found: list[Partition], all_hanging: dict[Partition, int]) -> None:
+        self._telemetry.hanging = all_hanging
+        for topic, partition in found:
+            offset = all_hanging[topic, partition]
+            self._observe(
+                TransactionHanging(topic=topic, partition=partition, offset=offset, hint=HANGING_HINT)
+            )
 
     def _no_token(self, error: CdcdError) -> None:
         self._telemetry.kafka_token_failures += 1
@@ -340,6 +360,7 @@ class Supervisor:
                 lapsed=self._lapsed,
                 accept_gap=self._accept_gap,
                 sizes=self._sizes,
+                settling=self._settling,
             )
             stack.push_async_callback(self._startup.close)
             stack.callback(self._note_lapse, self._startup)

@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, OffsetSpec
 
 from cdcd.errors import CdcdError, FatalError, SinkError
 from cdcd.kafka.client import Properties, prepare
 from cdcd.kafka.constructing import make_admin
 from cdcd.kafka.errors import Partition, map_kafka_error, no_leader, property_error, silent_leader
+from cdcd.kafka.hanging import Ends
 
 _SLICE_S: Final = 0.05
 
@@ -172,6 +173,33 @@ class Admin:
             with suppress(KafkaException):
                 for each in self._wait_raw(future).partitions:
                     found[name, each.id] = -1 if each.leader is None else each.leader.id
+        return found
+
+    def ends(self, topics: Sequence[str]) -> dict[Partition, Ends]:
+        """Where the partitions of these topics end, and where for readers with `read_committed`.
+
+        What nobody tells of is left out.
+        """
+        partitions = [TopicPartition(*place) for place in self.leaders(topics, self.timeout_s)]
+        # A transaction may begin and end in between.
+        ends = self._latest(partitions, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._latest(partitions, IsolationLevel.READ_COMMITTED)
+        return {place: Ends(stable[place], end) for place, end in ends.items() if place in stable}
+
+    def _latest(self, partitions: list[TopicPartition], isolation: IsolationLevel) -> dict[Partition, int]:
+        if not partitions:
+            return {}
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = self._client.list_offsets(
+            dict.fromkeys(partitions, latest), isolation_level=isolation, **self._limit
+        )
+        found: dict[Partition, int] = {}
+        for partition, future in asked.items():
+            with suppress(KafkaException):
+                offset = self._wait_raw(future).offset
+                # Without an answer in time, there is no error but an offset that there is not.
+                if offset >= 0:
+                    found[partition.topic, partition.partition] = offset
         return found
 
     def topics(self, names: Sequence[str]) -> dict[str, TopicInfo | None]:

@@ -33,6 +33,7 @@ from cdcd.kafka.marking import Marking
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.partitions import ToPartitions, counter
 from cdcd.kafka.producer import SinkSettings, construct, producer_properties
+from cdcd.kafka.settling import Settling
 from cdcd.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -111,6 +112,7 @@ class Sink:
         oversized: what to do with a record that the broker refuses for its size.
         on_retry: called for each failure after which the sink tries again, with the seconds until then.
         sizes: the sizes that brokers refused. Give every sink of the process the same object.
+        settling: how long a transaction waits before it ends, after an outage.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class Sink:
         oversized: Oversized,
         on_retry: Callable[[CdcdError, float], None],
         sizes: SizeLimits | None = None,
+        settling: Settling | None = None,
     ) -> None:
         self._settings = settings
         self._prove_ownership = prove_ownership
@@ -133,6 +136,7 @@ class Sink:
         self._oversized = oversized
         self._on_retry = on_retry
         self._fitting = Fitting(settings, oversized, SizeLimits() if sizes is None else sizes)
+        self._settling = Settling() if settling is None else settling
         self._state = TransactionState(EXACTLY_ONCE if settings.exactly_once else AT_LEAST_ONCE)
         self._backoff = Backoff(settings.backoff_initial_s, settings.backoff_max_s)
         self._producer: Producer | None = None
@@ -423,9 +427,18 @@ class Sink:
             raise _SilentError("records were not acknowledged in time")
 
     def _commit(self) -> None:
+        # The commit would send the end of the transaction as soon as the last record is acknowledged.
+        self._await_acknowledged(0, SLICE_S)
+        self._settle()
         self._insist(self._live.commit_transaction)
         self._expiry.committed()
         self._answered_at = time.monotonic()
+
+    def _settle(self) -> None:
+        asked_at = time.monotonic()
+        while (wait_s := self._settling.wait_s(asked_at, time.monotonic())) > 0:
+            if self._stopping.wait(min(wait_s, SLICE_S)):
+                raise _SilentError("the sink was stopped while Kafka came back")
 
     def _insist(self, call: Callable[[float], object]) -> None:
         """Repeat a call until it succeeds. librdkafka's transaction calls may be repeated after a timeout."""

@@ -139,6 +139,12 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _up("kafka"),
     ),
     Definition(
+        "cdcd_kafka_hanging_partitions",
+        "gauge",
+        "Partitions in which readers with read_committed do not see committed records (the event transaction.hanging).",
+        _one(lambda t: len(t.hanging)),
+    ),
+    Definition(
         "cdcd_registry_up",
         "gauge",
         "1 if the schema registry answered when it was asked last, which a new schema makes cdcd do.",

@@ -7,7 +7,7 @@ they are walked.
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -62,6 +62,7 @@ class Telemetry:
         "durable_from",
         "events",
         "flushed_lsn",
+        "hanging",
         "heartbeat_bytes",
         "heartbeat_queries",
         "heartbeats",
@@ -159,8 +160,10 @@ class Telemetry:
         self.reach = Reachability(self._waiting)
         """Which side answers. Both an outage and its end are events."""
 
-        self.writing: Collection[str] = ()
-        """The topics of the batch that is on its way to Kafka, so far as it is handed over."""
+        self.writing: Collection[Collection[str]] = ()
+        """The topics of the Kafka transaction that is open, so far as its records are handed over, in several sets."""
+        self.hanging: Mapping[tuple[str, int], int] = {}
+        """The partitions with a hanging transaction (`kafka/hanging.py`), and where readers stop in each."""
         self.kafka_transactions = 0
         self.kafka_bytes = 0
         self.kafka_token_failures = 0

@@ -16,6 +16,7 @@ from cdcd.formats.late_records import Produce
 from cdcd.kafka import client
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings
+from cdcd.kafka.settling import Settling
 from cdcd.kafka.sink import Sink
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
@@ -32,6 +33,7 @@ def sink_of(
     name: str,
     properties: Mapping[str, int] | None = None,
     on_retry: Callable[[CdcdError, float], None] = lambda _error, _wait_s: None,
+    settling: Settling | None = None,
 ) -> Sink:
     """A sink with a new topic for its checkpoint, which logs its transactions."""
     connection, producer = client.split(
@@ -57,6 +59,7 @@ def sink_of(
         stopping=threading.Event(),
         oversized=Oversized(),
         on_retry=on_retry,
+        settling=settling,
     )
 
 

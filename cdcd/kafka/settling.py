@@ -1,0 +1,42 @@
+"""When a Kafka transaction may end after an outage.
+
+The rule: no transaction ends until Kafka has answered for `SETTLE_S`, so that its partitions have leaders again.
+
+A broker that stood still for longer than its session (`broker.session.timeout.ms`) is fenced for a moment when it comes
+back, and its partitions have no leader meanwhile. Kafka 4.3 takes a partition without a leader for a deleted one when
+it ends a transaction. It answers the commit, and writes no marker to that partition. Its log says: "Couldn't find
+leader endpoint for partitions … these partitions are likely deleted already and hence can be skipped"
+(TransactionMarkerChannelManager.addTxnMarkersToBrokerQueue). Readers with `read_committed` then stop before the records
+of the transaction (a hanging transaction, KIP-664), until the producer ends another transaction in this partition.
+"""
+
+import math
+from typing import Final
+
+SETTLE_S: Final = 3.0
+"""Seconds. A broker that has come back is fenced and let in again within some tenths of a second; on a busy machine,
+within about a second. No transaction waits longer than this: if nobody can say whether Kafka answers, it goes on."""
+
+
+class Settling:
+    """Call `failed` and `answered` for each question to Kafka. One thread calls them, and others ask `wait_s`."""
+
+    def __init__(self) -> None:
+        self._settled_at = 0.0
+
+    def failed(self) -> None:
+        """Kafka did not answer, or a partition that is written has no leader."""
+        self._settled_at = math.inf
+
+    def answered(self, now: float) -> None:
+        """Kafka answered at `now` (monotonic seconds)."""
+        if self._settled_at == math.inf:
+            self._settled_at = now + SETTLE_S
+
+    def wait_s(self, asked_at: float, now: float) -> float:
+        """Seconds that a transaction has still to wait before it ends; 0: it may end.
+
+        Args:
+            asked_at: when it was ready to end. It waits until `SETTLE_S` later at most.
+        """
+        return max(0.0, min(self._settled_at, asked_at + SETTLE_S) - now)

@@ -1,0 +1,170 @@
+"""Transactions that end while a partition has no leader: Kafka writes no marker there, and answers the commit.
+
+If the first test fails because readers see the records, this version of Kafka no longer does so, and neither the wait
+of `kafka/settling.py` nor `kafka/hanging.py` is needed for it.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from cdcd.engine.queue import Batch
+from cdcd.kafka.admin import Admin
+from cdcd.kafka.errors import Partition
+from cdcd.kafka.hanging import HANGS_S, Ends, HangingTransactions
+from cdcd.kafka.settling import Settling
+from cdcd.transactions.position import Checkpoint, Position
+from deploy.demo.topics import Reader
+from deploy.local import KafkaBroker
+from deploy.local.kafka_prepared import cluster_id
+from deploy.local.process import free_port
+from tests.integration.daemon import WAIT_S, until
+from tests.integration.test_kafka_sink import sink_of
+
+
+class TwoBrokers:
+    """The first broker is the controller, and coordinates transactions. The second one leads `topic`."""
+
+    def __init__(self, folder: Path) -> None:
+        cluster, controller = cluster_id(), free_port()
+        self._brokers = [
+            KafkaBroker(
+                folder / f"kafka-{number}",
+                port=(port := free_port()),
+                cluster=cluster,
+                settings={
+                    "node.id": str(number),
+                    "process.roles": roles,
+                    "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+                    "listeners": f"CLIENT://127.0.0.1:{port}{more}",
+                    "advertised.listeners": f"CLIENT://127.0.0.1:{port}",
+                    "inter.broker.listener.name": "CLIENT",
+                },
+            )
+            for number, roles, more in (
+                (1, "broker,controller", f",CONTROLLER://127.0.0.1:{controller}"),
+                (2, "broker", ""),
+            )
+        ]
+        self.first, self.second = self._brokers
+        self.first.start()
+        self.servers = self.first.bootstrap_servers
+        # Made while there is one broker, so that it has the partitions: those of transactions, and the checkpoint's.
+        producer = Producer({"bootstrap.servers": self.servers, "transactional.id": "first of all"})
+        producer.init_transactions(WAIT_S)
+        self.admin = Admin({"bootstrap.servers": self.servers})
+        self.second.start()
+
+    def create(self, topic: str) -> None:
+        """Create a topic that the second broker leads."""
+        client = AdminClient({"bootstrap.servers": self.servers})
+        client.create_topics([NewTopic(topic, 1, replica_assignment=[[2]])])[topic].result(WAIT_S)
+        self.await_leader(topic, 2)
+
+    def await_leader(self, topic: str, leader: int) -> None:
+        client = AdminClient({"bootstrap.servers": self.servers})
+        until(
+            lambda: client.list_topics(topic, WAIT_S).topics[topic].partitions[0].leader == leader or None,
+            f"the leader of {topic} is not {leader}",
+        )
+
+    def ends(self, topic: str) -> dict[Partition, Ends]:
+        """What `Admin.ends` tells, once it knows the leader."""
+        return until(lambda: self.admin.ends([topic]) or None, f"nobody tells where {topic} ends")
+
+    def freeze(self, topic: str) -> None:
+        """Let the second broker stand still, until its partition has no leader."""
+        self.second.pause()
+        self.await_leader(topic, -1)
+
+    def wake(self, topic: str) -> None:
+        """Let it go on, until its partition has a leader."""
+        self.second.resume()
+        self.await_leader(topic, 2)
+
+    def destroy(self) -> None:
+        for broker in self._brokers:
+            broker.destroy()
+
+
+@pytest.fixture(scope="module")
+def brokers(scratch: Path) -> Iterator[TwoBrokers]:
+    made = TwoBrokers(scratch / f"two-{uuid4().hex[:8]}")
+    yield made
+    made.destroy()
+
+
+def test_a_transaction_that_ends_without_a_leader_hangs_until_the_next_one_in_the_partition(
+    brokers: TwoBrokers, unique: str
+):
+    topic = f"{unique}.records"
+    brokers.create(topic)
+    producer = Producer({"bootstrap.servers": brokers.servers, "transactional.id": unique})
+    producer.init_transactions(WAIT_S)
+    # GIVEN a transaction whose partition has no leader when it ends
+    producer.begin_transaction()
+    producer.produce(topic, b"first")
+    assert producer.flush(WAIT_S) == 0
+    brokers.freeze(topic)
+    producer.commit_transaction(WAIT_S)
+    brokers.wake(topic)
+    # THEN readers do not see its record, though Kafka has acknowledged it
+    assert brokers.ends(topic) == {(topic, 0): Ends(0, 1)}
+    # AND it is found after a while in which nothing changes
+    transactions, now = HangingTransactions(), time.monotonic()
+    transactions.failed({topic})
+    assert transactions.answered((), now) == {topic}
+    assert transactions.looked(brokers.ends(topic), (), now) == []
+    found = transactions.looked(brokers.ends(topic), (), now + HANGS_S)
+    assert (found, transactions.hanging) == ([(topic, 0)], {(topic, 0): 0})
+    # WHEN another transaction writes there
+    producer.begin_transaction()
+    producer.produce(topic, b"second")
+    producer.commit_transaction(WAIT_S)
+    # THEN readers get the records of both
+    with Reader(brokers.servers, unique) as reader:
+        assert [raw.value for raw in reader.read_all()] == [b"first", b"second"]
+    assert transactions.looked(brokers.ends(topic), (), now + HANGS_S + 1) == []
+    assert not transactions.hanging
+
+
+class Leaderless(Settling):
+    """The partition has no leader when a transaction is ready to end, and has one when the wait is over."""
+
+    def __init__(self, brokers: TwoBrokers, topic: str) -> None:
+        Settling.__init__(self)
+        self._brokers, self._topic = brokers, topic
+        self.waited = threading.Event()
+
+    def wait_s(self, asked_at: float, now: float) -> float:
+        if not self.waited.is_set():
+            self.waited.set()
+            assert self._brokers.ends(self._topic)[self._topic, 0] == Ends(0, 1), "all is acknowledged"
+            self._brokers.freeze(self._topic)
+            self._brokers.wake(self._topic)
+        return 0.0
+
+
+def test_a_sink_waits_between_the_last_record_and_the_end_of_the_transaction(
+    brokers: TwoBrokers, unique: str
+):
+    topic = f"{unique}.records"
+    brokers.create(topic)
+    settling = Leaderless(brokers, topic)
+    sink = sink_of(brokers.first, unique, settling=settling)
+    position = Position(1, 2)
+    sink.open()
+    sink.deliver(
+        Batch(position, position, items=[(topic, b"key", b"value", None)]),
+        Checkpoint("1", 1, "", position, 0),
+    )
+    sink.close()
+    assert settling.waited.is_set()
+    with Reader(brokers.servers, unique) as reader:
+        assert [raw.value for raw in reader.read_all()] == [b"value"]
