@@ -7,7 +7,8 @@ back, and its partitions have no leader meanwhile. Kafka 4.3 takes a partition w
 it ends a transaction. It answers the commit, and writes no marker to that partition. Its log says: "Couldn't find
 leader endpoint for partitions … these partitions are likely deleted already and hence can be skipped"
 (TransactionMarkerChannelManager.addTxnMarkersToBrokerQueue). Readers with `read_committed` then stop before the records
-of the transaction (a hanging transaction, KIP-664), until the producer ends another transaction in this partition.
+of the transaction (a hanging transaction, KIP-664), until the producer ends another transaction in this partition. The
+records then share the outcome of that one: those of an aborted transaction, too, which come twice so.
 """
 
 import math
@@ -19,7 +20,10 @@ within about a second. No transaction waits longer than this: if nobody can say 
 
 
 class Settling:
-    """Call `failed` and `answered` for each question to Kafka. One thread calls them, and others ask `wait_s`."""
+    """Call `failed` and `answered` for each question to Kafka. One thread calls them, and another one asks `wait_s`.
+
+    A transaction ends by a commit, by an abort, or by the next producer, for which the coordinator aborts it.
+    """
 
     def __init__(self) -> None:
         self._settled_at = 0.0
@@ -34,7 +38,7 @@ class Settling:
             self._settled_at = now + SETTLE_S
 
     def wait_s(self, asked_at: float, now: float) -> float:
-        """Seconds that a transaction has still to wait before it ends; 0: it may end.
+        """Seconds that the end of a transaction has still to wait; 0: it may end.
 
         Args:
             asked_at: when it was ready to end. It waits until `SETTLE_S` later at most.

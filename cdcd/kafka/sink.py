@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdcd.engine.queue import GIVEN_AWAY, Batch
 from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.formats.late_records import Produce
+from cdcd.kafka.admin import UNANSWERED
 from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
@@ -274,7 +275,26 @@ class Sink:
 
     def _fence(self) -> None:
         self._await_broker()
+        now = time.monotonic()
+        if self._settling.wait_s(now, now):
+            # The coordinator aborts what the former producer left, which is the end of a transaction like any other.
+            # librdkafka would ask for that in the moment in which a broker comes back.
+            self._await_answer()
+            self._settle()
         self._insist(self._live.init_transactions)
+
+    def _await_answer(self) -> None:
+        """Wait until a broker answers. KafkaException: none does, or it refuses."""
+        deadline = time.monotonic() + self._settings.answer_s
+        while True:
+            try:
+                self._live.list_topics(self._settings.checkpoint_topic, SLICE_S)
+            except KafkaException as error:
+                is_silent = error.args[0].code() in UNANSWERED
+                if not is_silent or time.monotonic() > deadline or self._stopping.is_set():
+                    raise
+            else:
+                return
 
     def _await_broker(self) -> None:
         """Wait for a moment until a broker is connected. If none is, the next call raises the better error.
@@ -435,6 +455,7 @@ class Sink:
         self._answered_at = time.monotonic()
 
     def _settle(self) -> None:
+        """Wait until a transaction may end (`settling.py`). KafkaException: the sink is being stopped."""
         asked_at = time.monotonic()
         while (wait_s := self._settling.wait_s(asked_at, time.monotonic())) > 0:
             if self._stopping.wait(min(wait_s, SLICE_S)):
@@ -465,6 +486,7 @@ class Sink:
     def _abort(self) -> None:
         if self._settings.exactly_once and self._producer is not None:
             with suppress(KafkaException):
+                self._settle()
                 self._producer.abort_transaction(ABORT_S)
 
     def _drain(self) -> None:

@@ -19,6 +19,7 @@ from cdcd.kafka.admin import Admin
 from cdcd.kafka.errors import Partition
 from cdcd.kafka.hanging import HANGS_S, Ends, HangingTransactions
 from cdcd.kafka.settling import Settling
+from cdcd.kafka.sink import Sink
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
@@ -140,10 +141,11 @@ class Leaderless(Settling):
     def __init__(self, brokers: TwoBrokers, topic: str) -> None:
         Settling.__init__(self)
         self._brokers, self._topic = brokers, topic
+        self.expected = threading.Event()
         self.waited = threading.Event()
 
     def wait_s(self, asked_at: float, now: float) -> float:
-        if not self.waited.is_set():
+        if self.expected.is_set() and not self.waited.is_set():
             self.waited.set()
             assert self._brokers.ends(self._topic)[self._topic, 0] == Ends(0, 1), "all is acknowledged"
             self._brokers.freeze(self._topic)
@@ -158,13 +160,39 @@ def test_a_sink_waits_between_the_last_record_and_the_end_of_the_transaction(
     brokers.create(topic)
     settling = Leaderless(brokers, topic)
     sink = sink_of(brokers.first, unique, settling=settling)
-    position = Position(1, 2)
     sink.open()
-    sink.deliver(
-        Batch(position, position, items=[(topic, b"key", b"value", None)]),
-        Checkpoint("1", 1, "", position, 0),
-    )
-    sink.close()
+    settling.expected.set()
+    deliver(sink, topic)
     assert settling.waited.is_set()
+    with Reader(brokers.servers, unique) as reader:
+        assert [raw.value for raw in reader.read_all()] == [b"value"]
+
+
+def deliver(sink: Sink, topic: str) -> None:
+    position = Position(1, 2)
+    batch = Batch(position, position, items=[(topic, b"key", b"value", None)])
+    sink.deliver(batch, Checkpoint("1", 1, "", position, 0))
+    sink.close()
+
+
+def test_a_transaction_that_a_former_producer_left_is_aborted_when_its_partition_has_a_leader(
+    brokers: TwoBrokers, unique: str
+):
+    topic = f"{unique}.records"
+    brokers.create(topic)
+    settling = Leaderless(brokers, topic)
+    sink = sink_of(brokers.first, unique, settling=settling)
+    # GIVEN a transaction that its producer did not end
+    former = Producer({"bootstrap.servers": brokers.servers, "transactional.id": unique})
+    former.init_transactions(WAIT_S)
+    former.begin_transaction()
+    former.produce(topic, b"value")
+    assert former.flush(WAIT_S) == 0
+    # WHEN the next one delivers the record again, while the partition loses its leader and gets it back
+    settling.expected.set()
+    sink.open()
+    deliver(sink, topic)
+    assert settling.waited.is_set()
+    # THEN readers get it once
     with Reader(brokers.servers, unique) as reader:
         assert [raw.value for raw in reader.read_all()] == [b"value"]
