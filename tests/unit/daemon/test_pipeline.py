@@ -245,6 +245,44 @@ async def test_heartbeats_and_watermarks_that_kafka_has_are_counted():
     assert (telemetry.heartbeats, telemetry.kafka_bytes, telemetry.totals().bytes) == (1, 40, 0)
 
 
+class OneByOne(Engine):
+    """Gives the next action when the batch of the one before is delivered, as the queue does."""
+
+    given = 0
+
+    def next_action(self, now: float, unix_us: int) -> Action:
+        if self.actions and len(self.said("delivered")) < self.given:
+            return Wait(None)
+        self.given += 1
+        return Engine.next_action(self, now, unix_us)
+
+
+@in_a_loop
+async def test_the_topics_of_a_kafka_transaction_are_written_until_its_last_part_is_delivered():
+    parts = [Batch(START, START, topics={name}, closes=name == "c") for name in "abc"]
+    engine = OneByOne([*[Ship(part, CHECKPOINT) for part in parts], Ship(BATCH, CHECKPOINT)])
+    engine.ends_when = lambda: len(engine.said("delivered")) == len(parts) + 1
+    session = Session(engine)
+    written: list[set[str]] = []
+
+    def deliver(batch: Batch, checkpoint: Checkpoint) -> None:
+        written.append(set[str]().union(*session.pipeline._telemetry.writing))
+
+    session.pipeline._sink.deliver = deliver  # type: ignore[method-assign]
+    await session.run()
+    assert written == [{"a"}, {"a", "b"}, {"a", "b", "c"}, set()]
+    assert session.pipeline._telemetry.writing == ()
+
+
+@in_a_loop
+async def test_nothing_is_written_any_more_when_a_part_fails():
+    engine = Engine([Ship(Batch(START, START, topics={"a"}, closes=False), CHECKPOINT)])
+    session = Session(engine, sink=TransientError("the sink failed"))
+    with pytest.raises(TransientError):
+        await session.run()
+    assert session.pipeline._telemetry.writing == ()
+
+
 @in_a_loop
 async def test_a_status_is_sent_before_the_next_action_is_asked_for():
     session = Session(Engine([Status(b"one"), Turn(), Status(b"two"), End()]))
