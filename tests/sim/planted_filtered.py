@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cdcd.formats.encoder import EncoderSettings, Record, RowEncoder
+from cdcd.formats.encoder import EncoderSettings, RowEncoder
 from cdcd.protocol.messages import Value
 from cdcd.shaping.filtering import FilterEncoder
 from cdcd.shaping.row_filters import RowFilter
@@ -11,12 +11,9 @@ from cdcd.shaping.row_filters import RowFilter
 class DoesNotCountFiltered(FilterEncoder):
     """What follows an event without a record in its transaction has the event's number."""
 
-    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        known = len(out)
-        size = super()._shape(frame, in_stream, now_us, out)
-        if len(out) == known:
-            self._inner.skip(-1)
-        return size
+    def _left_out(self, found: RowFilter, events: int) -> None:
+        super()._left_out(found, events)
+        self._inner.skip(-events)
 
 
 class LeavesWhatLeaves(FilterEncoder):
