@@ -43,7 +43,7 @@ BUILDING = {"bdist_wheel", "build", "build_ext"}
 
 
 def extensions() -> list[Extension]:
-    """What is to be compiled; nothing where it cannot be, or should not."""
+    """The modules to compile. The list is empty if they cannot be compiled, or if nobody wants them compiled."""
     wanted = os.environ.get("CDCD_COMPILE", "")
     if wanted == "0" or not BUILDING & set(sys.argv):
         return []

@@ -41,11 +41,12 @@ class KafkaReachable(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TransactionHanging(Fact):
-    """Readers with `read_committed` stop at `offset` in a partition, although Kafka has acknowledged the commit of the
-    transaction that begins there (a hanging transaction). Nothing is lost: the next change in the partition ends the
-    transaction, and readers get the records of both. Kafka 4.3 leaves a transaction so if the partition has no leader
-    for the moment in which the transaction ends, as when a broker comes back that stood still. cdcd waits for three
-    seconds after an outage before it ends a transaction, so that this is rare.
+    """Readers with `read_committed` stop at `offset` in a partition. Kafka has acknowledged the commit of the
+    transaction that begins at this offset, and does not show its records (a hanging transaction). Nothing is lost: the
+    next change in the partition ends the transaction, and readers then get the records of both. Kafka 4.3 leaves a
+    transaction hanging if the partition has no leader while the transaction ends, for example because a frozen broker
+    has just come back. cdcd waits three seconds after an outage before it ends a transaction, which makes this event
+    rare.
     """
 
     event: ClassVar[str] = "transaction.hanging"

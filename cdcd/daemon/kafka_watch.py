@@ -132,7 +132,7 @@ class KafkaWatch:
             ends = self._admin.ends(sorted(topics))
         except CdcdError:
             return  # The next question tells whether Kafka answers.
-        # What is written now may have begun before the ends were told.
+        # Asked again, because a transaction may have begun before Kafka told the ends.
         found = self._transactions.looked(ends, self._written_now(), time.monotonic())
         if self._transactions.hanging != before and not self._stop.is_set():
             self._tell_hanging(found, self._transactions.hanging)

@@ -181,7 +181,7 @@ class Admin:
         What nobody tells of is left out.
         """
         partitions = [TopicPartition(*place) for place in self.leaders(topics, self.timeout_s)]
-        # A transaction may begin and end in between.
+        # The ends first: a transaction that begins and ends between the two questions then looks complete.
         ends = self._latest(partitions, IsolationLevel.READ_UNCOMMITTED)
         stable = self._latest(partitions, IsolationLevel.READ_COMMITTED)
         return {place: Ends(stable[place], end) for place, end in ends.items() if place in stable}
@@ -197,7 +197,7 @@ class Admin:
         for partition, future in asked.items():
             with suppress(KafkaException):
                 offset = self._wait_raw(future).offset
-                # Without an answer in time, there is no error but an offset that there is not.
+                # librdkafka 2.x gives a negative offset, and no error, if no answer came in time.
                 if offset >= 0:
                     found[partition.topic, partition.partition] = offset
         return found

@@ -195,7 +195,7 @@ class BoundedReader:
         return SinkUnavailableError(
             f"{self._where} gave nothing for {timeout_s:g} s, and there are records in {where}.",
             hint="Start the daemon if it was killed, or wait for kafka.transaction.timeout_s: a killed daemon leaves a "
-            "transaction open until then. Then run the command again. It also ends so if the topic was deleted.",
+            "transaction open until then. Then run the command again. A deleted topic gives the same error.",
         )
 
     def _mapped(self, error: KafkaException) -> Exception:

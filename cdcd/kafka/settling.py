@@ -8,7 +8,8 @@ it ends a transaction. It answers the commit, and writes no marker to that parti
 leader endpoint for partitions … these partitions are likely deleted already and hence can be skipped"
 (TransactionMarkerChannelManager.addTxnMarkersToBrokerQueue). Readers with `read_committed` then stop before the records
 of the transaction (a hanging transaction, KIP-664), until the producer ends another transaction in this partition. The
-records then share the outcome of that one: those of an aborted transaction, too, which come twice so.
+records then share the outcome of that transaction. So records of an aborted transaction become visible with the commit
+that delivers them again, and readers get them twice.
 """
 
 import math

@@ -277,8 +277,8 @@ class Sink:
         self._await_broker()
         now = time.monotonic()
         if self._settling.wait_s(now, now):
-            # The coordinator aborts what the former producer left, which is the end of a transaction like any other.
-            # librdkafka would ask for that in the moment in which a broker comes back.
+            # `init_transactions` makes the coordinator abort the transaction that the former producer left open. An
+            # abort needs leaders as a commit does. librdkafka would send the request as soon as a broker comes back.
             self._await_answer()
             self._settle()
         self._insist(self._live.init_transactions)

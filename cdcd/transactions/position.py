@@ -299,7 +299,7 @@ class Source:
 
 
 def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -> Checkpoint:
-    """The checkpoint to resume from, or why the one that was found and the slot cannot be put together.
+    """The checkpoint to resume from, or the reason why the checkpoint that was found does not fit the slot.
 
     Without a checkpoint the stream starts where the slot stands. With one, the slot must be there and not ahead of
     it: changes between the two were confirmed by somebody else and are gone (a slot dropped, created again, or

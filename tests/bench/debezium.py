@@ -100,7 +100,7 @@ def start_connectors(  # noqa: PLR0917  a worker, its connectors, and the server
 
 
 def connector_config(server: PostgresServer, settings: Mapping[str, str]) -> dict[str, str]:
-    """A connector on this server, without its name. `settings` are laid over what is the same for all."""
+    """The configuration of a connector on this server, without its name. `settings` override the common values."""
     return {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "tasks.max": "1",

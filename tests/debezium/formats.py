@@ -28,7 +28,7 @@ Read = Callable[[Any, bytes, Headers], tuple[Any, Any]]
 
 
 def compare_formats(in_json: list[Raw], in_format: list[Raw], read: Read) -> Compared:
-    """Every value in the format must be the one that JSON has."""
+    """Compare the records of a format with those in JSON: each key and value must be the same."""
     found = Compared()
     plain, other = by_topic(in_json), by_topic(in_format)
     for topic in sorted({*plain, *other}):

@@ -4,7 +4,6 @@ If the first test fails because readers see the records, this version of Kafka n
 of `kafka/settling.py` nor `kafka/hanging.py` is needed for it.
 """
 
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from cdcd.kafka.admin import Admin
 from cdcd.kafka.errors import Partition
 from cdcd.kafka.hanging import HANGS_S, Ends, HangingTransactions
 from cdcd.kafka.settling import Settling
-from cdcd.kafka.sink import Sink
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
@@ -56,7 +54,7 @@ class TwoBrokers:
         self.first, self.second = self._brokers
         self.first.start()
         self.servers = self.first.bootstrap_servers
-        # Made while there is one broker, so that it has the partitions: those of transactions, and the checkpoint's.
+        # The topic of transactions is made now, while there is one broker, so that the first broker leads it.
         producer = Producer({"bootstrap.servers": self.servers, "transactional.id": "first of all"})
         producer.init_transactions(WAIT_S)
         self.admin = Admin({"bootstrap.servers": self.servers})
@@ -117,7 +115,7 @@ def test_a_transaction_that_ends_without_a_leader_hangs_until_the_next_one_in_th
     brokers.wake(topic)
     # THEN readers do not see its record, though Kafka has acknowledged it
     assert brokers.ends(topic) == {(topic, 0): Ends(0, 1)}
-    # AND it is found after a while in which nothing changes
+    # AND the transaction is found once readers have made no progress for `HANGS_S`
     transactions, now = HangingTransactions(), time.monotonic()
     transactions.failed({topic})
     assert transactions.answered((), now) == {topic}
@@ -141,58 +139,62 @@ class Leaderless(Settling):
     def __init__(self, brokers: TwoBrokers, topic: str) -> None:
         Settling.__init__(self)
         self._brokers, self._topic = brokers, topic
-        self.expected = threading.Event()
-        self.waited = threading.Event()
+        self.is_expected = self.has_waited = False
 
     def wait_s(self, asked_at: float, now: float) -> float:
-        if self.expected.is_set() and not self.waited.is_set():
-            self.waited.set()
+        if self.is_expected and not self.has_waited:
+            self.has_waited = True
             assert self._brokers.ends(self._topic)[self._topic, 0] == Ends(0, 1), "all is acknowledged"
             self._brokers.freeze(self._topic)
             self._brokers.wake(self._topic)
         return 0.0
 
 
+class Delivery:
+    """A sink and a topic. From `expect` on, the next end of a transaction finds the partition without a leader."""
+
+    def __init__(self, brokers: TwoBrokers, name: str) -> None:
+        self.topic = f"{name}.records"
+        brokers.create(self.topic)
+        self._servers, self._name = brokers.servers, name
+        self._settling = Leaderless(brokers, self.topic)
+        self.sink = sink_of(brokers.first, name, settling=self._settling)
+
+    def expect(self) -> None:
+        self._settling.is_expected = True
+
+    def deliver(self) -> list[bytes | None]:
+        """Deliver one record, and return what readers see."""
+        position = Position(1, 2)
+        batch = Batch(position, position, items=[(self.topic, b"key", b"value", None)])
+        self.sink.deliver(batch, Checkpoint("1", 1, "", position, 0))
+        self.sink.close()
+        assert self._settling.has_waited
+        with Reader(self._servers, self._name) as reader:
+            return [raw.value for raw in reader.read_all()]
+
+
 def test_a_sink_waits_between_the_last_record_and_the_end_of_the_transaction(
     brokers: TwoBrokers, unique: str
 ):
-    topic = f"{unique}.records"
-    brokers.create(topic)
-    settling = Leaderless(brokers, topic)
-    sink = sink_of(brokers.first, unique, settling=settling)
-    sink.open()
-    settling.expected.set()
-    deliver(sink, topic)
-    assert settling.waited.is_set()
-    with Reader(brokers.servers, unique) as reader:
-        assert [raw.value for raw in reader.read_all()] == [b"value"]
-
-
-def deliver(sink: Sink, topic: str) -> None:
-    position = Position(1, 2)
-    batch = Batch(position, position, items=[(topic, b"key", b"value", None)])
-    sink.deliver(batch, Checkpoint("1", 1, "", position, 0))
-    sink.close()
+    delivery = Delivery(brokers, unique)
+    delivery.sink.open()
+    delivery.expect()
+    assert delivery.deliver() == [b"value"]
 
 
 def test_a_transaction_that_a_former_producer_left_is_aborted_when_its_partition_has_a_leader(
     brokers: TwoBrokers, unique: str
 ):
-    topic = f"{unique}.records"
-    brokers.create(topic)
-    settling = Leaderless(brokers, topic)
-    sink = sink_of(brokers.first, unique, settling=settling)
+    delivery = Delivery(brokers, unique)
     # GIVEN a transaction that its producer did not end
     former = Producer({"bootstrap.servers": brokers.servers, "transactional.id": unique})
     former.init_transactions(WAIT_S)
     former.begin_transaction()
-    former.produce(topic, b"value")
+    former.produce(delivery.topic, b"value")
     assert former.flush(WAIT_S) == 0
-    # WHEN the next one delivers the record again, while the partition loses its leader and gets it back
-    settling.expected.set()
-    sink.open()
-    deliver(sink, topic)
-    assert settling.waited.is_set()
-    # THEN readers get it once
-    with Reader(brokers.servers, unique) as reader:
-        assert [raw.value for raw in reader.read_all()] == [b"value"]
+    # WHEN the next producer delivers the record again, while the partition loses its leader and gets it back
+    delivery.expect()
+    delivery.sink.open()
+    # THEN readers get the record once
+    assert delivery.deliver() == [b"value"]

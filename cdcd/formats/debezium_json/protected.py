@@ -35,9 +35,9 @@ class Excluded(Converter):
 
 
 class Replaced(Converter):
-    """A value of which something else is made: the first characters, an HMAC, ciphertext.
+    """Replaces each value by its first characters, its HMAC or its ciphertext.
 
-    It is made of what readers would see: the value of a JSON string, or the JSON of any other value.
+    The replacement is made from what readers would see: the value of a JSON string, or the JSON of any other value.
     """
 
     def __init__(self, column: Converter, rule: ColumnRule) -> None:
