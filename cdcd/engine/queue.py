@@ -162,10 +162,11 @@ class Batch:
             if topic is not last:
                 last = topic
                 self.topics.add(topic)
-            size = (0 if key is None else len(key)) + (0 if value is None else len(value))
-            if size <= keep_over:
-                items[index] = GIVEN_AWAY
-            self.handed_over += 1
+            if keep_over >= 0:
+                size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+                if size <= keep_over:
+                    items[index] = GIVEN_AWAY
+            self.handed_over = before
 
     def _hand_over_late(self, late: LateRecords, before: int, produce: Produce, keep_over: int) -> None:
         """Hand over the rest of `late`. In the batch, `before` records stand before its first one."""
