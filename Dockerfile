@@ -48,15 +48,10 @@ RUN CDCD_COMPILE=1 /tools/bin/pip wheel --no-index --no-deps --no-build-isolatio
 
 
 FROM ${BASE_IMAGE} AS runtime
-# librdkafka and the JSON of a batch are many short-lived blocks: without these, glibc gives their pages back and
-# faults them in again for every batch.
 ENV PATH=/opt/cdcd/bin:$PATH \
     CDCD_CONFIG=/etc/cdcd/cdcd.yaml \
     TMPDIR=/var/spool/cdcd \
-    PYTHONDONTWRITEBYTECODE=1 \
-    MALLOC_ARENA_MAX=2 \
-    MALLOC_TRIM_THRESHOLD_=67108864 \
-    MALLOC_TOP_PAD_=4194304
+    PYTHONDONTWRITEBYTECODE=1
 # libpq asks for the name of the user it runs as. Mode 1777, for a cluster that picks its own user.
 RUN echo 'cdcd:x:10001:' >> /etc/group && \
     echo 'cdcd:x:10001:10001::/var/spool/cdcd:/usr/sbin/nologin' >> /etc/passwd && \
@@ -68,12 +63,15 @@ ENTRYPOINT ["/opt/cdcd/bin/cdcd"]
 ARG BASE_IMAGE
 ARG VERSION=unknown
 ARG REVISION=unknown
+# Where the sources are published, such as https://git.example.com/data/cdcd.
+ARG REPOSITORY=unknown
 LABEL org.opencontainers.image.title="cdcd" \
       org.opencontainers.image.description="Committed PostgreSQL changes to Kafka, exactly once, in commit order" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.authors="The cdcd authors" \
       org.opencontainers.image.vendor="The cdcd authors" \
       org.opencontainers.image.base.name="${BASE_IMAGE}" \
+      org.opencontainers.image.source="${REPOSITORY}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 
@@ -104,8 +102,9 @@ RUN apt-get update -qq && \
     rm -rf /var/lib/apt/lists/*
 COPY --from=spark-jars /opt/cdcd /opt/cdcd
 # The jars of Kafka's source and of the table formats are in /opt/cdcd/spark-jars. What Spark and Java write goes where
-# something may be written.
+# something may be written. Java's threads share two heaps of the C library, instead of eight for each core.
 ENV HOME=/var/spool/cdcd \
+    MALLOC_ARENA_MAX=2 \
     CDCD_CACHE=/opt/cdcd \
     SPARK_LOCAL_DIRS=/var/spool/cdcd \
     JDK_JAVA_OPTIONS=-Djava.io.tmpdir=/var/spool/cdcd

@@ -5,6 +5,10 @@ The same sources run either way, and lie in the wheel either way. `CDCD_COMPILE=
 headers are there, and a wheel without anything compiled is made if not. An editable installation runs the sources as
 they are edited. `CDCD_OPT_LEVEL=0` makes slow code in a fifth of the time, for tests; what is installed has the
 optimisation of level 3.
+
+`CDCD_REPOSITORY` is the address where the sources are published, such as https://git.example.com/data/cdcd. The
+metadata names it, the tracker of issues, and the documents: its README, or `CDCD_DOCUMENTATION` if that is set too.
+Without it the metadata names no address.
 """
 
 import ast
@@ -95,6 +99,22 @@ def why_not() -> str:
     return ""
 
 
+def urls() -> dict[str, str]:
+    """The addresses of the project in the metadata ([project.urls]). SystemExit: CDCD_REPOSITORY is no address."""
+    repository = os.environ.get("CDCD_REPOSITORY", "").rstrip("/")
+    if not repository:
+        return {}
+    if not repository.startswith("https://"):
+        raise SystemExit(
+            f"CDCD_REPOSITORY must be an address that begins with https://, and is {repository!r}."
+        )
+    return {
+        "Source": repository,
+        "Issues": f"{repository}/issues",
+        "Documentation": os.environ.get("CDCD_DOCUMENTATION", "") or f"{repository}#readme",
+    }
+
+
 def examples() -> list[Path]:
     """The files that lie in the wheel below `cdcd/examples/`; `cdcd config --examples` writes them."""
     source = Path("cdcd/cli/example_files.py")
@@ -134,6 +154,7 @@ class BuildWithExamples(build_py):
 
 setup(
     ext_modules=extensions(),
+    project_urls=urls(),
     cmdclass={"build_py": BuildWithExamples},
     # Beside the one large file there is a small one for each module.
     options={"build_ext": {"parallel": os.cpu_count()}},

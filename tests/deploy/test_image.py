@@ -24,6 +24,7 @@ pytestmark = [
 
 SIZE_BYTES_MAX: Final = 150_000_000
 MIB: Final = 1024 * 1024
+ADDRESS: Final = "https://git.example.com/data/cdcd"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def images() -> Iterator[Images]:
 
 @pytest.fixture(scope="module")
 def image(images: Images) -> str:
-    return images.build("daemon", VERSION=__version__, REVISION="0123abc")
+    return images.build("daemon", VERSION=__version__, REVISION="0123abc", REPOSITORY=ADDRESS)
 
 
 def test_the_image_is_small(images: Images, image: str) -> None:
@@ -54,6 +55,7 @@ def test_the_image_says_what_it_is_and_runs_the_daemon_without_a_shell_or_root(
     assert settings["Healthcheck"]["Test"][0] == "CMD"
     assert settings["Labels"]["org.opencontainers.image.version"] == __version__
     assert settings["Labels"]["org.opencontainers.image.revision"] == "0123abc"
+    assert settings["Labels"]["org.opencontainers.image.source"] == ADDRESS
     assert settings["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
 
 

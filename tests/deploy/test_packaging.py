@@ -26,6 +26,9 @@ EXAMPLES: Final = set(example_files())
 
 NO_COMPILER: Final = {"CC": "/nowhere/cc"}
 
+ADDRESS: Final = "https://git.example.com/data/cdcd"
+ADDRESSES: Final = {"CDCD_REPOSITORY", "CDCD_DOCUMENTATION"}
+
 _BUILD: Final = """
 import sys
 from setuptools import build_meta
@@ -45,7 +48,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(REPOSITORY / name, source / name)
     # What the hooks say of their work is for a person.
     command = [sys.executable, "-c", _BUILD, str(dist)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, env={**os.environ, **NO_COMPILER})
+    settings = {**NO_COMPILER, "CDCD_REPOSITORY": f"{ADDRESS}/", "CDCD_DOCUMENTATION": ""}
+    subprocess.run(command, cwd=source, check=True, capture_output=True, env={**os.environ, **settings})
     return dist
 
 
@@ -81,8 +85,53 @@ def test_the_metadata_says_what_a_reader_and_an_installer_need(wheel: Path) -> N
         "Provides-Extra: msk",
         "Provides-Extra: azure",
         "Classifier: Topic :: Database",
+        f"Project-URL: Source, {ADDRESS}",
+        f"Project-URL: Issues, {ADDRESS}/issues",
+        f"Project-URL: Documentation, {ADDRESS}#readme",
     ):
         assert line in metadata.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, []),
+        (
+            {"CDCD_REPOSITORY": ADDRESS, "CDCD_DOCUMENTATION": "https://docs.example.com/cdcd/"},
+            [
+                f"Source, {ADDRESS}",
+                f"Issues, {ADDRESS}/issues",
+                "Documentation, https://docs.example.com/cdcd/",
+            ],
+        ),
+    ],
+)
+def test_the_metadata_names_addresses_only_where_a_release_says_them(
+    tmp_path: Path, settings: Mapping[str, str], told: list[str]
+) -> None:
+    found = _egg_info(tmp_path, settings)
+    assert found.returncode == 0, found.stderr
+    metadata = (tmp_path / "cdcd.egg-info" / "PKG-INFO").read_text().splitlines()
+    assert [line.removeprefix("Project-URL: ") for line in metadata if line.startswith("Project-URL")] == told
+
+
+def test_an_address_that_nobody_can_open_is_refused(tmp_path: Path) -> None:
+    found = _egg_info(tmp_path, {"CDCD_REPOSITORY": "git@example.com:data/cdcd"})
+    assert found.returncode == 1
+    assert "CDCD_REPOSITORY must be an address that begins with https://" in found.stderr
+
+
+def _egg_info(folder: Path, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """`setup.py egg_info` into the folder, with no other addresses than those of `settings`."""
+    others = {name: value for name, value in os.environ.items() if name not in ADDRESSES}
+    return subprocess.run(
+        [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder)],
+        cwd=REPOSITORY,
+        env={**others, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_the_source_archive_has_what_the_wheel_is_built_from(dist: Path) -> None:
