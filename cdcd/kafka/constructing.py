@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
+from cdcd.kafka.telling_producer import TellingProducer
+
 _WAITING: Final = (signal.SIGINT, signal.SIGTERM)
 
 C = TypeVar("C")
@@ -27,7 +29,7 @@ def make_consumer(properties: Mapping[str, Any]) -> Consumer:
 
 def make_producer(properties: Mapping[str, Any]) -> Producer:
     """A producer. KafkaException: librdkafka refuses a property."""
-    return _constructed(Producer, properties)
+    return _constructed(TellingProducer, properties)
 
 
 def make_admin(properties: Mapping[str, Any]) -> AdminClient:

@@ -435,7 +435,7 @@ class Sink:
         left = len(producer)
         silent_at = time.monotonic() + self._settings.answer_s
         while left > but:
-            before, left = left, _flush(producer, slice_s)
+            before, left = left, producer.flush(slice_s)
             if left < before:
                 silent_at = time.monotonic() + self._settings.answer_s
             self._check_waiting(silent_at)
@@ -496,7 +496,7 @@ class Sink:
         if self._producer is not None:
             self._producer.purge(in_flight=False)
             with suppress(KafkaException):
-                _flush(self._producer, DRAIN_S)
+                self._producer.flush(DRAIN_S)
 
     def _discard(self) -> None:
         """Drop the producer and all its records, without waiting for a broker that may be away."""
@@ -573,17 +573,3 @@ class Sink:
                 "kafka.transaction.whole_bytes_max, so that a large transaction is sent within that time.",
             )
         return mapped
-
-
-def _flush(producer: Producer, timeout_s: float) -> int:
-    """Flush, and return how many records are left. KafkaException: the producer is of no more use.
-
-    After a fatal error, confluent_kafka has that exception to raise (confluent_kafka.c, error_cb), and calls
-    `on_delivery` for the records before it does so. Python answers with a SystemError.
-    """
-    try:
-        return producer.flush(timeout_s)
-    except SystemError as error:
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from None
-        raise

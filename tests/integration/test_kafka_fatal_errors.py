@@ -1,0 +1,59 @@
+"""A producer that another one has shut out, with records in flight: calls raise that, whatever `on_delivery` does."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from cdcd.kafka.constructing import make_producer
+from deploy.local import KafkaBroker
+
+WAIT_S = 30
+SLICE_S = 0.5
+RECORDS = (1, 3, 10)
+"""Where the fatal error comes among the reports of failed records depends on how many there are."""
+
+
+def keep(_error: KafkaError | None, _message: object) -> None:
+    """Leaves Python's exceptions alone."""
+
+
+def lose(_error: KafkaError | None, _message: object) -> None:
+    """An exception that comes and goes takes one with it that was set before."""
+    with suppress(KeyError):
+        raise KeyError
+
+
+@pytest.mark.parametrize("records", RECORDS)
+@pytest.mark.parametrize("on_delivery", [keep, lose])
+@pytest.mark.parametrize("call", ["flush", "commit_transaction"])
+def test_the_fatal_error_is_raised(
+    broker: KafkaBroker, records: int, on_delivery: Callable[..., None], call: str
+) -> None:
+    name = f"fatal-{call}-{on_delivery.__name__}-{records}"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(WAIT_S)
+    properties: dict[str, Any] = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "transactional.id": name,
+        "log_level": 0,
+    }
+    producer = make_producer({**properties, "on_delivery": on_delivery, "delivery.report.only.error": True})
+    producer.init_transactions(WAIT_S)
+    Producer(properties).init_transactions(WAIT_S)
+    producer.begin_transaction()
+    for _ in range(records):
+        producer.produce(name, b"value", b"key")
+    with pytest.raises(KafkaException) as raised:
+        repeat(getattr(producer, call))
+    error = raised.value.args[0]
+    assert (error.code(), error.fatal()) == (KafkaError._FENCED, True)
+
+
+def repeat(call: Callable[[float], object]) -> None:
+    """As the sink does, until the call raises."""
+    for _ in range(int(WAIT_S / SLICE_S)):
+        call(SLICE_S)
