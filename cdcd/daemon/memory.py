@@ -13,7 +13,8 @@ wait for each other: those of Python hold the interpreter's lock anyway.
 
 Small blocks are joined with free neighbours at once. With the defaults glibc keeps those of up to 128 bytes apart
 (malloc.c, `global_max_fast`), and joins all of them whenever someone asks for a kilobyte, as librdkafka does for each
-record: by then none is in the processor's cache. Without that, a stream of small transactions takes a twelfth less CPU.
+record: by then none is in the processor's cache. Without that, small transactions of mixed rows take 4 to 8 % less CPU
+(DECISIONS.md, 140).
 """
 
 import ctypes
