@@ -11,10 +11,10 @@ Threads share one heap. A heap of its own, which glibc gives to each thread, gro
 and freed in either. With one heap a large transaction takes a tenth less time from its commit on. The threads hardly
 wait for each other: those of Python hold the interpreter's lock anyway.
 
-Small blocks are joined with free neighbours at once. With the defaults glibc keeps those of up to 128 bytes apart
-(malloc.c, `global_max_fast`), and joins all of them whenever someone asks for a kilobyte, as librdkafka does for each
-record: by then none is in the processor's cache. Without that, small transactions of mixed rows take 4 to 8 % less CPU
-(DECISIONS.md, 140).
+A small block is joined with its free neighbours as soon as it is freed (M_MXFAST is 0). By default, glibc keeps free
+blocks of up to 128 bytes apart (malloc.c, `global_max_fast`), and joins all of them when a program asks for a kilobyte.
+librdkafka asks for that much for each record, and by then the blocks have left the processor's cache. With M_MXFAST 0,
+small transactions of mixed rows take 4 to 8 % less CPU (DECISIONS.md, 140).
 """
 
 import ctypes

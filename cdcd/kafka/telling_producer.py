@@ -1,10 +1,10 @@
 """A producer whose calls raise the fatal error that ended it, and never a SystemError in its place.
 
-After a fatal error, such as another producer with the same transactional id, confluent_kafka has a Python exception to
-raise when the call returns (confluent_kafka.c, error_cb). Until then it calls `on_delivery` for the records that failed
-(Producer.c, dr_msg_cb), with that exception still set. What comes of that depends on what `on_delivery` does: Python
-answers with a SystemError that has the exception as its cause, or the exception is lost, and Python answers with a
-SystemError that has none.
+A producer meets a fatal error, for example, if another producer uses its transactional id. confluent_kafka then sets a
+Python exception, which the call raises when it returns (confluent_kafka.c, error_cb). Before the call returns,
+confluent_kafka calls `on_delivery` for the failed records while that exception is set (Producer.c, dr_msg_cb). Python
+then raises a SystemError whose cause is the exception. If `on_delivery` raises and catches an exception of its own, the
+first exception is lost, and the SystemError has no cause.
 """
 
 from collections.abc import Callable
@@ -48,8 +48,8 @@ class TellingProducer(Producer):
         if isinstance(error.__cause__, KafkaException):
             return error.__cause__
         try:
-            # Of a producer that ended, this has no effect but to raise the fatal error (rdkafka_txnmgr.c,
-            # rd_kafka_txn_require_states0). A producer without transactions does not tell it in any way.
+            # After a fatal error, `begin_transaction` does nothing but raise that error (rdkafka_txnmgr.c,
+            # rd_kafka_txn_require_states0). A producer without transactions has no call that names its fatal error.
             self.begin_transaction()
         except KafkaException as told:
             if told.args[0].fatal():

@@ -122,7 +122,10 @@ def test_an_address_that_nobody_can_open_is_refused(tmp_path: Path) -> None:
 
 
 def _egg_info(folder: Path, settings: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """`setup.py egg_info` into the folder, with no other addresses than those of `settings`."""
+    """Run `setup.py egg_info`, which writes the metadata into `folder`.
+
+    The environment has the addresses of `settings`. Addresses that the caller's environment has are left out.
+    """
     others = {name: value for name, value in os.environ.items() if name not in ADDRESSES}
     return subprocess.run(
         [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(folder)],

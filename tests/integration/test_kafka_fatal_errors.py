@@ -1,4 +1,7 @@
-"""A producer that another one has shut out, with records in flight: calls raise that, whatever `on_delivery` does."""
+"""A second producer with the same transactional id fences the first one, which has records in flight.
+
+The next call of the first producer raises the fatal error `_FENCED`, whatever its `on_delivery` does.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,11 +21,11 @@ RECORDS = (1, 3, 10)
 
 
 def keep(_error: KafkaError | None, _message: object) -> None:
-    """Leaves Python's exceptions alone."""
+    """A callback that raises nothing. The SystemError then has the fatal error as its cause."""
 
 
 def lose(_error: KafkaError | None, _message: object) -> None:
-    """An exception that comes and goes takes one with it that was set before."""
+    """A callback that raises and catches an exception. The fatal error, which was set before, is lost by that."""
     with suppress(KeyError):
         raise KeyError
 
@@ -54,6 +57,6 @@ def test_the_fatal_error_is_raised(
 
 
 def repeat(call: Callable[[float], object]) -> None:
-    """As the sink does, until the call raises."""
+    """Repeat the call until it raises, as the sink does."""
     for _ in range(int(WAIT_S / SLICE_S)):
         call(SLICE_S)

@@ -1,6 +1,6 @@
-"""confluent_kafka loses the fatal error of a producer, and the call raises it all the same.
+"""`TellingProducer` raises the fatal error of a producer although confluent_kafka has lost the error.
 
-`tests/integration/test_kafka_fatal_errors.py` has it lost by a real producer.
+In `tests/integration/test_kafka_fatal_errors.py`, confluent_kafka itself loses the error.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ CALLS = ("poll", "flush", "init_transactions", "commit_transaction", "abort_tran
 
 
 class Ending(Producer):
-    """As confluent_kafka behaves after a fatal error."""
+    """A producer that behaves as confluent_kafka does after a fatal error: each call raises a SystemError."""
 
     cause: Exception | None = None
     told: KafkaException | None = FENCED
@@ -42,11 +42,11 @@ class Ending(Producer):
 
 
 class Telling(TellingProducer, Ending):
-    """`TellingProducer` over it."""
+    """A `TellingProducer` whose base class is `Ending`."""
 
 
 def ended(call: str, cause: Exception | None, told: KafkaException | None) -> KafkaError:
-    """What the call raises."""
+    """The error that `call` raises. `cause` is the SystemError's, `told` is what `begin_transaction` raises."""
     properties: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
     producer = Telling(properties)
     producer.cause, producer.told = cause, told
