@@ -2,7 +2,8 @@
 
 ```
 head   magic "cdcdrec1", number u64, LSN u64, Unix time in µs i64, kind u8, crc32 u32
-block  "CBLK", bytes u32, bytes when decompressed u32, crc32 u32, the bytes (LZ4)
+block  "CBLK", bytes u32, bytes when decompressed u32, crc32 u32, pieces
+piece  bytes u32, the bytes: 64 KiB (the last one: what is left), compressed by LZ4
 end    a block of 0 bytes: the segment was closed in good order
 ```
 
@@ -12,6 +13,7 @@ moved, also to another segment, is found where it stands. A file that ends withi
 torn: the process was killed. No block is believed before its checksum is right.
 """
 
+import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ here. `m`: in the middle."""
 
 _HEAD: Final = Struct("<8sQQqB")
 _BLOCK: Final = Struct("<4sIII")
+_PIECE: Final = Struct("<I")
 _CRC: Final = Struct("<I")
 
 HEAD_BYTES: Final = _HEAD.size + _CRC.size
@@ -39,6 +42,10 @@ _RATIO_MAX: Final = 256
 
 _ACCELERATION: Final = 8
 """Of LZ4: less work than 1, for 5 % more bytes."""
+
+_PIECE_BYTES: Final = 1 << 16
+"""LZ4 finds places of at most so many bytes by two bytes each, which is an eighth faster than four. A piece and what
+becomes of it also stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +97,33 @@ def compressed(data: bytes | bytearray) -> bytes:
     """What a block has of `data`."""
     from lz4.block import compress  # noqa: PLC0415  only a daemon that records needs it
 
-    packed: bytes = compress(data, mode="fast", acceleration=_ACCELERATION, store_size=False)
-    return packed
+    view = memoryview(data)
+    parts: list[bytes] = []
+    for at in range(0, len(view), _PIECE_BYTES):
+        piece = view[at : at + _PIECE_BYTES]
+        packed = compress(piece, mode="fast", acceleration=_ACCELERATION, store_size=False)
+        parts += (_PIECE.pack(len(packed)), packed)
+    return b"".join(parts)
+
+
+def _decompressed(packed: bytes, size: int) -> bytes:
+    """The `size` bytes of data that `packed` was made of. ValueError: it was made of something else."""
+    from lz4.block import LZ4BlockError, decompress  # noqa: PLC0415  see above
+
+    parts = []
+    at = 0
+    try:
+        for left in range(size, 0, -_PIECE_BYTES):
+            (length,) = _PIECE.unpack_from(packed, at)
+            at += _PIECE.size
+            parts.append(decompress(packed[at : at + length], uncompressed_size=min(left, _PIECE_BYTES)))
+            at += length
+    except (LZ4BlockError, struct.error) as error:
+        raise ValueError(str(error)) from None
+    data = b"".join(parts)
+    if at != len(packed) or len(data) != size:
+        raise ValueError("its sizes do not fit its pieces")
+    return data
 
 
 class BlockWriter:
@@ -132,8 +164,6 @@ class BlockReader:
 
     def blocks(self) -> Iterator[bytes]:
         """The data of each block. RecordingError: a block is altered."""
-        from lz4.block import LZ4BlockError, decompress  # noqa: PLC0415  see above
-
         file, at = self._file, HEAD_BYTES
         while True:
             self.offset = at
@@ -157,9 +187,10 @@ class BlockReader:
                     raise altered(self._path, at, "something follows the end of the segment")
                 return
             try:
-                yield decompress(packed, uncompressed_size=data_size)
-            except LZ4BlockError as error:
+                data = _decompressed(packed, data_size)
+            except ValueError as error:
                 raise altered(self._path, self.offset, f"the block cannot be decompressed: {error}") from None
+            yield data
 
 
 def _sizes(packed: int, data: int) -> bytes:

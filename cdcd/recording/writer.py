@@ -24,7 +24,7 @@ from cdcd.recording.segments import Segment, name_of, parse_name
 WAITING_BYTES_MAX: Final = 64 << 20
 """Compressed bytes that wait in memory for the disk. A disk that is further behind is slower than the stream."""
 
-PENDING_BYTES: Final = 1 << 18
+PENDING_BYTES: Final = 1 << 20
 """Compressed bytes that are handed over to the thread at a time. Each handing over costs about a tenth of a millisecond
 of CPU, because the two threads take turns."""
 
@@ -96,6 +96,7 @@ class RecordingWriter:
         self._number = max([segment.head.number for segment in self._sizes], default=0)
         self._last_number = self._number
         self._segment: Segment | None = None
+        self._segment_bytes = 0
         self._file = -1
         self._blocks: BlockWriter | None = None
         self._pending: list[_Block] = []
@@ -108,10 +109,7 @@ class RecordingWriter:
     @property
     def segment_bytes(self) -> int:
         """Bytes that the disk has of the segment that was begun last."""
-        segment = self._segment
-        if segment is None or segment.head.number != self._last_number:
-            return 0
-        return self._sizes[segment]
+        return self._segment_bytes if self._number == self._last_number else 0
 
     def begin_segment(self, kind: Kind, lsn: int, unix_us: int) -> None:
         """End the segment that is being written, and begin another one."""
@@ -183,13 +181,12 @@ class RecordingWriter:
 
     def _begin_segment(self, begun: _Segment) -> None:
         self._delete_old(begun.unix_us)
+        self._segment_bytes = 0
         self._number += 1
         head = Head(self._number, begun.lsn, begun.unix_us, begun.kind)
         path = self._folder / name_of(head)
         self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        segment = Segment(path, head)
-        self._sizes[segment] = 0
-        self._segment = segment
+        self._segment = Segment(path, head)
         self._blocks = BlockWriter(head)
         self._append(head.encode())
 
@@ -202,24 +199,25 @@ class RecordingWriter:
     def _end_segment(self) -> None:
         if self._blocks is None:
             return
+        assert self._segment is not None
         self._append(self._blocks.block(b""))
         os.close(self._file)
         self._file, self._blocks = -1, None
+        self._sizes[self._segment] = self._segment_bytes
 
     def _append(self, data: bytes) -> None:
-        assert self._segment is not None
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._file, rest) :]
-        self._sizes[self._segment] += len(data)
+        self._segment_bytes += len(data)
         self.written_bytes += len(data)
 
     def _cut_off(self) -> None:
         """Take away the part of a block that was still written, so that the segment ends behind a whole one."""
-        if self._file < 0 or self._segment is None:
+        if self._file < 0:
             return
         try:
-            os.ftruncate(self._file, self._sizes[self._segment])
+            os.ftruncate(self._file, self._segment_bytes)
             os.close(self._file)
         except OSError:
             return

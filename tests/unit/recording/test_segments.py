@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdcd.recording import writer as writers
-from cdcd.recording.blocks import HEAD_BYTES, Head
+from cdcd.recording.blocks import HEAD_BYTES, BlockWriter, Head, compressed
 from cdcd.recording.errors import RecordingError
 from cdcd.recording.segments import Segment, Tear, list_segments, name_of, open_segment, parse_name, seek
 from cdcd.recording.writer import Limits, RecordingWriter
@@ -49,6 +49,25 @@ def test_what_was_written_is_read(tmp_path_factory, blocks):
     folder = tmp_path_factory.mktemp("recording")
     (segment,) = written(folder, blocks)
     assert read(segment) == (blocks, None)
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 131_072, 200_000])
+@pytest.mark.parametrize("made", [os.urandom, lambda size: (b"a row of a table, " * size)[:size]])
+def test_a_block_of_several_pieces_is_read(tmp_path, size, made):
+    data = made(size)
+    (segment,) = written(tmp_path, [data])
+    assert read(segment) == ([data], None)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(65_536, 65_535), (65_536, 65_537), (131_071, 131_072), (131_072, 131_073)]
+)
+def test_a_block_whose_pieces_make_another_size_than_it_says_is_refused(tmp_path, size, said):
+    head = Head(1, 0, 0, "s")
+    segment = Segment(tmp_path / name_of(head), head)
+    segment.path.write_bytes(head.encode() + BlockWriter(head).sealed(compressed(bytes(size)), said))
+    with pytest.raises(RecordingError, match=f"offset {HEAD_BYTES}: the block cannot be decompressed"):
+        read(segment)
 
 
 def test_a_segment_that_is_cut_off_anywhere_is_read_up_to_the_cut(tmp_path):
