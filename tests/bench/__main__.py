@@ -35,6 +35,7 @@ from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
 from tests.bench.before import Side, compare
 from tests.bench.before import report as report_before
+from tests.bench.beside import measure_beside, report_beside
 from tests.bench.debezium import SETTINGS as DEBEZIUM
 from tests.bench.debezium import drain_with_debezium
 from tests.bench.drain import (
@@ -185,10 +186,12 @@ def _compare(
 def _recording(
     server: PostgresServer, broker: KafkaBroker, folder: Path, arguments: argparse.Namespace
 ) -> list[str]:
-    """The compiled daemon without a recording and with one, in pairs on the same content."""
+    """The compiled daemon without a recording and with one: while it drains, and while rows come steadily."""
     record = {"directory": str(folder / "recording"), "bytes_max": 8 << 30}
-    sides = (Side("compiled"), Side("compiled", {"record": record}))
-    return _pairs(server, broker, folder, arguments, sides)
+    plain, other = Side("compiled"), Side("compiled", {"record": record})
+    lines = _pairs(server, broker, folder, arguments, (plain, other))
+    rounds = measure_beside(server, broker, folder, [plain, plain, other], arguments.repeat)
+    return [*lines, "", *report_beside(["without a recording", "the same once more", "with one"], rounds)]
 
 
 def _pairs(
