@@ -1,7 +1,7 @@
 """The form of a segment: a head, then blocks, each compressed and with a checksum that goes on from the last one.
 
 ```
-head   magic "cdcdrec1", number u64, LSN u64, Unix time in µs i64, kind u8, crc32 u32
+head   magic "cdcdrec2", number u64, LSN u64, Unix time in µs i64, kind u8, crc32 u32
 block  "CBLK", bytes u32, bytes when decompressed u32, crc32 u32, pieces
 piece  bytes u32, the bytes: 64 KiB (the last one: what is left), compressed by LZ4
 end    a block of 0 bytes: the segment was closed in good order
@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final, Literal
 
 from cdcd.recording.errors import RecordingError, altered
 
-MAGIC: Final = b"cdcdrec1"
+MAGIC: Final = b"cdcdrec2"
 BLOCK: Final = b"CBLK"
 
 Kind = Literal["s", "c", "m"]
@@ -82,8 +82,8 @@ def read_head(data: bytes, path: Path) -> Head | None:
     magic, number, lsn, unix_us, kind = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise RecordingError(
-            f"{path} is not a segment of a recording, or of a newer form.",
-            hint="Give `cdcd replay` the folder of a recording, and a cdcd at least as new as the one that recorded.",
+            f"{path} is not a segment of a recording, or has the form of another version of cdcd.",
+            hint="Give the folder of a recording, and use the version of cdcd that recorded.",
         )
     if _CRC.unpack_from(data, _HEAD.size)[0] != zlib.crc32(data[: _HEAD.size]):
         raise altered(path, 0, "the checksum of its head is wrong")

@@ -70,6 +70,13 @@ def test_a_block_whose_pieces_make_another_size_than_it_says_is_refused(tmp_path
         read(segment)
 
 
+def test_a_segment_of_another_form_is_refused_as_such_and_not_as_altered(tmp_path):
+    (segment,) = written(tmp_path, BLOCKS)
+    segment.path.write_bytes(b"cdcdrec1" + segment.path.read_bytes()[8:])
+    with pytest.raises(RecordingError, match="has the form of another version of cdcd"):
+        read(segment)
+
+
 def test_a_segment_that_is_cut_off_anywhere_is_read_up_to_the_cut(tmp_path):
     (segment,) = written(tmp_path, BLOCKS)
     whole = segment.path.read_bytes()
