@@ -44,8 +44,8 @@ _ACCELERATION: Final = 8
 """Of LZ4: less work than 1, for 5 % more bytes."""
 
 _PIECE_BYTES: Final = 1 << 16
-"""LZ4 finds places of at most so many bytes by two bytes each, which is an eighth faster than four. A piece and what
-becomes of it also stay in the processor's cache."""
+"""Bytes that LZ4 compresses at a time. LZ4 keeps a table of places in the data. Up to this size, an entry of the table
+takes two bytes, and LZ4 needs 11 % less time than with four bytes (DECISIONS.md, 144)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def read_head(data: bytes, path: Path) -> Head | None:
 
 
 def compressed(data: bytes | bytearray) -> bytes:
-    """What a block has of `data`."""
+    """`data` as the pieces of a block; no bytes if `data` is empty."""
     from lz4.block import compress  # noqa: PLC0415  only a daemon that records needs it
 
     view = memoryview(data)
@@ -134,7 +134,7 @@ class BlockWriter:
 
     def block(self, data: bytes | bytearray) -> bytes:
         """The bytes of a block that holds `data`; those of the segment's end, if `data` is empty."""
-        return self.sealed(compressed(data) if data else b"", len(data))
+        return self.sealed(compressed(data), len(data))
 
     def sealed(self, packed: bytes, size: int) -> bytes:
         """The bytes of a block.

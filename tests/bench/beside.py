@@ -1,7 +1,8 @@
-"""What settings cost while rows come steadily: daemons side by side on the same load, at the same time.
+"""What settings cost while rows come steadily: daemons run side by side, at the same time on the same load.
 
-In turns, a machine that others share makes one daemon look faster than itself by a tenth. Side by side, two equal
-daemons differ by less than a hundredth. So the first side is measured twice, and the second one's ratio is the error.
+The speed of a shared machine changes. If two equal daemons run one after the other, their CPU times differ by a tenth.
+If they run side by side, the times differ by about a hundredth. Callers give the first side twice: the ratio of the two
+shows how exact the other ratios are.
 """
 
 import json
@@ -38,9 +39,9 @@ Round = list[float]
 def measure_beside(
     server: PostgresServer, broker: KafkaBroker, folder: Path, sides: Sequence[Side], rounds: int
 ) -> list[Round]:
-    """The CPU that each side takes for the same seconds of the workload `mixed`, whose table must be there.
+    """The CPU time of each side for the same seconds of the workload `mixed`.
 
-    The sides start in another order in each round.
+    The workload's table and the publication must exist. Each round starts the sides in another order.
     """
     found = []
     for number in range(rounds):
@@ -78,7 +79,7 @@ def report_beside(names: Sequence[str], rounds: list[Round]) -> list[str]:
 def _daemons(
     server: PostgresServer, broker: KafkaBroker, folder: Path, sides: Sequence[tuple[str, Side]]
 ) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """A daemon for each slot and side, all of which stream."""
+    """Start a daemon for each slot and side, wait until all of them stream, and stop them at the end."""
     daemons: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for slot, side in sides:
@@ -101,7 +102,10 @@ def _daemons(
 
 
 def _load(server: PostgresServer, number: int, stop: threading.Event) -> None:
-    """Transactions at a steady rate, over rows of this round."""
+    """Commit transactions of the workload `mixed` at a steady rate until `stop` is set.
+
+    Each round has rows of its own.
+    """
     first = (number + 1) * 10_000_000
     statement = f"DO $$ DECLARE n integer := {{n}}; BEGIN {WORKLOADS['mixed'].body} END $$"
     with psycopg.connect(server.dsn("bench"), autocommit=True) as connection:

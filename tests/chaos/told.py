@@ -55,6 +55,17 @@ METRICS: Final = (
 
 COLUMNS: Final = ("fault", "command", "exit code", "seconds", "lines", "said", "what to do")
 
+CHOSEN: Final = (
+    (r"(?:/[\w.+-]+)*/(?:cdcd-|pytest-)[\w./+-]+", "…"),
+    (r"(127\.0\.0\.1:|port \"?)\d{4,5}\b", r"\1…"),
+    (r"\b0/[0-9A-F]{5,8}\b", "0/…"),
+    (r"\b\d{19}\b", "…"),
+    (r"(PID |pg_terminate_backend\()\d+", r"\1…"),
+    (r"\br_[0-9a-f]{8}\b", "r_…"),
+    (r"\(after \d+ ?ms", "(after … ms"),
+)
+"""Patterns of what differs between two runs, each with what stands for it in the table."""
+
 FAULTS_HEAD: Final = """\
 # What each fault is told with
 
@@ -64,6 +75,7 @@ Written by `python -m tests.chaos.told faults`: each fault that the tests plant,
 at which the test waited for its end.
 - "lines": on standard error. The report of `cdcd check` is on standard output.
 - Of `cdcd check`, each error stands with its code.
+- "…" stands for what differs between two runs: folders, ports, LSNs, system identifiers, processes, roles, times.
 """
 
 
@@ -106,9 +118,13 @@ def fault_name(test: str) -> str:
 
 
 def cell(value: object) -> str:
-    """The value as a Markdown table has it, with addresses and folders of one machine taken out."""
+    """The value as a Markdown table has it.
+
+    What one machine or one run has chosen is left out, so that a change of the file is a change of what is told.
+    """
     text = str(value).replace(str(REPOSITORY), "…")
-    text = re.sub(r"(?:/[\w.+-]+)*/(?:cdcd-|pytest-)[\w./+-]+", "…", text)
+    for pattern, stand_in in CHOSEN:
+        text = re.sub(pattern, stand_in, text)
     return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
 
 

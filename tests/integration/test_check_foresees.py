@@ -304,7 +304,7 @@ def a_template_that_does_not_tell_tables_apart(scene: Scene) -> None:
     scene.configure(topics={"name": "{prefix}.app.{table}"})
 
 
-def a_point_that_a_template_would_split_at(scene: Scene) -> None:
+def a_table_name_with_a_point_under_a_name_template(scene: Scene) -> None:
     scene.execute('CREATE TABLE "a.b" (id int PRIMARY KEY)')
     scene.configure(topics={"name": "{prefix}.app.{table}"})
 
@@ -325,7 +325,7 @@ def a_wrong_value_of_the_producers(scene: Scene) -> None:
     scene.configure(kafka={"properties": {"compression.type": "brotli"}})
 
 
-def a_number_that_is_none(scene: Scene) -> None:
+def a_batch_size_that_is_not_a_number(scene: Scene) -> None:
     scene.configure(kafka={"properties": {"batch.size": "large"}})
 
 
@@ -359,7 +359,7 @@ def no_rights_on_topics(scene: Scene) -> None:
     scene.guarded()
 
 
-def a_rule_for_a_key(scene: Scene) -> None:
+def a_mask_for_a_key_column(scene: Scene) -> None:
     scene.configure(columns={"mask": {"*.*.id": "*"}})
 
 
@@ -530,7 +530,7 @@ def a_port_in_use(scene: Scene) -> None:
     scene.configure(http={"port": taken.getsockname()[1]})
 
 
-def a_certificate_that_is_none(scene: Scene) -> None:
+def a_certificate_file_without_a_certificate(scene: Scene) -> None:
     scene.configure(http={"certificate_file": __file__, "key_file": __file__})
 
 
@@ -542,7 +542,7 @@ def a_durable_log_below_a_file(scene: Scene) -> None:
     scene.configure(spool={"durable": True, "durable_directory": f"{__file__}/log"})
 
 
-def claim_checks_nowhere(scene: Scene) -> None:
+def a_claim_check_directory_that_is_missing(scene: Scene) -> None:
     scene.configure(kafka={"oversized": "claim_check", "claim_check_directory": "/nowhere/claims"})
 
 
@@ -568,7 +568,7 @@ def a_registry_that_takes_no_protobuf(scene: Scene) -> None:
     scene.configure(format={"value": "protobuf"})
 
 
-def a_registrys_certificate_that_is_none(scene: Scene) -> None:
+def a_registry_certificate_file_without_a_certificate(scene: Scene) -> None:
     folder: Path = scene.request.getfixturevalue("tmp_path")
     (folder / "ca.pem").write_text("no certificate")
     a_registry(scene, url="https://127.0.0.1:1", ca_file=str(folder / "ca.pem"))
@@ -608,7 +608,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     row_level_security: (3, "table.policy", f"ALTER ROLE {ROLE} BYPASSRLS"),
     a_keyless_table_and_a_slot_that_is_older: (3, "table.key", "snapshot.exclude: [public.t]"),
     a_keyless_table_read_incrementally: (3, "table.key", "Add a primary key to public.t"),
-    a_rule_for_a_key: (2, "columns.rule", "Use columns.hash or columns.encrypt for public.t.id"),
+    a_mask_for_a_key_column: (2, "columns.rule", "Use columns.hash or columns.encrypt for public.t.id"),
     a_key_whose_former_values_are_not_sent: (2, "key.columns", "REPLICA IDENTITY FULL"),
     a_partition_by_what_postgresql_does_not_send: (2, "partitioner.columns", "REPLICA IDENTITY FULL"),
     a_partition_by_a_protected_column: (
@@ -667,10 +667,10 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         "registry.types",
         "se a registry that takes PROTOBUF, or another",
     ),
-    a_registrys_certificate_that_is_none: (2, "registry.setting", "All must be PEM files"),
+    a_registry_certificate_file_without_a_certificate: (2, "registry.setting", "All must be PEM files"),
     tables_with_one_topic: (4, "topic.name", "topics.names: "),
     a_template_that_does_not_tell_tables_apart: (4, "topic.name", "Give one of them another topic"),
-    a_point_that_a_template_would_split_at: (
+    a_table_name_with_a_point_under_a_name_template: (
         4,
         "topic.name",
         "Give it a topic of its own, as topics.names: ",
@@ -679,7 +679,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     wrong_sasl_password: (4, "kafka.refused", "Check sasl.mechanism, sasl.username, sasl.password"),
     an_unknown_property: (2, "kafka.property", "Correct the name or the value in kafka.properties"),
     a_wrong_value_of_the_producers: (2, "kafka.property", "Correct the name or the value"),
-    a_number_that_is_none: (2, "kafka.property", "Correct the name or the value"),
+    a_batch_size_that_is_not_a_number: (2, "kafka.property", "Correct the name or the value"),
     a_wrong_value_of_the_connections: (2, "kafka.property", "Correct the name or the value"),
     a_transaction_longer_than_the_broker_allows: (
         4,
@@ -706,10 +706,10 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_keyless_table_with_a_compacted_topic: (4, "topic.keyless", "--add-config cleanup.policy=delete"),
     a_topic_that_differs_in_a_point: (4, "topic.missing", "topics.prefix"),
     a_port_in_use: (2, "http.port", "Set http.port to another"),
-    a_certificate_that_is_none: (2, "http.certificate", "Both must be PEM files"),
+    a_certificate_file_without_a_certificate: (2, "http.certificate", "Both must be PEM files"),
     a_spool_below_a_file: (8, "spool.directory", "or change spool.directory"),
     a_durable_log_below_a_file: (8, "spool.durable", "spool.durable_directory"),
-    claim_checks_nowhere: (8, "claim_check.directory", "kafka.claim_check_directory"),
+    a_claim_check_directory_that_is_missing: (8, "claim_check.directory", "kafka.claim_check_directory"),
 }
 """What is broken: the exit code of `cdcd run`, the code of the finding, and words of the cure in both."""
 
