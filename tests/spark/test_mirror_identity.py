@@ -19,10 +19,11 @@ from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, plan
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.target import Kind
-from cdcd.spark.watching.progress import Fact
+from cdcd.spark.watching.progress import BatchDone, Fact, TableReloaded
 from deploy.demo.mirrored import compare
 from tests.integration.daemon import until
 from tests.spark.conftest import MakeTarget
+from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage
 
 
@@ -237,39 +238,105 @@ def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
         assert mirrored.different(*tables) == []
 
 
+def delete_topics(source: Source, *tables: str) -> None:
+    """The daemon must be down, or it would make them anew at once."""
+    topics = [f"{source.name}.public.{table}" for table in tables]
+    admin = AdminClient({"bootstrap.servers": source.servers})
+    for deleted in admin.delete_topics(topics).values():
+        deleted.result()
+    until(lambda: True if not {*topics} & {*admin.list_topics(timeout=10).topics} else None, "deleted")
+
+
 @pytest.mark.timeout(2400)
-def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length(
+def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_other(
     stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
 ) -> None:
-    with stage.source(source_name, "CREATE TABLE t (id int PRIMARY KEY)", partitions=1) as source:
+    tables = ("longer", "shorter", "gone", "other")
+    created = [f"CREATE TABLE {table} (id int PRIMARY KEY)" for table in tables]
+    with stage.source(source_name, *created, partitions=1) as source:
         mirrored = Mirrored(spark, source, make_target, tmp_path)
         # GIVEN a mirror with some rows
-        source.execute("INSERT INTO t SELECT generate_series(1, 5)")
+        for table in tables:
+            source.execute(f"INSERT INTO {table} SELECT generate_series(1, 5)")
         source.deliver()
         assert mirrored.once() == {}
-        # WHEN the topic is deleted, and made anew with more records than it had
+        # WHEN a topic is deleted, and made anew with more records than it had, one with fewer, and one not at all
         assert source.daemon.stop() == 0
-        topic = f"{source.name}.public.t"
-        admin = AdminClient({"bootstrap.servers": source.servers})
-        for deleted in admin.delete_topics([topic]).values():
-            deleted.result()
-        until(lambda: True if topic not in admin.list_topics(timeout=10).topics else None, "deleted")
+        delete_topics(source, "longer", "shorter", "gone")
         source.daemon.start()
         source.daemon.await_streaming()
-        source.execute("INSERT INTO t SELECT generate_series(6, 40)")
+        source.execute("INSERT INTO longer SELECT generate_series(6, 40)")
+        source.execute("INSERT INTO shorter VALUES (6)")
+        source.execute("INSERT INTO other VALUES (6)")
         source.deliver()
 
-        # THEN the table is stopped by name, and has what it had
+        # THEN these tables are stopped by name, and have what they had, and the other one goes on
         stopped = mirrored.once()
-        assert list(stopped) == ["public.t"]
-        assert "deleted and made anew" in stopped["public.t"].message
-        # AND what the message says is a way on
-        assert "--snapshot public.t" in stopped["public.t"].hint
-        mirrored.load("t")
-        source.execute("INSERT INTO t SELECT generate_series(41, 45)")
+        assert sorted(stopped) == ["public.gone", "public.longer", "public.shorter"]
+        assert "was deleted" in stopped.pop("public.gone").message
+        for error in stopped.values():
+            assert "deleted and made anew" in error.message
+        assert mirrored.different("other") == []
+        # AND what the messages say is a way on
+        for table, error in stopped.items():
+            assert f"--snapshot {table}" in error.hint
+            mirrored.load(table.removeprefix("public."))
+        source.execute("INSERT INTO longer SELECT generate_series(41, 45)")
+        source.execute("INSERT INTO shorter SELECT generate_series(7, 9)")
+        source.execute("INSERT INTO gone VALUES (6)")
         source.deliver()
+        (gone,) = mirrored.once()
+        assert gone == "public.gone"
+        mirrored.load("gone")
         assert mirrored.once() == {}
-        assert mirrored.different("t") == []
+        assert mirrored.different(*tables) == []
+
+
+@pytest.mark.timeout(2400)
+def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_whatever_its_length(
+    stage: Stage, spark: SparkSession, source_name: str, tmp_path: Path
+) -> None:
+    tables = ("longer", "shorter")
+    created = [f"CREATE TABLE {table} (id int PRIMARY KEY, n int)" for table in tables]
+    with stage.source(source_name, *created, partitions=2) as source:
+        job = Job(spark, source, tmp_path)
+        mirror, stop = job.mirror(), threading.Event()
+        running = threading.Thread(target=partial(mirror.run, once=False, stop=stop))
+
+        def equal(table: str) -> bool | None:
+            with source.connect() as connection:
+                rows = connection.execute(f"SELECT id, n FROM {table} ORDER BY id").fetchall()
+            return (job.rows(source, table) == rows) or None
+
+        # GIVEN a mirror that runs
+        for table in tables:
+            source.execute(f"INSERT INTO {table} SELECT g, g FROM generate_series(1, 20) g")
+        source.deliver()
+        running.start()
+        try:
+            until(lambda: len(job.all(BatchDone)) or None, "a batch")
+            for table in tables:
+                until(partial(equal, table), f"{table} in the mirror")
+            # WHEN topics are made anew
+            assert source.daemon.stop() == 0
+            delete_topics(source, *tables)
+            source.daemon.start()
+            source.daemon.await_streaming()
+            source.execute("INSERT INTO longer SELECT g, g FROM generate_series(21, 90) g")
+            source.execute("UPDATE shorter SET n = 0 WHERE id < 4")
+            source.deliver()
+            # THEN their tables are read again, and go on
+            for table in tables:
+                until(partial(equal, table), f"{table} in the mirror again")
+            source.execute("UPDATE shorter SET n = 1 WHERE id < 9")
+            source.deliver()
+            until(partial(equal, "shorter"), "a change of the new topic")
+        finally:
+            stop.set()
+            running.join()
+            mirror.close()
+        assert {fact.table for fact in job.all(TableReloaded)} == {"public.longer", "public.shorter"}
+        assert mirror.stopped == {}
 
 
 @pytest.mark.timeout(2400)

@@ -112,6 +112,7 @@ class Mirror:
         self._cuts = Cuts()
         self._points = Points(spark, target, settings.tag_interval_s)
         self._published = 0
+        self._before: Ends = {}
         self._waiting: dict[str, int] = {}
         self._waits_since: float | None = None
         self._without: tuple[str, ...] = ()
@@ -169,12 +170,16 @@ class Mirror:
         self._tables.read_stops()
         if settings.consistent:
             self._take_mark(settle=once)
+        last = self._last_batch()
+        self._before = {} if last is None else last[1]
         self._catch_up()
         stream = (
             self._spark.readStream.format("kafka")
             .options(**settings.kafka.options())
-            .option("subscribePattern", self._topics.pattern(self._topics_before()))
+            .option("subscribePattern", self._topics.pattern(self._before))
             .option("startingOffsets", "earliest")
+            # The query reads no records. Each table looks at what its own topic lacks, and the others go on.
+            .option("failOnDataLoss", "false")
             .option("maxOffsetsPerTrigger", settings.batch_records_max)
             .load()
         )
@@ -229,11 +234,6 @@ class Mirror:
             return stashed
         return classified(error, self._settings.kafka.bootstrap_servers) or error
 
-    def _topics_before(self) -> Collection[str]:
-        """The topics of the stream's last batch. Spark takes a topic for gone that is no longer subscribed to."""
-        last = self._last_batch()
-        return () if last is None else last[1]
-
     def _last_batch(self) -> tuple[int, Ends] | None:
         """The number of the last batch that has begun, and where it ends. None: there was none."""
         location = self._settings.checkpoint_location
@@ -250,12 +250,22 @@ class Mirror:
                 self._descriptions.refresh()
                 ends = batch_ends(self._spark, self._settings.checkpoint_location, batch_id)
                 self._topics.warn(ends)
+                self._look_for_deleted(ends)
                 self._advance(ends, batch_id)
                 if self._settings.consistent:
                     self._take_mark(settle=False)
         except BaseException as error:
             self._failure = error if isinstance(error, CdcdError) else None
             raise
+
+    def _look_for_deleted(self, ends: Ends) -> None:
+        """Topics that somebody has deleted since the batch before: only so do offsets fall, or is a topic gone."""
+        before, self._before = self._before, ends
+        for topic in self._topics.wanted(before):
+            if topic not in ends:
+                self._tables.miss(topic)
+            elif any(ends[topic].get(partition, 0) < end for partition, end in before[topic].items()):
+                self._tables.look_anew(topic)
 
     def _catch_up(self) -> None:
         """Tables that are behind what the last batch had: they failed, or were not there yet."""

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cdcd.errors import CdcdError, FatalError, FencedError, TransientError
+from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
 from cdcd.spark.platform.kafka_admin import Admin
 from cdcd.spark.records.descriptions import Descriptions
 from cdcd.spark.snapshot.reading import SnapshotSource
@@ -92,6 +92,26 @@ class Tables:
                     table.forget()
                 finally:
                     table.busy.release()
+
+    def look_anew(self, topic: str) -> None:
+        """The topic was perhaps made anew. The next `advance` asks for its id."""
+        table = self.by_topic.get(topic)
+        if table is not None:
+            with table.busy:
+                table.forget()
+
+    def miss(self, topic: str) -> None:
+        """The topic is gone: its table does not go on, and the others do."""
+        self.look_anew(topic)
+        self._hold(
+            topic,
+            self._topics.name(topic),
+            SinkError(
+                f"The topic {topic} was deleted.",
+                hint="If the source still has the table, run the daemon: it makes the topic anew with the table's next"
+                " change. If the source dropped the table, drop the target table too.",
+            ),
+        )
 
     def may_lack(self, topic: str, ends: Mapping[int, int]) -> bool:
         """Whether a table may lack what lies before `ends`."""

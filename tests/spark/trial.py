@@ -1,0 +1,501 @@
+"""Random changes of a real source, with kills on both sides: does the mirror equal it, also at every point?
+
+    python -m tests.spark.trial [--seeds N] [--seed S] [--format iceberg|delta …] [--rounds N]
+
+A seed decides everything but the moments at which processes are killed. In each round, the tables change: keys move to
+other partitions, columns are renamed or swap their names, tables swap their names, columns are added, a topic is made
+anew, one partition gets many more records than the others, and the daemon is killed, or is away meanwhile. Then the
+tables are mirrored (`--consistent`), by a mirror that dies at a commit, by two at once, by a process that is killed
+(SIGKILL), or by one that runs to the end. After a last one that runs to the end, all tables must equal their sources,
+and the tables at each point must be what the sources were at the LSN of the point.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as sf
+
+from cdcd.errors import FencedError
+from cdcd.spark.jars import DELTA, ICEBERG
+from cdcd.spark.records.schema import TableSchema
+from cdcd.spark.stream.points import Points
+from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.target import Kind
+from deploy.demo.mirrored import MirrorProcess
+from tests.integration.daemon import until
+from tests.spark.jobs import Job
+from tests.spark.sessions import for_tests
+from tests.spark.stage import Source, Stage
+
+SETUP: Final = (
+    "CREATE TABLE doc (id int PRIMARY KEY, n int, title text, body text)",
+    "ALTER TABLE doc ALTER body SET STORAGE EXTERNAL",
+    "CREATE TABLE red (id int PRIMARY KEY, a text, b text)",
+    "CREATE TABLE blue (id int PRIMARY KEY, a text, b text)",
+)
+TABLES: Final = ("doc", "red", "blue")
+PARTITIONS: Final = 3
+KEYS: Final = 60
+SKEWED: Final = 1500
+"""Changes of one row, which all lie in one partition: more than a batch has of all."""
+
+RECORDS_MAX: Final = 1000
+
+Content = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+"""The names of the columns, sorted, and the rows, sorted. Texts are hashed."""
+
+
+class Moment(NamedTuple):
+    """The source after a transaction.
+
+    Attributes:
+        lsn: the transaction's commit is at or behind it, and no other one's between.
+        doubtful: tables that are not compared at a point of this moment: the daemon is told of their change later.
+    """
+
+    lsn: int
+    content: dict[str, Content]
+    doubtful: frozenset[str]
+
+
+class World:
+    """The source: its changes at random, and what it was after each of them."""
+
+    def __init__(self, source: Source, dice: random.Random) -> None:
+        self.moments: list[Moment] = []
+        self.did: Counter[str] = Counter()
+        self._source = source
+        self._dice = dice
+        self._connection = source.connect()
+        self._doubtful: frozenset[str] = frozenset()
+        self._added = 0
+        self.commit(*(f"INSERT INTO {table} (id) SELECT generate_series(0, 9)" for table in TABLES))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def commit(self, *statements: str) -> None:
+        """One transaction, and what the source is after it."""
+        with self._connection.transaction():
+            for statement in statements:
+                self._connection.execute(statement.encode())
+            found = self._connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchone()
+        assert found is not None
+        self.moments.append(Moment(int(found[0]), self.content(), self._doubtful))
+        self.did["transactions"] += 1
+
+    def told(self) -> str:
+        """What was done, and how often."""
+        return ", ".join(f"{number} {what}" for what, number in self.did.items())
+
+    def content(self) -> dict[str, Content]:
+        """What the tables have now."""
+        return {table: self._content(table) for table in TABLES}
+
+    def _content(self, table: str) -> Content:
+        columns = self._connection.execute(
+            "SELECT attname::text, atttypid = 'text'::regtype FROM pg_attribute"
+            ' WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attname COLLATE "C"',
+            (table,),
+        ).fetchall()
+        picked = ", ".join(f"md5({name})" if is_text else name for name, is_text in columns)
+        rows = self._connection.execute(f"SELECT {picked} FROM {table}".encode()).fetchall()
+        return tuple(name for name, _ in columns), sorted(rows, key=repr)
+
+    def at(self, lsn: int) -> Moment:
+        """The source as of an LSN."""
+        return next(moment for moment in reversed(self.moments) if moment.lsn <= lsn)
+
+    def change(self) -> None:
+        """Change something, of any kind."""
+        kinds: Sequence[tuple[int, Callable[[], None]]] = (
+            (12, self._rows),
+            (2, self._skewed),
+            (2, self._columns),
+            (1, self._tables),
+            (1, self._topic),
+            (2, self._killed),
+            (2, self._away),
+        )
+        (kind,) = self._dice.choices([kind for _, kind in kinds], [weight for weight, _ in kinds])
+        self.did[kind.__name__.strip("_")] += 1
+        kind()
+
+    # Kinds of changes.
+
+    def _rows(self) -> None:
+        for _ in range(self._dice.randrange(1, 6)):
+            self.commit(*(self._row() for _ in range(self._dice.choice((1, 1, 3, 12)))))
+
+    def _row(self) -> str:
+        draw = self._dice
+        key, other = draw.randrange(KEYS), draw.randrange(KEYS)
+        side = draw.choice(("red", "blue"))
+        letters = ", ".join(f"repeat('{draw.choice('abcdef')}', {draw.randrange(1, 9)})" for _ in range(2))
+        statements = (
+            (6, f"""INSERT INTO doc (id, n, body) VALUES ({key}, {other}, repeat(md5('{other}'), 200))
+                    ON CONFLICT (id) DO UPDATE SET n = excluded.n"""),
+            (4, f"UPDATE doc SET n = n + 1 WHERE id % 7 = {key % 7}"),
+            (5, f"""UPDATE doc SET id = {other} WHERE id = {key}
+                     AND NOT EXISTS (SELECT FROM doc WHERE id = {other})"""),
+            (2, f"UPDATE doc SET body = repeat(md5('{key}{other}'), 150) WHERE id = {key}"),
+            (2, f"DELETE FROM doc WHERE id IN ({key}, {other})"),
+            (6, f"""INSERT INTO {side} VALUES ({key}, {letters})
+                    ON CONFLICT (id) DO UPDATE SET a = excluded.a, b = NULL"""),
+            (2, f"DELETE FROM {side} WHERE id = {key}"),
+            (0.3, f"TRUNCATE {side}"),
+        )  # fmt: skip
+        return draw.choices([text for _, text in statements], [weight for weight, _ in statements])[0]
+
+    def _skewed(self) -> None:
+        self.commit("INSERT INTO doc VALUES (0, 0) ON CONFLICT (id) DO UPDATE SET n = 0")
+        self.commit(
+            f"DO $$ BEGIN FOR i IN 1..{SKEWED} LOOP UPDATE doc SET n = i WHERE id = 0; END LOOP; END $$"
+        )
+        self.commit(self._row())
+
+    def _columns(self) -> None:
+        # The daemon asks the catalog as of now: what it has before the change, it describes as it was.
+        self._source.deliver()
+        self.commit(*self._alter()[1])
+
+    def _alter(self) -> tuple[str, list[str]]:
+        """A change of a table's columns, and a row, with which others hear of it."""
+        (columns, _) = self.content()["doc"]
+        title = "title" if "title" in columns else "heading"
+        renamed = "heading" if title == "title" else "title"
+        self._added += 1
+        side = self._dice.choice(("red", "blue"))
+        swap = [f"ALTER TABLE {side} RENAME {names}" for names in ("a TO c", "b TO a", "c TO b")]
+        touch = f"INSERT INTO {{0}} (id) VALUES ({1000 + self._added})"
+        return self._dice.choice(
+            (
+                ("doc", [f"ALTER TABLE doc RENAME {title} TO {renamed}", touch.format("doc")]),
+                (
+                    "doc",
+                    [f"ALTER TABLE doc ADD x{self._added} int DEFAULT {self._added}", touch.format("doc")],
+                ),
+                (side, [*swap, touch.format(side)]),
+            )
+        )
+
+    def _tables(self) -> None:
+        """Two tables swap their names, and the daemon reads them again."""
+        self._source.deliver()
+        daemon = self._source.daemon
+        seen = len(daemon.events)
+        with self._told_later("red", "blue"):
+            swap = [
+                f"ALTER TABLE {names}"
+                for names in ("red RENAME TO t", "blue RENAME TO red", "t RENAME TO blue")
+            ]
+            self._added += 1
+            touches = [f"INSERT INTO {table} (id) VALUES ({1000 + self._added})" for table in ("red", "blue")]
+            self.commit(*swap, *touches)
+            for table in ("public.red", "public.blue"):
+                daemon.await_event("table.read", after=seen, table=table)
+            # A transaction behind what was read, which belongs to no table of the pipeline that is doubtful.
+            self.commit(
+                "UPDATE doc SET n = n WHERE id = 0", "INSERT INTO doc VALUES (0) ON CONFLICT DO NOTHING"
+            )
+            self._source.deliver()
+
+    def _topic(self) -> None:
+        """A table's topic is deleted, and made anew by the daemon."""
+        table = self._dice.choice(TABLES)
+        self._source.deliver()
+        with self._told_later(table):
+            assert self._source.daemon.stop() == 0
+            topic = f"{self._source.name}.public.{table}"
+            admin = AdminClient({"bootstrap.servers": self._source.servers})
+            for deleted in admin.delete_topics([topic]).values():
+                deleted.result()
+            until(lambda: True if topic not in admin.list_topics(timeout=10).topics else None, "deleted")
+            self._start()
+            self._added += 1
+            self.commit(f"INSERT INTO {table} (id) VALUES ({1000 + self._added})")
+            self._source.deliver()
+
+    def _killed(self) -> None:
+        """The daemon is killed while it works on something."""
+        self._rows()
+        self._source.daemon.kill()
+        self._rows()
+        self._start()
+
+    def _away(self) -> None:
+        """A table gets other columns while the daemon is away, between rows that it has not seen."""
+        self._source.deliver()
+        table, statements = self._alter()
+        with self._told_later(table):
+            assert self._source.daemon.stop() == 0
+            self._rows()
+            self.commit(*statements)
+            self._rows()
+            self._start()
+            self._source.deliver()
+
+    @contextmanager
+    def _told_later(self, *tables: str) -> Iterator[None]:
+        self._doubtful = frozenset(tables)
+        yield
+        self._doubtful = frozenset()
+
+    def _start(self) -> None:
+        self._source.daemon.start()
+        self._source.daemon.await_streaming()
+
+
+class DiedError(Exception):
+    """A mirror ends here without a word, as if it were killed."""
+
+
+@contextmanager
+def dying(at: int) -> Iterator[None]:
+    """Whoever makes the `at`-th step, of a commit of a table or of the list of points, before or after it, dies."""
+    left = at
+    lock = threading.Lock()
+
+    def step() -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            if left == 0:
+                raise DiedError("DiedError")
+
+    def around(done: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            step()
+            found = done(*given, **named)
+            step()
+            return found
+
+        return call
+
+    with (
+        mock.patch.object(Lakehouse, "apply", around(Lakehouse.apply)),
+        mock.patch.object(Lakehouse, "load", around(Lakehouse.load)),
+        mock.patch.object(Points, "list_", around(Points.list_)),
+    ):
+        yield
+
+
+class Mirrors:
+    """Mirrors of one source, in this process and in others, and the comparison of their tables with the source."""
+
+    def __init__(
+        self, spark: SparkSession, world: World, source: Source, table_format: str, warehouse: Path
+    ) -> None:
+        tags = {"tag_interval_s": 0} if table_format == ICEBERG else {}
+        self._batches = {"interval_s": 0, "consistent": True, "records_max": RECORDS_MAX, **tags}
+        self._spark, self._world, self._source, self._format = spark, world, source, table_format
+        self._did = world.did
+        self._warehouse, self._place = warehouse, warehouse / source.name
+        self._job = Job(spark, source, self._place, table_format)
+        self._compared: set[int] = set()
+
+    def run(self, dice: random.Random) -> None:
+        """One mirror, or two, of which none needs to get to its end; then one that does, and the comparison."""
+        kinds = {self._die: 4, self._two: 3, self._kill: 2, self._end: 3}
+        (kind,) = dice.choices(list(kinds), list(kinds.values()))
+        kind(dice)
+        self._end(dice)
+        self._check()
+
+    def _end(self, _dice: random.Random) -> None:
+        self._did["ran to the end"] += 1
+        mirror = self._job.once(batches=self._batches)
+        assert mirror.stopped == {}, mirror.stopped
+
+    def _die(self, dice: random.Random) -> None:
+        with dying(dice.randrange(1, 14)):
+            try:
+                self._job.once(batches=self._batches)
+            except Exception as error:
+                if "DiedError" not in repr(error):
+                    raise
+                self._did["died at a commit"] += 1
+
+    def _two(self, _dice: random.Random) -> None:
+        """Two at once, the second one with another checkpoint of Spark's. Who loses says so by name."""
+        self._did["two at once"] += 1
+        other = Job(self._spark.newSession(), self._source, self._place, self._format)
+        other._config["target"]["stream_checkpoint"] = str(self._place / f"checkpoint-{time.monotonic_ns()}")
+        failures: list[BaseException] = []
+
+        def run(job: Job) -> None:
+            try:
+                assert job.once(batches=self._batches).stopped == {}
+            except BaseException as error:  # noqa: BLE001 - it is judged below
+                failures.append(error)
+
+        beside = threading.Thread(target=run, args=(other,))
+        beside.start()
+        run(self._job)
+        beside.join()
+        for failure in failures:
+            if not isinstance(failure, FencedError):
+                raise failure
+            self._did["fenced"] += 1
+
+    def _kill(self, dice: random.Random) -> None:
+        """A process of its own, with SIGKILL at any moment."""
+        location = self._place if self._format == DELTA else self._warehouse / "iceberg"
+        namespace = {} if self._format == DELTA else {"namespace": self._source.name}
+        mirror = self._source.mirror(
+            self._format,
+            target={
+                "location": str(location),
+                "stream_checkpoint": str(self._place / "checkpoint"),
+                **namespace,
+            },
+            batches=self._batches,
+            maintenance={"interval_s": None},
+        )
+        mirror.config["source"] = str(self._source.daemon.config_path)
+        mirror.start()
+        threading.Timer(dice.uniform(8, 25), kill, [mirror]).start()
+        for _ in mirror.lines():
+            pass
+        mirror.kill()
+        self._did["killed"] += 1
+
+    def _check(self) -> None:
+        now = self._world.content()
+        for table in TABLES:
+            self._equal(table, self._rows(f"{self._name(table)}"), now[table], "now")
+        for point in self._job.points():
+            if point["commit_lsn"] not in self._compared:
+                self._compared.add(point["commit_lsn"])
+                self._check_point(point)
+
+    def _check_point(self, point: Row) -> None:
+        moment = self._world.at(point["commit_lsn"])
+        for table in TABLES:
+            bare = self._job.target.bare_name(self._name(table))
+            if table in moment.doubtful or bare not in point["versions"]:
+                self._did["not compared"] += 1
+                continue
+            had = self._rows(f"{self._name(table)} VERSION AS OF {point['versions'][bare]}")
+            self._equal(table, had, moment.content[table], f"at the point {point['lsn']}")
+            self._did["compared at a point"] += 1
+
+    def _name(self, table: str) -> str:
+        return self._job.target.name_of(TableSchema("", "public", table, "", ("id",), ()), Kind.MIRROR)
+
+    def _rows(self, relation: str) -> Content:
+        frame = self._spark.sql(f"SELECT * FROM {relation}")
+        columns = sorted(
+            (field.name, field.dataType.typeName() == "string")
+            for field in frame.schema.fields
+            if not field.name.startswith("_cdcd_")
+        )
+        rows = frame.select(
+            [sf.md5(name) if is_text else sf.col(name) for name, is_text in columns]
+        ).collect()
+        return tuple(name for name, _ in columns), sorted(map(tuple, rows), key=repr)
+
+    def _equal(self, table: str, had: Content, want: Content, when: str) -> None:
+        if had != want:
+            missing, more = [
+                list((Counter(one) - Counter(other)).elements())
+                for one, other in ((want[1], had[1]), (had[1], want[1]))
+            ]
+            raise AssertionError(
+                f"{table} differs {when}: columns {had[0]}, wanted {want[0]};"
+                f" {len(missing)} rows are missing {missing[:5]}, {len(more)} are too many {more[:5]}"
+            )
+
+
+def kill(mirror: MirrorProcess) -> None:
+    """SIGKILL, to the process and its JVM, while another thread reads what it says."""
+    process = mirror._process
+    assert process is not None
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class Run(NamedTuple):
+    """A source from beginning to end."""
+
+    table_format: str
+    seed: int
+    rounds: int
+
+    @property
+    def name(self) -> str:
+        """Of its pipeline and its database."""
+        return f"trial_{self.table_format}_{self.seed}"
+
+    def run(self, stage: Stage, spark: SparkSession, warehouse: Path) -> str:
+        """What happened. AssertionError: the mirror differs."""
+        dice = random.Random(self.seed)
+        with stage.source(self.name, *SETUP, partitions=PARTITIONS) as source:
+            world = World(source, dice)
+            try:
+                mirrors = Mirrors(spark, world, source, self.table_format, warehouse)
+                for _ in range(self.rounds):
+                    for _ in range(dice.randrange(1, 6)):
+                        world.change()
+                    source.deliver()
+                    mirrors.run(dice)
+            except Exception as error:
+                error.add_note(f"After: {world.told()}.")
+                raise
+            finally:
+                world.close()
+        return world.told()
+
+    def forget(self, stage: Stage) -> None:
+        """Give its replication slot to others."""
+        stage.postgres.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            f" WHERE slot_name = 'cdcd_{self.name}'"
+        )
+
+
+def main() -> int:
+    """Run what the arguments say; 1: a seed failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.trial")
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1, help="the first one")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--format", choices=[ICEBERG, DELTA], nargs="+", default=[ICEBERG, DELTA])
+    given = parser.parse_args()
+    runs = [
+        Run(table_format, seed, given.rounds)
+        for seed in range(given.seed, given.seed + given.seeds)
+        for table_format in given.format
+    ]
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="cdcd-trial-") as folder, Stage.set_up() as stage:
+        spark = for_tests(Path(folder))
+        for run in runs:
+            began = time.monotonic()
+            try:
+                told = run.run(stage, spark, Path(folder))
+            except Exception as error:  # noqa: BLE001 - the other seeds are tried as well
+                failed += 1
+                told = f"FAILED: {type(error).__name__}: {error} {' '.join(error.__notes__)}"
+            run.forget(stage)
+            print(f"{run.table_format} {run.seed}: {told}; {time.monotonic() - began:.0f} s", flush=True)
+        spark.stop()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
