@@ -300,7 +300,7 @@ def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_whatever_its
     created = [f"CREATE TABLE {table} (id int PRIMARY KEY, n int)" for table in tables]
     with stage.source(source_name, *created, partitions=2) as source:
         job = Job(spark, source, tmp_path)
-        mirror, stop = job.mirror(), threading.Event()
+        mirror, stop = job.mirror(tables={"on_incompatible": "reload"}), threading.Event()
         running = threading.Thread(target=partial(mirror.run, once=False, stop=stop))
 
         def equal(table: str) -> bool | None:

@@ -302,6 +302,7 @@ class Mirrors:
     ) -> None:
         tags = {"tag_interval_s": 0} if table_format == ICEBERG else {}
         self._batches = {"interval_s": 0, "consistent": True, "records_max": RECORDS_MAX, **tags}
+        self._sections = {"batches": self._batches, "tables": {"on_incompatible": "reload"}}
         self._spark, self._world, self._source, self._format = spark, world, source, table_format
         self._did = world.did
         self._warehouse, self._place = warehouse, warehouse / source.name
@@ -318,13 +319,13 @@ class Mirrors:
 
     def _end(self, _dice: random.Random) -> None:
         self._did["ran to the end"] += 1
-        mirror = self._job.once(batches=self._batches)
+        mirror = self._job.once(**self._sections)
         assert mirror.stopped == {}, mirror.stopped
 
     def _die(self, dice: random.Random) -> None:
         with dying(dice.randrange(1, 14)):
             try:
-                self._job.once(batches=self._batches)
+                self._job.once(**self._sections)
             except Exception as error:
                 if "DiedError" not in repr(error):
                     raise
@@ -339,7 +340,7 @@ class Mirrors:
 
         def run(job: Job) -> None:
             try:
-                assert job.once(batches=self._batches).stopped == {}
+                assert job.once(**self._sections).stopped == {}
             except BaseException as error:  # noqa: BLE001 - it is judged below
                 failures.append(error)
 
