@@ -55,6 +55,9 @@ SKEWED: Final = 1500
 
 RECORDS_MAX: Final = 1000
 
+REASON_CHARS: Final = 800
+"""So much of a failure is shown: Spark's have whole plans."""
+
 Content = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 """The names of the columns, sorted, and the rows, sorted. Texts are hashed."""
 
@@ -275,7 +278,7 @@ def dying(at: int) -> Iterator[None]:
         with lock:
             left -= 1
             if left == 0:
-                raise DiedError("DiedError")
+                raise DiedError(DiedError.__name__)
 
     def around(done: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:
@@ -327,7 +330,7 @@ class Mirrors:
             try:
                 self._job.once(**self._sections)
             except Exception as error:
-                if "DiedError" not in repr(error):
+                if DiedError.__name__ not in str(error):
                     raise
                 self._did["died at a commit"] += 1
 
@@ -491,7 +494,9 @@ def main() -> int:
                 told = run.run(stage, spark, Path(folder))
             except Exception as error:  # noqa: BLE001 - the other seeds are tried as well
                 failed += 1
-                told = f"FAILED: {type(error).__name__}: {error} {' '.join(error.__notes__)}"
+                told = (
+                    f"FAILED: {type(error).__name__}: {str(error)[:REASON_CHARS]} {' '.join(error.__notes__)}"
+                )
             run.forget(stage)
             print(f"{run.table_format} {run.seed}: {told}; {time.monotonic() - began:.0f} s", flush=True)
         spark.stop()
