@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
@@ -290,6 +291,45 @@ def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_o
         mirrored.load("gone")
         assert mirrored.once() == {}
         assert mirrored.different(*tables) == []
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("reloads", [False, True])
+def test_records_that_retention_removed_unread_stop_their_table_or_have_it_read_again(
+    stage: Stage, spark: SparkSession, source_name: str, tmp_path: Path, *, reloads: bool
+) -> None:
+    tables = ("lost", "other")
+    created = [f"CREATE TABLE {table} (id int PRIMARY KEY, n int)" for table in tables]
+    with stage.source(source_name, *created, partitions=1) as source:
+        job = Job(spark, source, tmp_path)
+        sections = {"tables": {"on_incompatible": "reload" if reloads else "stop"}}
+        # GIVEN a mirror, and records that are gone when it comes back, with one behind them that is not
+        for table in tables:
+            source.execute(f"INSERT INTO {table} SELECT g, g FROM generate_series(1, 5) g")
+        source.deliver()
+        assert job.once(**sections).stopped == {}
+        for table in tables:
+            source.execute(f"INSERT INTO {table} SELECT g, g FROM generate_series(6, 9) g")
+        source.deliver()
+        topic = f"{source.name}.public.lost"
+        end = source.records("public.lost")[-1].offset
+        admin = AdminClient({"bootstrap.servers": source.servers})
+        for removed in admin.delete_records([TopicPartition(topic, 0, end)]).values():
+            removed.result()
+        # WHEN it goes on
+        stopped = job.once(**sections).stopped
+        # THEN the other table has everything
+        assert job.rows(source, "other") == [(n, n) for n in range(1, 10)]
+        # AND this one is read again, or keeps what it had and says what to do
+        if reloads:
+            assert stopped == {}
+            assert [fact.table for fact in job.all(TableReloaded)] == ["public.lost"]
+            assert job.rows(source, "lost") == [(n, n) for n in range(1, 10)]
+        else:
+            assert list(stopped) == [topic]
+            assert "are gone" in stopped[topic].message
+            assert "--snapshot public.lost" in stopped[topic].hint
+            assert job.rows(source, "lost") == [(n, n) for n in range(1, 6)]
 
 
 @pytest.mark.timeout(2400)

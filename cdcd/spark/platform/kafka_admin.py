@@ -190,9 +190,13 @@ _AWAY: Final = re.compile(
 )
 
 
-def records_gone(what: str) -> SinkError:
+class RecordsGoneError(SinkError):
+    """Kafka has removed records before the mirror read them."""
+
+
+def records_gone(what: str) -> RecordsGoneError:
     """The error for records that Kafka has removed before the mirror read them."""
-    return SinkError(
+    return RecordsGoneError(
         f"Records that the mirror has not read are gone from Kafka: {what}",
         hint="A topic was deleted, or its retention is shorter than the mirror was away. What is gone is not in the "
         "target: drop the table there, and have the daemon read the source's table again.",

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
-from cdcd.spark.platform.kafka_admin import Admin
+from cdcd.spark.platform.kafka_admin import Admin, RecordsGoneError
 from cdcd.spark.records.descriptions import Descriptions
 from cdcd.spark.snapshot.reading import SnapshotSource
 from cdcd.spark.stream.failures import classified
@@ -27,7 +27,7 @@ from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.stream.table import TableMirror
 from cdcd.spark.stream.topics import Topics
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, way_on
-from cdcd.spark.targets.state import OriginError
+from cdcd.spark.targets.state import OriginError, records_lost
 from cdcd.spark.targets.target import Target
 from cdcd.spark.watching.progress import (
     Observer,
@@ -192,11 +192,7 @@ class Tables:
                 return None
             except (IncompatibleSchemaError, OriginError) as error:
                 table.forget()
-                reloads = self._source is not None and self._settings.reloads(table.table)
-                if not reloads or attempt == ATTEMPTS:
-                    self.stop(topic, table.table, error)
-                    return None
-                if not self._reload(topic, table.table, error, attempt):
+                if not self._replace(topic, table.table, error, attempt):
                     return None
             except (TransientError, FencedError):
                 table.forget()
@@ -210,6 +206,12 @@ class Tables:
                 known = classified(error, self._settings.kafka.bootstrap_servers)
                 if isinstance(known, TransientError):
                     raise known from error
+                if isinstance(known, RecordsGoneError):
+                    if not self._replace(
+                        topic, table.table, records_lost(known.message, table.table), attempt
+                    ):
+                        return None
+                    continue
                 if known is not None or attempt == ATTEMPTS:
                     self.stop(topic, table.table, known or FatalError(first_lines(error)))
                     return None
@@ -246,6 +248,13 @@ class Tables:
         else:
             self._observe(TableFailed(table, error.message, error.hint))
             self._stops.failed(topic, Stop(table, datetime.now(UTC), True, error.message, error.hint))
+
+    def _replace(self, topic: str, table: str, why: CdcdError, attempt: int) -> bool:
+        """Read a table again if the settings say so, or stop it. Returns whether it is to be tried again."""
+        if self._source is None or not self._settings.reloads(table) or attempt == ATTEMPTS:
+            self.stop(topic, table, why)
+            return False
+        return self._reload(topic, table, why, attempt)
 
     def _reload(self, topic: str, table: str, why: CdcdError, attempt: int) -> bool:
         """Read a table again that its target cannot follow.

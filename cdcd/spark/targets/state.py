@@ -213,12 +213,17 @@ def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
         # A partition that came later begins at 0.
         expected = had.first.get(partition, 0 if had.first else first)
         if partition not in state.partitions and first > expected:
-            raise OriginError(
+            raise records_lost(
                 f"Records of {topic}[{partition}] are gone before they were mirrored: it begins at offset {first}, and"
                 f" is to be read from {expected} on.",
-                hint=LOAD_AGAIN.format(table=table)
-                + " Keep the records of the topic for longer (retention.ms).",
+                table,
             )
+
+
+def records_lost(what: str, table: str) -> OriginError:
+    """The error for records that were removed before they were mirrored. `what` says which, in a sentence."""
+    longer = " Keep the records of the topic for longer (retention.ms)."
+    return OriginError(what, hint=LOAD_AGAIN.format(table=table) + longer)
 
 
 LOAD_AGAIN: Final = (
