@@ -162,6 +162,49 @@ def test_a_run_that_ends_stops_a_table_of_which_changes_wait(monkeypatch: pytest
     assert "Start the daemon" in harness.mirror.stopped["shop.public.a"].hint
 
 
+@pytest.mark.parametrize(
+    ("ends", "forgotten"),
+    [({0: 5}, 0), ({0: 6}, 0), ({0: 5, 1: 1}, 0), ({0: 4}, 1), ({}, 1), ({1: 9}, 1)],
+)
+def test_a_table_whose_offsets_fell_since_the_batch_before_looks_at_its_topic_anew(
+    monkeypatch: pytest.MonkeyPatch, ends: dict[int, int], forgotten: int
+):
+    table, other = FakeTable("public.a"), FakeTable("public.b")
+    harness = Harness(monkeypatch, table, other)
+    harness.advance()
+    for batch in (harness.ends, {**harness.ends, "shop.public.a": ends}):
+        harness.mirror._look_for_deleted(batch)
+    assert (table.forgotten, other.forgotten) == (forgotten, 0)
+    assert harness.mirror.stopped == {}
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_table_whose_topic_is_gone_does_not_go_on_and_the_others_do(
+    monkeypatch: pytest.MonkeyPatch, *, once: bool
+):
+    table, other = FakeTable("public.a"), FakeTable("public.b")
+    harness = Harness(monkeypatch, table, other)
+    harness.mirror._tables.once = once
+    harness.advance()
+    harness.mirror._look_for_deleted(dict(harness.ends))
+    gone = harness.ends.pop("shop.public.a")
+    harness.mirror._look_for_deleted(harness.ends)
+    harness.advance()
+    (failed,) = [fact for fact in harness.facts if isinstance(fact, TableFailed)]
+    assert (failed.table, failed.stopped, failed.message) == (
+        "public.a",
+        once,
+        "The topic shop.public.a was deleted.",
+    )
+    assert list(harness.mirror.stopped) == ["shop.public.a"] * once
+    assert harness.done()[-1] == ["public.b"]
+    # When the topic is back, it is another one, whatever its length.
+    assert table.forgotten == 1
+    harness.ends["shop.public.a"] = gone
+    harness.advance()
+    assert harness.done()[-1] == (["public.b"] if once else ["public.a", "public.b"])
+
+
 class FakeQuery:
     """A query that runs until it is stopped."""
 
@@ -198,7 +241,7 @@ def test_a_failure_beside_the_query_ends_the_query_before_another_one_is_started
             raise SinkUnavailableError("away", hint="")
 
     monkeypatch.setattr(mirror._tables, "read_stops", lambda: None)
-    monkeypatch.setattr(mirror, "_topics_before", lambda: ())
+    monkeypatch.setattr(mirror, "_last_batch", lambda: None)
     monkeypatch.setattr(mirror, "_catch_up", away)
     # Nothing waits while it starts; then something does, and Kafka is away.
     original = mirror._look_after_waiting

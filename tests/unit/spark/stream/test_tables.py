@@ -133,6 +133,26 @@ def test_a_table_that_cannot_follow_is_read_again_where_that_is_asked_for(
     assert read == ["public.a"]
 
 
+@pytest.mark.parametrize("reload", [False, True])
+def test_records_that_are_gone_unread_are_a_reason_to_read_the_table_again(
+    monkeypatch: pytest.MonkeyPatch, *, reload: bool
+):
+    read: list[str] = []
+    monkeypatch.setattr("cdcd.spark.stream.tables.read_again", lambda *given: read.append(given[2]))
+    gone = AnalysisException("Some data may have been lost because they are not available in Kafka any more")
+    harness = Harness(monkeypatch, FakeTable("public.a", gone), FakeTable("public.b"), reload=reload)
+    harness.mirror._tables._source = cast("Any", "a database")
+    harness.mirror._tables._spark = cast("Any", SimpleNamespace(newSession=lambda: None))
+    harness.advance()
+    assert read == ["public.a"] * reload
+    assert harness.done() == [["public.a", "public.b"] if reload else ["public.b"]]
+    if not reload:
+        (error,) = harness.mirror.stopped.values()
+        assert isinstance(error, OriginError)
+        assert "are gone" in error.message
+        assert "--snapshot public.a " in error.hint
+
+
 def reloading(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, times: int, *others: FakeTable
 ) -> tuple[Harness, list[str]]:
