@@ -8,7 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import FencedError
+from cdcd.spark.targets import applying
 from cdcd.spark.targets.delta import LOOKED_AT, DeltaTarget
+from cdcd.spark.targets.loading import overwrite
 from cdcd.spark.targets.target import Kind, Maintenance
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import frame
@@ -52,6 +54,32 @@ def test_two_processes_that_begin_a_table_together_do_not_both_fill_it(
     with pytest.raises(FencedError):
         other.apply(name, first)
     assert rows(spark, name, "id") == [(1,)]
+
+
+def test_two_processes_that_fill_a_table_at_the_same_moment_leave_each_row_once(
+    spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
+):
+    one, other = make_target(), make_target()
+    name = start(spark, one)
+    other.reached(spark, name)
+    first = [change("c", 10, (1, 1, "a"))]
+
+    def late(*given: Any) -> None:
+        # WHEN another process fills the table after this one has looked, and before it commits
+        monkeypatch.undo()
+        beside = spark.newSession()
+        other.apply(name, frame(beside, [*first, change("c", 20, (2, 2, "b"))], FORM))
+        overwrite(*given)
+
+    monkeypatch.setattr(applying, "overwrite", late)
+    with pytest.raises(FencedError):
+        one.apply(name, frame(spark, first, FORM))
+    # THEN the table is what its newest commit says that it is
+    assert rows(spark, name, "id") == [(1,)]
+    third = make_target()
+    assert third.reached(spark, name).commit_lsn == 10
+    third.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
+    assert rows(spark, name, "id") == [(1,), (2,)]
 
 
 def test_a_process_whose_commit_another_one_lies_under_ends_as_well(

@@ -81,6 +81,7 @@ class World:
     def __init__(self, source: Source, dice: random.Random) -> None:
         self.moments: list[Moment] = []
         self.did: Counter[str] = Counter()
+        self.is_mirrored = False
         self._source = source
         self._dice = dice
         self._connection = source.connect()
@@ -130,7 +131,8 @@ class World:
             (2, self._skewed),
             (2, self._columns),
             (1, self._tables),
-            (1, self._topic),
+            # What was in a topic that is deleted before the first mirror, no mirror can know.
+            (int(self.is_mirrored), self._topic),
             (2, self._killed),
             (2, self._away),
         )
@@ -318,6 +320,7 @@ class Mirrors:
         (kind,) = dice.choices(list(kinds), list(kinds.values()))
         kind(dice)
         self._end(dice)
+        self._world.is_mirrored = True
         self._check()
 
     def _end(self, _dice: random.Random) -> None:
@@ -376,7 +379,7 @@ class Mirrors:
         for _ in mirror.lines():
             pass
         mirror.kill()
-        self._did["killed"] += 1
+        self._did["killed by SIGKILL"] += 1
 
     def _check(self) -> None:
         now = self._world.content()

@@ -10,6 +10,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.targets import changelog
 from cdcd.spark.targets.known import KnownTables, Table
+from cdcd.spark.targets.loading import overwrite
 from cdcd.spark.targets.making import (
     placed,
 )
@@ -136,8 +137,10 @@ class Applying:
             self._known.make(spark, name, table, found.last)
         with self._known.commit(spark, name, state) as stamped:
             if table.empty:
+                # Nothing is replaced, unless another process has filled the table just now. Appended, each row would be
+                # there twice.
                 first = first_rows(source, table.schema, table.layout, found.truncated)
-                self._format.append(placed(first, table.new), name)
+                overwrite(placed(first, table.new), name)
             else:
                 self.merge(spark, name, table, source, found)
         table.state, table.empty = stamped, False
