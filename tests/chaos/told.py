@@ -64,7 +64,7 @@ CHOSEN: Final = (
     (r"\br_[0-9a-f]{8}\b", "r_…"),
     (r"\(after \d+ ?ms", "(after … ms"),
 )
-"""Patterns of what differs between two runs, each with what stands for it in the table."""
+"""Patterns of values that differ between two runs, each with the text that replaces the value in the table."""
 
 FAULTS_HEAD: Final = """\
 # What each fault is told with
@@ -120,7 +120,8 @@ def fault_name(test: str) -> str:
 def cell(value: object) -> str:
     """The value as a Markdown table has it.
 
-    What one machine or one run has chosen is left out, so that a change of the file is a change of what is told.
+    Values that belong to one machine or one run (`CHOSEN`) are replaced, so that the file changes only if a message
+    does.
     """
     text = str(value).replace(str(REPOSITORY), "…")
     for pattern, stand_in in CHOSEN:

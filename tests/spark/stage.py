@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import psycopg
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from cdcd.formats.encoder import is_watermark
@@ -150,6 +151,14 @@ class Source:
         for value in values:
             producer.produce(f"{self.name}.{table}", value, b"{}", partition=partition)
         assert producer.flush(30) == 0
+
+    def delete_topics(self, *tables: str) -> None:
+        """Delete the topics of these tables. The daemon must be stopped, because it would make them anew at once."""
+        topics = [f"{self.name}.public.{table}" for table in tables]
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        for deleted in admin.delete_topics(topics).values():
+            deleted.result()
+        until(lambda: True if not {*topics} & {*admin.list_topics(timeout=10).topics} else None, "deleted")
 
     def repeat(self, table: str) -> int:
         """Write all of a table's records once more, as they are; how many."""

@@ -239,15 +239,6 @@ def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
         assert mirrored.different(*tables) == []
 
 
-def delete_topics(source: Source, *tables: str) -> None:
-    """The daemon must be down, or it would make them anew at once."""
-    topics = [f"{source.name}.public.{table}" for table in tables]
-    admin = AdminClient({"bootstrap.servers": source.servers})
-    for deleted in admin.delete_topics(topics).values():
-        deleted.result()
-    until(lambda: True if not {*topics} & {*admin.list_topics(timeout=10).topics} else None, "deleted")
-
-
 @pytest.mark.timeout(2400)
 def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_other(
     stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
@@ -261,9 +252,9 @@ def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_o
             source.execute(f"INSERT INTO {table} SELECT generate_series(1, 5)")
         source.deliver()
         assert mirrored.once() == {}
-        # WHEN a topic is deleted, and made anew with more records than it had, one with fewer, and one not at all
+        # WHEN three topics are deleted, and come back with more records than before, with fewer, and not at all
         assert source.daemon.stop() == 0
-        delete_topics(source, "longer", "shorter", "gone")
+        source.delete_topics("longer", "shorter", "gone")
         source.daemon.start()
         source.daemon.await_streaming()
         source.execute("INSERT INTO longer SELECT generate_series(6, 40)")
@@ -271,7 +262,7 @@ def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_o
         source.execute("INSERT INTO other VALUES (6)")
         source.deliver()
 
-        # THEN these tables are stopped by name, and have what they had, and the other one goes on
+        # THEN their tables are stopped by name, and the fourth table goes on
         stopped = mirrored.once()
         assert sorted(stopped) == ["public.gone", "public.longer", "public.shorter"]
         assert "was deleted" in stopped.pop("public.gone").message
@@ -303,7 +294,7 @@ def test_records_that_retention_removed_unread_stop_their_table_or_have_it_read_
     with stage.source(source_name, *created, partitions=1) as source:
         job = Job(spark, source, tmp_path)
         sections = {"tables": {"on_incompatible": "reload" if reloads else "stop"}}
-        # GIVEN a mirror, and records that are gone when it comes back, with one behind them that is not
+        # GIVEN a mirror, and later records, of which Kafka has removed all but the last
         for table in tables:
             source.execute(f"INSERT INTO {table} SELECT g, g FROM generate_series(1, 5) g")
         source.deliver()
@@ -316,11 +307,11 @@ def test_records_that_retention_removed_unread_stop_their_table_or_have_it_read_
         admin = AdminClient({"bootstrap.servers": source.servers})
         for removed in admin.delete_records([TopicPartition(topic, 0, end)]).values():
             removed.result()
-        # WHEN it goes on
+        # WHEN the mirror goes on
         stopped = job.once(**sections).stopped
         # THEN the other table has everything
         assert job.rows(source, "other") == [(n, n) for n in range(1, 10)]
-        # AND this one is read again, or keeps what it had and says what to do
+        # AND the table that lacks records is read again, or keeps its rows and says what to do
         if reloads:
             assert stopped == {}
             assert [fact.table for fact in job.all(TableReloaded)] == ["public.lost"]
@@ -359,7 +350,7 @@ def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_whatever_its
                 until(partial(equal, table), f"{table} in the mirror")
             # WHEN topics are made anew
             assert source.daemon.stop() == 0
-            delete_topics(source, *tables)
+            source.delete_topics(*tables)
             source.daemon.start()
             source.daemon.await_streaming()
             source.execute("INSERT INTO longer SELECT g, g FROM generate_series(21, 90) g")

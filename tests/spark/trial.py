@@ -1,19 +1,17 @@
-"""Random changes of a real source, with kills on both sides: does the mirror equal it, also at every point?
+"""Checks that mirrors equal a source that changes at random, while daemons and mirrors are killed.
 
     python -m tests.spark.trial [--seeds N] [--seed S] [--format iceberg|delta …] [--rounds N]
 
-A seed decides everything but the moments at which processes are killed. In each round, the tables change: keys move to
-other partitions, columns are renamed or swap their names, tables swap their names, columns are added, a topic is made
-anew, one partition gets many more records than the others, and the daemon is killed, or is away meanwhile. Then the
-tables are mirrored (`--consistent`), by a mirror that dies at a commit, by two at once, by a process that is killed
-(SIGKILL), or by one that runs to the end. After a last one that runs to the end, all tables must equal their sources,
-and the tables at each point must be what the sources were at the LSN of the point.
+The seed decides what happens, but not the exact moments at which processes are killed. In each round the source
+changes: keys move to other partitions, columns are added, renamed, or swap their names, tables swap their names, a
+topic is made anew, one partition gets many more records than the others, and the daemon is killed or stopped
+meanwhile. Then a consistent mirror runs: it dies at a commit, runs twice at the same time, is killed (SIGKILL), or
+runs to the end. After that, one more mirror runs to the end. Then all tables must equal the source, and the tables at
+each consistent point must equal the source at the LSN of that point.
 """
 
 import argparse
-import os
 import random
-import signal
 import sys
 import tempfile
 import threading
@@ -25,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
@@ -35,8 +32,6 @@ from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.stream.points import Points
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.target import Kind
-from deploy.demo.mirrored import MirrorProcess
-from tests.integration.daemon import until
 from tests.spark.jobs import Job
 from tests.spark.sessions import for_tests
 from tests.spark.stage import Source, Stage
@@ -51,23 +46,25 @@ TABLES: Final = ("doc", "red", "blue")
 PARTITIONS: Final = 3
 KEYS: Final = 60
 SKEWED: Final = 1500
-"""Changes of one row, which all lie in one partition: more than a batch has of all."""
+"""Number of changes of one row. Their records lie in one partition, and are more than a batch takes."""
 
 RECORDS_MAX: Final = 1000
+"""Records in a batch of all topics together: the smallest number that the configuration allows."""
 
 REASON_CHARS: Final = 800
-"""So much of a failure is shown: Spark's have whole plans."""
+"""Length at which the message of a failure is cut off, because messages of Spark contain whole query plans."""
 
 Content = tuple[tuple[str, ...], list[tuple[Any, ...]]]
-"""The names of the columns, sorted, and the rows, sorted. Texts are hashed."""
+"""The sorted names of a table's columns, and its sorted rows, which have the hash of each text."""
 
 
 class Moment(NamedTuple):
     """The source after a transaction.
 
     Attributes:
-        lsn: the transaction's commit is at or behind it, and no other one's between.
-        doubtful: tables that are not compared at a point of this moment: the daemon is told of their change later.
+        lsn: an LSN right before the commit of the transaction.
+        doubtful: tables that the mirror cannot have as they were at this moment, because the daemon learns of their
+            change only later. They are not compared at consistent points.
     """
 
     lsn: int
@@ -76,7 +73,7 @@ class Moment(NamedTuple):
 
 
 class World:
-    """The source: its changes at random, and what it was after each of them."""
+    """Changes the source at random, and remembers its content after each transaction."""
 
     def __init__(self, source: Source, dice: random.Random) -> None:
         self.moments: list[Moment] = []
@@ -93,7 +90,7 @@ class World:
         self._connection.close()
 
     def commit(self, *statements: str) -> None:
-        """One transaction, and what the source is after it."""
+        """Run the statements in one transaction, and remember the content of the source after it."""
         with self._connection.transaction():
             for statement in statements:
                 self._connection.execute(statement.encode())
@@ -103,11 +100,11 @@ class World:
         self.did["transactions"] += 1
 
     def told(self) -> str:
-        """What was done, and how often."""
+        """What has happened so far, and how often, as text."""
         return ", ".join(f"{number} {what}" for what, number in self.did.items())
 
     def content(self) -> dict[str, Content]:
-        """What the tables have now."""
+        """The present content of all tables."""
         return {table: self._content(table) for table in TABLES}
 
     def _content(self, table: str) -> Content:
@@ -125,13 +122,13 @@ class World:
         return next(moment for moment in reversed(self.moments) if moment.lsn <= lsn)
 
     def change(self) -> None:
-        """Change something, of any kind."""
+        """Do one of the kinds of changes."""
         kinds: Sequence[tuple[int, Callable[[], None]]] = (
             (12, self._rows),
             (2, self._skewed),
             (2, self._columns),
             (1, self._tables),
-            # What was in a topic that is deleted before the first mirror, no mirror can know.
+            # If a topic is deleted before the first mirror, no mirror can know the records that it had.
             (int(self.is_mirrored), self._topic),
             (2, self._killed),
             (2, self._away),
@@ -174,32 +171,30 @@ class World:
         self.commit(self._row())
 
     def _columns(self) -> None:
-        # The daemon asks the catalog as of now: what it has before the change, it describes as it was.
+        # The daemon describes earlier rows by the present catalog, so it must have them before the change.
         self._source.deliver()
         self.commit(*self._alter()[1])
 
     def _alter(self) -> tuple[str, list[str]]:
-        """A change of a table's columns, and a row, with which others hear of it."""
+        """A table, and statements that change its columns and insert a row, so that the daemon sees the change."""
         (columns, _) = self.content()["doc"]
         title = "title" if "title" in columns else "heading"
         renamed = "heading" if title == "title" else "title"
-        self._added += 1
         side = self._dice.choice(("red", "blue"))
         swap = [f"ALTER TABLE {side} RENAME {names}" for names in ("a TO c", "b TO a", "c TO b")]
-        touch = f"INSERT INTO {{0}} (id) VALUES ({1000 + self._added})"
         return self._dice.choice(
             (
-                ("doc", [f"ALTER TABLE doc RENAME {title} TO {renamed}", touch.format("doc")]),
+                ("doc", [f"ALTER TABLE doc RENAME {title} TO {renamed}", self._new_row("doc")]),
                 (
                     "doc",
-                    [f"ALTER TABLE doc ADD x{self._added} int DEFAULT {self._added}", touch.format("doc")],
+                    [f"ALTER TABLE doc ADD x{self._added} int DEFAULT {self._added}", self._new_row("doc")],
                 ),
-                (side, [*swap, touch.format(side)]),
+                (side, [*swap, self._new_row(side)]),
             )
         )
 
     def _tables(self) -> None:
-        """Two tables swap their names, and the daemon reads them again."""
+        """Let two tables swap their names, and wait until the daemon has read both again."""
         self._source.deliver()
         daemon = self._source.daemon
         seen = len(daemon.events)
@@ -208,42 +203,35 @@ class World:
                 f"ALTER TABLE {names}"
                 for names in ("red RENAME TO t", "blue RENAME TO red", "t RENAME TO blue")
             ]
-            self._added += 1
-            touches = [f"INSERT INTO {table} (id) VALUES ({1000 + self._added})" for table in ("red", "blue")]
-            self.commit(*swap, *touches)
+            self.commit(*swap, self._new_row("red"), self._new_row("blue"))
             for table in ("public.red", "public.blue"):
                 daemon.await_event("table.read", after=seen, table=table)
-            # A transaction behind what was read, which belongs to no table of the pipeline that is doubtful.
+            # The LSN of the next point is that of a transaction after the tables were read.
             self.commit(
                 "UPDATE doc SET n = n WHERE id = 0", "INSERT INTO doc VALUES (0) ON CONFLICT DO NOTHING"
             )
             self._source.deliver()
 
     def _topic(self) -> None:
-        """A table's topic is deleted, and made anew by the daemon."""
+        """Delete the topic of a table. The daemon makes it anew."""
         table = self._dice.choice(TABLES)
         self._source.deliver()
         with self._told_later(table):
             assert self._source.daemon.stop() == 0
-            topic = f"{self._source.name}.public.{table}"
-            admin = AdminClient({"bootstrap.servers": self._source.servers})
-            for deleted in admin.delete_topics([topic]).values():
-                deleted.result()
-            until(lambda: True if topic not in admin.list_topics(timeout=10).topics else None, "deleted")
+            self._source.delete_topics(table)
             self._start()
-            self._added += 1
-            self.commit(f"INSERT INTO {table} (id) VALUES ({1000 + self._added})")
+            self.commit(self._new_row(table))
             self._source.deliver()
 
     def _killed(self) -> None:
-        """The daemon is killed while it works on something."""
+        """Kill the daemon while it works, and change rows before it starts again."""
         self._rows()
         self._source.daemon.kill()
         self._rows()
         self._start()
 
     def _away(self) -> None:
-        """A table gets other columns while the daemon is away, between rows that it has not seen."""
+        """Change a table's columns while the daemon is stopped, and rows before and after that."""
         self._source.deliver()
         table, statements = self._alter()
         with self._told_later(table):
@@ -253,6 +241,11 @@ class World:
             self._rows()
             self._start()
             self._source.deliver()
+
+    def _new_row(self, table: str) -> str:
+        """The statement for a row whose key no other one has."""
+        self._added += 1
+        return f"INSERT INTO {table} (id) VALUES ({1000 + self._added})"
 
     @contextmanager
     def _told_later(self, *tables: str) -> Iterator[None]:
@@ -266,12 +259,15 @@ class World:
 
 
 class DiedError(Exception):
-    """A mirror ends here without a word, as if it were killed."""
+    """Ends a mirror in the middle of its work, as if it were killed."""
 
 
 @contextmanager
 def dying(at: int) -> Iterator[None]:
-    """Whoever makes the `at`-th step, of a commit of a table or of the list of points, before or after it, dies."""
+    """Raise DiedError at the `at`-th step.
+
+    Each commit of a table or of the list of points has a step before it and a step after it.
+    """
     left = at
     lock = threading.Lock()
 
@@ -300,7 +296,7 @@ def dying(at: int) -> Iterator[None]:
 
 
 class Mirrors:
-    """Mirrors of one source, in this process and in others, and the comparison of their tables with the source."""
+    """Runs mirrors of one source, in this process and in others, and compares their tables with the source."""
 
     def __init__(
         self, spark: SparkSession, world: World, source: Source, table_format: str, warehouse: Path
@@ -315,7 +311,7 @@ class Mirrors:
         self._compared: set[int] = set()
 
     def run(self, dice: random.Random) -> None:
-        """One mirror, or two, of which none needs to get to its end; then one that does, and the comparison."""
+        """Run a mirror that may fail, then a mirror that runs to the end, and compare the tables with the source."""
         kinds = {self._die: 4, self._two: 3, self._kill: 2, self._end: 3}
         (kind,) = dice.choices(list(kinds), list(kinds.values()))
         kind(dice)
@@ -338,7 +334,7 @@ class Mirrors:
                 self._did["died at a commit"] += 1
 
     def _two(self, _dice: random.Random) -> None:
-        """Two at once, the second one with another checkpoint of Spark's. Who loses says so by name."""
+        """Run two mirrors at the same time, each with its own Spark checkpoint. A mirror may end with a FencedError."""
         self._did["two at once"] += 1
         other = Job(self._spark.newSession(), self._source, self._place, self._format)
         other._config["target"]["stream_checkpoint"] = str(self._place / f"checkpoint-{time.monotonic_ns()}")
@@ -360,7 +356,7 @@ class Mirrors:
             self._did["fenced"] += 1
 
     def _kill(self, dice: random.Random) -> None:
-        """A process of its own, with SIGKILL at any moment."""
+        """Run a mirror in a process of its own, and kill it (SIGKILL) at a random moment."""
         location = self._place if self._format == DELTA else self._warehouse / "iceberg"
         namespace = {} if self._format == DELTA else {"namespace": self._source.name}
         mirror = self._source.mirror(
@@ -375,16 +371,14 @@ class Mirrors:
         )
         mirror.config["source"] = str(self._source.daemon.config_path)
         mirror.start()
-        threading.Timer(dice.uniform(8, 25), kill, [mirror]).start()
-        for _ in mirror.lines():
-            pass
+        time.sleep(dice.uniform(8, 25))
         mirror.kill()
         self._did["killed by SIGKILL"] += 1
 
     def _check(self) -> None:
         now = self._world.content()
         for table in TABLES:
-            self._equal(table, self._rows(f"{self._name(table)}"), now[table], "now")
+            self._equal(table, self._rows(self._name(table)), now[table], "now")
         for point in self._job.points():
             if point["commit_lsn"] not in self._compared:
                 self._compared.add(point["commit_lsn"])
@@ -428,16 +422,8 @@ class Mirrors:
             )
 
 
-def kill(mirror: MirrorProcess) -> None:
-    """SIGKILL, to the process and its JVM, while another thread reads what it says."""
-    process = mirror._process
-    assert process is not None
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 class Run(NamedTuple):
-    """A source from beginning to end."""
+    """The trial of one seed in one format."""
 
     table_format: str
     seed: int
@@ -445,11 +431,11 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its pipeline and its database."""
+        """The name of the pipeline and of the database."""
         return f"trial_{self.table_format}_{self.seed}"
 
     def run(self, stage: Stage, spark: SparkSession, warehouse: Path) -> str:
-        """What happened. AssertionError: the mirror differs."""
+        """Returns what happened, as text. AssertionError: a table differs."""
         dice = random.Random(self.seed)
         with stage.source(self.name, *SETUP, partitions=PARTITIONS) as source:
             world = World(source, dice)
@@ -468,7 +454,7 @@ class Run(NamedTuple):
         return world.told()
 
     def forget(self, stage: Stage) -> None:
-        """Give its replication slot to others."""
+        """Drop the replication slot, because a server has few."""
         stage.postgres.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
             f" WHERE slot_name = 'cdcd_{self.name}'"
@@ -476,7 +462,7 @@ class Run(NamedTuple):
 
 
 def main() -> int:
-    """Run what the arguments say; 1: a seed failed."""
+    """Run the seeds that the arguments name. Returns 1 if one of them failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.spark.trial")
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1, help="the first one")
@@ -497,9 +483,8 @@ def main() -> int:
                 told = run.run(stage, spark, Path(folder))
             except Exception as error:  # noqa: BLE001 - the other seeds are tried as well
                 failed += 1
-                told = (
-                    f"FAILED: {type(error).__name__}: {str(error)[:REASON_CHARS]} {' '.join(error.__notes__)}"
-                )
+                notes = " ".join(getattr(error, "__notes__", ()))
+                told = f"FAILED: {type(error).__name__}: {str(error)[:REASON_CHARS]} {notes}"
             run.forget(stage)
             print(f"{run.table_format} {run.seed}: {told}; {time.monotonic() - began:.0f} s", flush=True)
         spark.stop()

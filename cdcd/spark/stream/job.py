@@ -178,7 +178,7 @@ class Mirror:
             .options(**settings.kafka.options())
             .option("subscribePattern", self._topics.pattern(self._before))
             .option("startingOffsets", "earliest")
-            # The query reads no records. Each table looks at what its own topic lacks, and the others go on.
+            # The query reads no records. Each table checks its own topic, so that the other tables can go on.
             .option("failOnDataLoss", "false")
             .option("maxOffsetsPerTrigger", settings.batch_records_max)
             .load()
@@ -259,7 +259,7 @@ class Mirror:
             raise
 
     def _look_for_deleted(self, ends: Ends) -> None:
-        """Topics that somebody has deleted since the batch before: only so do offsets fall, or is a topic gone."""
+        """Find topics that were deleted since the last batch: they are missing, or an offset of theirs is lower."""
         before, self._before = self._before, ends
         for topic in self._topics.wanted(before):
             if topic not in ends:

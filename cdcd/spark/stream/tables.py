@@ -94,14 +94,14 @@ class Tables:
                     table.busy.release()
 
     def look_anew(self, topic: str) -> None:
-        """The topic was perhaps made anew. The next `advance` asks for its id."""
+        """Let the next `advance` ask for the id of the topic, which may have been made anew."""
         table = self.by_topic.get(topic)
         if table is not None:
             with table.busy:
                 table.forget()
 
     def miss(self, topic: str) -> None:
-        """The topic is gone: its table does not go on, and the others do."""
+        """Report that the topic was deleted, and stop its table, or try the table again with the next batch."""
         self.look_anew(topic)
         self._hold(
             topic,
@@ -192,7 +192,7 @@ class Tables:
                 return None
             except (IncompatibleSchemaError, OriginError) as error:
                 table.forget()
-                if not self._replace(topic, table.table, error, attempt):
+                if not self._reload(topic, table.table, error, attempt):
                     return None
             except (TransientError, FencedError):
                 table.forget()
@@ -207,9 +207,8 @@ class Tables:
                 if isinstance(known, TransientError):
                     raise known from error
                 if isinstance(known, RecordsGoneError):
-                    if not self._replace(
-                        topic, table.table, records_lost(known.message, table.table), attempt
-                    ):
+                    lost = records_lost(known.message, table.table)
+                    if not self._reload(topic, table.table, lost, attempt):
                         return None
                     continue
                 if known is not None or attempt == ATTEMPTS:
@@ -249,21 +248,16 @@ class Tables:
             self._observe(TableFailed(table, error.message, error.hint))
             self._stops.failed(topic, Stop(table, datetime.now(UTC), True, error.message, error.hint))
 
-    def _replace(self, topic: str, table: str, why: CdcdError, attempt: int) -> bool:
-        """Read a table again if the settings say so, or stop it. Returns whether it is to be tried again."""
-        if self._source is None or not self._settings.reloads(table) or attempt == ATTEMPTS:
-            self.stop(topic, table, why)
-            return False
-        return self._reload(topic, table, why, attempt)
-
     def _reload(self, topic: str, table: str, why: CdcdError, attempt: int) -> bool:
-        """Read a table again that its target cannot follow.
+        """Read a table again that its target cannot follow, or stop the table, if the settings say so.
 
         Returns:
             Whether the table is to be tried again, because it was read, or because Spark failed at an early attempt.
             Else it is reported why it was not read.
         """
-        assert self._source is not None, "there is a source to read from"
+        if self._source is None or not self._settings.reloads(table) or attempt == ATTEMPTS:
+            self.stop(topic, table, why)
+            return False
         spark = self._spark.newSession()
         try:
             read_again(spark, self._source, table, self._target, self._settings, self._observe, why.message)

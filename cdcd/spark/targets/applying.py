@@ -137,8 +137,8 @@ class Applying:
             self._known.make(spark, name, table, found.last)
         with self._known.commit(spark, name, state) as stamped:
             if table.empty:
-                # Nothing is replaced, unless another process has filled the table just now. Appended, each row would be
-                # there twice.
+                # If another process fills the table at the same moment, its rows are replaced. An append would leave
+                # each row twice.
                 first = first_rows(source, table.schema, table.layout, found.truncated)
                 overwrite(placed(first, table.new), name)
             else:

@@ -221,7 +221,7 @@ def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
 
 
 def records_lost(what: str, table: str) -> OriginError:
-    """The error for records that were removed before they were mirrored. `what` says which, in a sentence."""
+    """The error for records that were removed before they were mirrored. `what`: a sentence that names the records."""
     longer = " Keep the records of the topic for longer (retention.ms)."
     return OriginError(what, hint=LOAD_AGAIN.format(table=table) + longer)
 

@@ -198,7 +198,7 @@ def test_a_table_whose_topic_is_gone_does_not_go_on_and_the_others_do(
     )
     assert list(harness.mirror.stopped) == ["shop.public.a"] * once
     assert harness.done()[-1] == ["public.b"]
-    # When the topic is back, it is another one, whatever its length.
+    # The table asks for the topic's id when a topic of that name is there again.
     assert table.forgotten == 1
     harness.ends["shop.public.a"] = gone
     harness.advance()

@@ -105,6 +105,12 @@ def test_a_table_whose_form_is_not_described_yet_is_tried_again_with_the_next_ba
     assert list(harness.mirror.stopped.values()) == [unknown]
 
 
+def give_database(harness: Harness) -> None:
+    """Give the mirror a source, which it can read tables from again."""
+    harness.mirror._tables._source = cast("Any", "a database")
+    harness.mirror._tables._spark = cast("Any", SimpleNamespace(newSession=lambda: None))
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -121,8 +127,7 @@ def test_a_table_that_cannot_follow_is_read_again_where_that_is_asked_for(
 
     def harness(**settings: Any) -> Harness:
         made = Harness(monkeypatch, FakeTable("public.a", error), **settings)
-        made.mirror._tables._source = cast("Any", "a database")
-        made.mirror._tables._spark = cast("Any", SimpleNamespace(newSession=lambda: None))
+        give_database(made)
         made.advance()
         return made
 
@@ -141,8 +146,7 @@ def test_records_that_are_gone_unread_are_a_reason_to_read_the_table_again(
     monkeypatch.setattr("cdcd.spark.stream.tables.read_again", lambda *given: read.append(given[2]))
     gone = AnalysisException("Some data may have been lost because they are not available in Kafka any more")
     harness = Harness(monkeypatch, FakeTable("public.a", gone), FakeTable("public.b"), reload=reload)
-    harness.mirror._tables._source = cast("Any", "a database")
-    harness.mirror._tables._spark = cast("Any", SimpleNamespace(newSession=lambda: None))
+    give_database(harness)
     harness.advance()
     assert read == ["public.a"] * reload
     assert harness.done() == [["public.a", "public.b"] if reload else ["public.b"]]
@@ -169,8 +173,7 @@ def reloading(
     monkeypatch.setattr("cdcd.spark.stream.tables.read_again", read_again)
     table = FakeTable("public.a", IncompatibleSchemaError("public.a", "n changed", "do this"), 99)
     harness = Harness(monkeypatch, table, *others, reload=True)
-    harness.mirror._tables._source = cast("Any", "a database")
-    harness.mirror._tables._spark = cast("Any", SimpleNamespace(newSession=lambda: None))
+    give_database(harness)
     harness.advance()
     return harness, read
 
