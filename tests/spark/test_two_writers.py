@@ -160,3 +160,72 @@ def test_a_change_that_was_sent_again_is_in_a_changelog_once(
     for batch in batches:
         target.apply(name, frame(spark, batch, form))
     assert rows(spark, name, "id") == [(10,), (15,), (20,), (30,)]
+
+
+@pytest.mark.parametrize("key", [(), FORM.key])
+@pytest.mark.parametrize("begins", [True, False], ids=["a new one", "one with rows"])
+def test_changes_that_two_processes_append_at_the_same_moment_are_in_a_changelog_once_after_the_next_start(
+    spark: SparkSession,
+    make_target: MakeTarget,
+    monkeypatch: pytest.MonkeyPatch,
+    key: tuple[str, ...],
+    begins: bool,
+):
+    form = replace(FORM, key=key)
+    more = {} if key else {"key": None}
+    one, other = make_target(), make_target()
+    name = start(spark, one, form, Kind.CHANGELOG)
+    had = [] if begins else [change("c", 5, (0, 0, "z"), **more)]
+    if had:
+        one.apply(name, frame(spark, had, form))
+    other.reached(spark, name)
+    first, second = change("c", 10, (1, 1, "a"), **more), change("c", 20, (2, 2, "b"), **more)
+    append = one._applying._format.append
+
+    def late(*given: Any) -> None:
+        # WHEN another process appends after this one has looked, and before it appends
+        other.apply(name, frame(spark.newSession(), [first], form))
+        append(*given)
+
+    monkeypatch.setattr(one._applying._format, "append", late)
+    with pytest.raises(FencedError):
+        one.apply(name, frame(spark, [first, second], form))
+    with pytest.raises(FencedError):
+        other.apply(name, frame(spark, [second], form))
+    # THEN the next process goes on from the earlier commit, AND each change is there once when it has committed
+    third = make_target()
+    assert third.reached(spark, name).commit_lsn == 10
+    third.apply(name, frame(spark, [second], form))
+    ids = [(0,)] if had else []
+    assert rows(spark, name, "id") == [*ids, (1,), (2,)]
+    third.apply(name, frame(spark, [change("c", 30, (3, 3, "c"), **more)], form))
+    # AND one that starts later takes nothing back
+    fourth = make_target()
+    assert fourth.reached(spark, name).commit_lsn == 30
+    fourth.maintain(spark, name, Maintenance())
+    assert rows(spark, name, "id") == [*ids, (1,), (2,), (3,)]
+
+
+def test_a_changelog_with_a_misplaced_commit_is_tidied_up_without_its_changes(
+    spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
+):
+    one, other = make_target(), make_target()
+    name = start(spark, one, kind=Kind.CHANGELOG)
+    other.reached(spark, name)
+    first = [change("c", 10, (1, 1, "a"))]
+    append = one._applying._format.append
+
+    def late(*given: Any) -> None:
+        other.apply(name, frame(spark.newSession(), first, FORM))
+        append(*given)
+
+    monkeypatch.setattr(one._applying._format, "append", late)
+    with pytest.raises(FencedError):
+        one.apply(name, frame(spark, first, FORM))
+    # GIVEN each change twice
+    assert rows(spark, name, "id") == [(1,), (1,)]
+    third = make_target()
+    third.maintain(spark, name, Maintenance())
+    assert rows(spark, name, "id") == [(1,)]
+    third.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
+    assert rows(spark, name, "id") == [(1,), (2,)]

@@ -51,6 +51,9 @@ SKEWED: Final = 1500
 RECORDS_MAX: Final = 1000
 """Records in a batch of all topics together: the smallest number that the configuration allows."""
 
+TERMINATED_MS: Final = 10_000
+"""How long the server waits until a connection that it terminates has ended, in milliseconds."""
+
 REASON_CHARS: Final = 800
 """Length at which the message of a failure is cut off, because messages of Spark contain whole query plans."""
 
@@ -455,10 +458,10 @@ class Run(NamedTuple):
 
     def forget(self, stage: Stage) -> None:
         """Drop the replication slot, because a server has few."""
-        stage.postgres.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-            f" WHERE slot_name = 'cdcd_{self.name}'"
-        )
+        found = f"FROM pg_replication_slots WHERE slot_name = 'cdcd_{self.name}'"
+        # A daemon that was killed may have left a connection of which the server does not know yet that it ended.
+        stage.postgres.execute(f"SELECT pg_terminate_backend(active_pid, {TERMINATED_MS}) {found} AND active")
+        stage.postgres.execute(f"SELECT pg_drop_replication_slot(slot_name) {found}")
 
 
 def main() -> int:
@@ -485,8 +488,8 @@ def main() -> int:
                 failed += 1
                 notes = " ".join(getattr(error, "__notes__", ()))
                 told = f"FAILED: {type(error).__name__}: {str(error)[:REASON_CHARS]} {notes}"
-            run.forget(stage)
             print(f"{run.table_format} {run.seed}: {told}; {time.monotonic() - began:.0f} s", flush=True)
+            run.forget(stage)
         spark.stop()
     return 1 if failed else 0
 

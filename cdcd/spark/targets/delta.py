@@ -265,6 +265,9 @@ class DeltaTables(TableFormat):
         for row in history.collect():
             yield row.version, row.userMetadata, row.timestamp.astimezone(UTC)
 
+    def take_back(self, spark: SparkSession, name: str, version: int) -> None:
+        spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}")
+
     def is_whole(self, spark: SparkSession, name: str) -> bool:
         first = spark.sql(f"DESCRIBE HISTORY {name}").agg(sf.min("version")).head()
         return first is not None and first[0] == 0

@@ -3,6 +3,9 @@
 The rule: each commit is stamped with the process that made it. Before and after a commit, a process looks at the newest
 commits. It must know all of them: they are its own, or were there when it first looked at the table. Two processes that
 mirror into one table find each other's commits, so at least the later one ends, by name, with its next commit.
+
+If two processes commit at the same moment, neither of them has seen the other one's commit before its own. So each
+commit says which one it was made on. A commit that lies on another one is misplaced, which the next process finds.
 """
 
 from collections.abc import Collection
@@ -39,6 +42,10 @@ class Fence:
         self._number += 1
         return Stamp(self._writer, self._number)
 
+    def learn(self, name: str, stamps: Collection[Stamp]) -> None:
+        """These commits of the table are known, too."""
+        self._known[name] = self._known.get(name, frozenset()) | frozenset(stamps)
+
     def check(self, name: str, newest: Collection[Stamp]) -> None:
         """That the newest commits of the table are known. The first time, they become known.
 
@@ -49,6 +56,5 @@ class Fence:
         if any(stamp.writer != self._writer and stamp not in known for stamp in newest):
             raise FencedError(
                 f"Another process mirrors into {name}: the table has a commit that this process did not make.",
-                hint="Let only one process mirror into a table, then start that one again. If both were started at the"
-                " same time, compare the table with its source, or load it again: cdcd mirror --snapshot.",
+                hint="Let only one process mirror into a table, then start that one again.",
             )

@@ -263,6 +263,10 @@ class IcebergTables(TableFormat):
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
 
+    def take_back(self, spark: SparkSession, name: str, version: int) -> None:
+        self._load(spark, name).manageSnapshots().rollbackTo(version).commit()
+        spark.sql(f"REFRESH TABLE {name}")
+
     def is_whole(self, spark: SparkSession, name: str) -> bool:
         table = self._load(spark, name)
         snapshot = table.currentSnapshot()

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from pyspark.sql import SparkSession
 
@@ -16,7 +17,7 @@ from cdcd.spark.platform.sql import text
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import check_classic
 from cdcd.spark.targets.evolution import check
-from cdcd.spark.targets.fencing import NEWEST, Fence
+from cdcd.spark.targets.fencing import NEWEST, NOBODY, Fence
 from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.making import (
     SCHEMA,
@@ -42,6 +43,7 @@ class Table:
         is_there: False until it is created, which waits for the first batch to be looked at.
         layout: as in `New`.
         version: the newest version that carries a state; None: it has to be looked up.
+        back_to: the version that the next commit is made on, because a later one is misplaced. None: the newest one.
     """
 
     schema: TableSchema
@@ -53,6 +55,7 @@ class Table:
     partial: set[str] = field(default_factory=set)
     layout: Layout = PLAIN
     version: int | None = None
+    back_to: int | None = None
 
     @property
     def new(self) -> New:
@@ -81,12 +84,18 @@ class KnownTables:
         Raises:
             FencedError: another process writes to the table.
         """
-        self.check_writer(spark, name)
+        self.take_back(spark, name)
+        stamped = self._stamped(state, self.check_writer(spark, name))
         self.version_changes(name)
-        stamped = replace(state, stamp=self._fence.next())
         with self._format.committing(spark), self._format.carrying(spark, stamped):
             yield stamped
         self.check_writer(spark, name)
+
+    def _stamped(self, state: State, newest: Commit | None) -> State:
+        """The state as that of this process's next commit, which is made on `newest`."""
+        return replace(
+            state, stamp=self._fence.next(), made_on=NOBODY if newest is None else newest.state.stamp
+        )
 
     def check_writer(self, spark: SparkSession, name: str) -> Commit | None:
         """The newest commit that carries a state; None: there is none. FencedError: another process writes to it."""
@@ -98,6 +107,38 @@ class KnownTables:
                 break
         self._fence.check(name, [commit.state.stamp for commit in newest])
         return newest[0] if newest else None
+
+    def take_back(self, spark: SparkSession, name: str) -> None:
+        """Take back commits that are misplaced, if there are any.
+
+        Raises:
+            FencedError: another process writes to the table.
+        """
+        table = self.tables.get(name)
+        if table is None or table.back_to is None:
+            return
+        restored = self._stamped(table.state, self.check_writer(spark, name))
+        with self._format.committing(spark), self._format.carrying(spark, restored):
+            self._format.take_back(spark, name, table.back_to)
+        newest = self.check_writer(spark, name)
+        assert newest is not None, "the commit that was made the newest one again"
+        table.state, table.back_to = newest.state, None
+
+    def _placed(self, spark: SparkSession, name: str) -> Commit | None:
+        """The newest commit of a changelog that lies on the commit that it was made on. None: there is no commit.
+
+        Any later commit is misplaced: two processes committed at the same moment, so that it may have rows which the
+        commit below it has too. Tables of the other kind need no such look, because a MERGE leaves each row once.
+        """
+        commits = self._format.commits(spark, name)
+        of_each = (next(same) for _, same in groupby(commits, key=lambda commit: commit.state.stamp))
+        placed = next(of_each, None)
+        while placed is not None and (below := next(of_each, None)) is not None:
+            self._fence.learn(name, [below.state.stamp])
+            if placed.state.made_on in (None, below.state.stamp):
+                break
+            placed = below
+        return placed
 
     def version_changes(self, name: str) -> None:
         """A commit follows: the newest version is not known any more."""
@@ -127,9 +168,11 @@ class KnownTables:
                     f"The table {name} is there, but was not made by this program: it lacks the property {SCHEMA}.",
                     hint="Name another catalog, namespace or path for the mirror, or drop the table.",
                 ) from error
-            newest = self.check_writer(spark, name)
+            newest = last = self.check_writer(spark, name)
             if newest is None:
                 self.check_whole(spark, name, new.schema.table)
+            elif new.kind is Kind.CHANGELOG:
+                newest = self._placed(spark, name)
             self.tables[name] = Table(
                 new.schema,
                 (lsn, event),
@@ -138,6 +181,7 @@ class KnownTables:
                 empty=newest is None,
                 layout=new.layout,
                 version=None if newest is None else newest.version,
+                back_to=None if newest is None or newest == last else newest.version,
             )
         return self.tables.get(name)
 

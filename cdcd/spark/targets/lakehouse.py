@@ -344,6 +344,7 @@ class Lakehouse:
     ) -> Maintained:
         table = self._known.look(spark, name)
         buckets = 1 if table is None else table.layout.buckets
+        self._known.take_back(spark, name)
         state = self._known.state(spark, name)
         self._known.check_writer(spark, name)
         self._known.version_changes(name)

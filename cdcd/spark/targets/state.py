@@ -99,6 +99,8 @@ class State:
         batch_id: of the stream, to be shown.
         origin: the topic that `partitions` is of.
         stamp: who made the commit.
+        made_on: the stamp of the newest commit before it, when its process looked for the last time. None: a former
+            version wrote the state.
         commit_time: of the newest change of the last batch, by the source's clock, with a time zone; None: the rows are
             a snapshot's, or a former version wrote the state.
         held: number of changes that had been read by then and waited for other partitions or for a common LSN.
@@ -111,6 +113,7 @@ class State:
     batch_id: int = 0
     origin: Origin = Origin()
     stamp: Stamp = NOBODY
+    made_on: Stamp | None = None
     commit_time: datetime | None = None
     held: int = 0
 
@@ -159,6 +162,7 @@ class State:
                 "topic_id": self.origin.topic_id,
                 "first": {str(number): offset for number, offset in sorted(self.origin.first.items())},
                 "stamp": list(self.stamp),
+                "made_on": None if self.made_on is None else list(self.made_on),
                 "commit_time": None if self.commit_time is None else self.commit_time.isoformat(),
                 "held": self.held,
             },
@@ -170,6 +174,7 @@ class State:
         """What `to_json` wrote. ValueError, KeyError: it is something else."""
         data = json.loads(text)
         truncated, committed = data["truncated"], data.get("commit_time")
+        made_on = data.get("made_on")
         return cls(
             commit_lsn=data["commit_lsn"],
             consistent_lsn=data["consistent_lsn"],
@@ -181,6 +186,7 @@ class State:
                 {int(number): offset for number, offset in data.get("first", {}).items()},
             ),
             stamp=Stamp(*data.get("stamp", ())),
+            made_on=None if made_on is None else Stamp(*made_on),
             commit_time=None if committed is None else datetime.fromisoformat(committed),
             held=data.get("held", 0),
         )

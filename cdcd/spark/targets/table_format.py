@@ -124,6 +124,10 @@ class TableFormat(ABC):
         """Each commit that carries a state, newest first."""
 
     @abstractmethod
+    def take_back(self, spark: SparkSession, name: str, version: int) -> None:
+        """Make a former version the newest one, in one commit."""
+
+    @abstractmethod
     def files(self, spark: SparkSession, name: str) -> Files: ...
 
     @abstractmethod
