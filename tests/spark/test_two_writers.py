@@ -5,16 +5,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from cdcd.errors import FencedError
 from cdcd.spark.targets import applying
 from cdcd.spark.targets.delta import LOOKED_AT, DeltaTarget
+from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.loading import overwrite
 from cdcd.spark.targets.target import Kind, Maintenance
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import frame
-from tests.spark.test_target_tables import FORM, change, rows, start
+from tests.spark.test_target_tables import FORM, ID, NOTE, change, rows, start
 
 KINDS = pytest.mark.parametrize("kind", [Kind.MIRROR, Kind.CHANGELOG])
 
@@ -229,3 +231,53 @@ def test_a_changelog_with_a_misplaced_commit_is_tidied_up_without_its_changes(
     assert rows(spark, name, "id") == [(1,)]
     third.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
     assert rows(spark, name, "id") == [(1,), (2,)]
+
+
+TEXTS = replace(FORM, columns=(ID, replace(NOTE, name="n", id=2), replace(NOTE, name="note", id=3)))
+SWAPPED = replace(
+    TEXTS, schema_id="form-2", columns=(ID, replace(NOTE, name="note", id=2), replace(NOTE, name="n", id=3))
+)
+
+
+@KINDS
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_two_processes_that_swap_columns_at_the_same_moment_leave_each_value_under_its_name(
+    spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch, kind: Kind, step: int
+):
+    one, other = make_target(), make_target()
+    name = start(spark, one, TEXTS, kind)
+    one.apply(name, frame(spark, [change("c", 10, (1, "n", "note"))], TEXTS))
+    take, taken = one._following._take, []
+
+    def late(*given: Any) -> None:
+        taken.append(given)
+        if len(taken) < step:
+            take(*given)
+            return
+        # WHEN another process takes all steps that are left after this one has looked, and before it takes one
+        monkeypatch.undo()
+        monkeypatch.setattr(one._known, "check_writer", lambda *_: None)
+        other.prepare(spark.newSession(), name, SWAPPED, kind, (20, 1))
+        try:
+            take(*given)
+        finally:
+            monkeypatch.undo()
+
+    monkeypatch.setattr(one._following, "_take", late)
+    with pytest.raises((FencedError, AnalysisException)):
+        one.prepare(spark, name, SWAPPED, kind, (20, 1))
+    # THEN the next process finds the columns, each with its own values
+    third = make_target()
+    third.prepare(spark, name, SWAPPED, kind, (20, 1))
+    third.apply(name, frame(spark, [change("c", 30, (2, "n", "note"), schema_id="form-2")], SWAPPED))
+    assert rows(spark, name, "id", "n", "note") == [(1, "note", "n"), (2, "note", "n")]
+
+
+def test_a_target_that_lacks_a_column_is_not_written_to(spark: SparkSession, make_target: MakeTarget):
+    one = make_target()
+    name = start(spark, one)
+    one.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM))
+    spark.sql(f"ALTER TABLE {name} DROP COLUMN note")
+    two = make_target()
+    with pytest.raises(IncompatibleSchemaError, match="lacks the column note"):
+        two.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))

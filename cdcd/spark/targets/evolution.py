@@ -277,6 +277,11 @@ def is_unknown(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str
     return f"coalesce({value} NOT IN ({labels}), false)"
 
 
+def aside_of(name: str) -> str:
+    """The name that a column has while another one gets its name."""
+    return f"{OWN}rename_{name}"
+
+
 def _renames(names: dict[str, str]) -> list[Step]:
     """The renames in an order in which the new name is free; a ring goes by way of a name that nobody has."""
     steps: list[Step] = []
@@ -288,7 +293,7 @@ def _renames(names: dict[str, str]) -> list[Step]:
             steps.append(Rename(name, waiting.pop(name)))
         else:
             name, to = next(iter(waiting.items()))
-            aside = f"{OWN}rename_{name}"
+            aside = aside_of(name)
             steps.append(Rename(name, aside))
             del waiting[name]
             waiting[aside] = to

@@ -26,6 +26,7 @@ from cdcd.spark.targets.evolution import (
     UnknownLabelError,
     Widen,
     after,
+    aside_of,
     check,
     is_unknown,
     plan,
@@ -68,6 +69,9 @@ class Following:
     ) -> None:
         schema = numbered(table.schema, schema)
         check(schema, self._format.reserved)
+        if not table.is_complete:
+            # What else is lacking is what a step has done that was not recorded.
+            self._lacking(spark, name, table)
         steps = plan(table.schema, schema, table.kind)
         for step in steps:
             if isinstance(step, Add) and not fits(spark, step.column):
@@ -83,6 +87,37 @@ class Following:
             self._known.record(spark, name, {SCHEMA: table.schema.to_json()} | partitioned(table.layout))
         self._known.record(spark, name, {SCHEMA: schema.to_json(), SCHEMA_AT: json.dumps(list(at))})
         table.schema, table.schema_at = schema, at
+
+    def complete(self, spark: SparkSession, name: str, table: Table) -> None:
+        """Look once whether the columns of the table's form are there.
+
+        Raises:
+            IncompatibleSchemaError: a column is not there.
+        """
+        if table.is_complete:
+            return
+        lacking = self._lacking(spark, name, table)
+        if lacking:
+            raise IncompatibleSchemaError(
+                table.schema.table,
+                f"its target {name} lacks the column {lacking[0]}: another process changed the table.",
+                way_on(table.schema.table),
+            )
+        table.is_complete = True
+
+    def _lacking(self, spark: SparkSession, name: str, table: Table) -> list[str]:
+        """Columns of the table's form that are not there.
+
+        A process that ends because another one mirrors into the table may have taken one more step before it found out.
+        A process that was killed may not have recorded its last step. A column that such a step has put aside gets its
+        name back first.
+        """
+        there = {part.name for part in spark.table(name).schema}
+        lacking = [column.name for column in table.schema.columns if column.name not in there]
+        for column in [column for column in lacking if aside_of(column) in there]:
+            spark.sql(f"ALTER TABLE {name} RENAME COLUMN {quoted(aside_of(column))} TO {quoted(column)}")
+            lacking.remove(column)
+        return lacking
 
     def _check_parts(self, spark: SparkSession, name: str, table: Table, steps: Sequence[Step]) -> None:
         """That the partitions of a mirror allow these steps. IncompatibleSchemaError: they do not."""
@@ -108,7 +143,12 @@ class Following:
             raise name_taken(source, column, name)
 
     def _take(self, spark: SparkSession, name: str, table: Table, step: Step) -> None:
-        """One step, which may have been taken already by a process that was killed before it could say so."""
+        """One step, which may have been taken already by a process that was killed before it could say so.
+
+        Raises:
+            FencedError: another process writes to the table.
+        """
+        self._known.check_writer(spark, name)
         there: dict[str, DataType] = {part.name: part.dataType for part in spark.table(name).schema}
         alter = f"ALTER TABLE {name}"
         match step:

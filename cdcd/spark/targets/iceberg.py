@@ -147,12 +147,9 @@ class IcebergTables(TableFormat):
         actions.rewriteManifests(table).execute()
         table.refresh()
         newest = table.currentSnapshot()
-        if newest is not None and not summary.keys() <= set(newest.summary()):
+        if state is not None and newest is not None and not summary.keys() <= set(newest.summary()):
             # What expires may be all that carries the position; not every one of these commits does.
-            carrying = table.newFastAppend()
-            for key, value in summary.items():
-                carrying = carrying.set(key, value)
-            carrying.commit()
+            _carry(table, state)
             table.refresh()
         actions.expireSnapshots(table).expireOlderThan(oldest).retainLast(policy.keep_versions).execute()
         table.refresh()
@@ -231,6 +228,17 @@ class IcebergTables(TableFormat):
 
     def carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         return having(spark, {_SNAPSHOT_CONF + key: value for key, value in _summary(state).items()})
+
+    def record(self, spark: SparkSession, name: str, properties: Mapping[str, str], state: State) -> None:
+        # Properties alone make no snapshot, and a process looks for the snapshots of others.
+        transaction = self._load(spark, name).newTransaction()
+        changes = transaction.updateProperties()
+        for key, value in properties.items():
+            changes = changes.set(key, value)
+        changes.commit()
+        _carry(transaction, state)
+        transaction.commitTransaction()
+        spark.sql(f"REFRESH TABLE {name}")
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
         if self._namespace is not None:
@@ -344,6 +352,14 @@ def _below(spark: SparkSession, catalog: str, space: str) -> list[str]:
     # Spark gives their whole names, quoted where they have to be.
     found = [f"{catalog}.{row[0]}" for row in listed(spark, f"SHOW NAMESPACES IN {space}")]
     return [name for each in found for name in (each, *_below(spark, catalog, each))]
+
+
+def _carry(table: Any, state: State) -> None:
+    """Make a snapshot without files that carries the state. `table`: Iceberg's own object, or a transaction."""
+    snapshot = table.newFastAppend()
+    for key, value in _summary(state).items():
+        snapshot = snapshot.set(key, value)
+    snapshot.commit()
 
 
 def _summary(state: State) -> dict[str, str]:

@@ -13,7 +13,6 @@ from itertools import groupby
 from pyspark.sql import SparkSession
 
 from cdcd.errors import PositionError
-from cdcd.spark.platform.sql import text
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import check_classic
 from cdcd.spark.targets.evolution import check
@@ -43,6 +42,7 @@ class Table:
         is_there: False until it is created, which waits for the first batch to be looked at.
         layout: as in `New`.
         version: the newest version that carries a state; None: it has to be looked up.
+        is_complete: False until somebody has looked whether the columns of the form are there (`Following.complete`).
         back_to: the version that the next commit is made on, because a later one is misplaced. None: the newest one.
     """
 
@@ -56,6 +56,7 @@ class Table:
     layout: Layout = PLAIN
     version: int | None = None
     back_to: int | None = None
+    is_complete: bool = True
 
     @property
     def new(self) -> New:
@@ -181,6 +182,7 @@ class KnownTables:
                 empty=newest is None,
                 layout=new.layout,
                 version=None if newest is None else newest.version,
+                is_complete=False,
                 back_to=None if newest is None or newest == last else newest.version,
             )
         return self.tables.get(name)
@@ -196,10 +198,9 @@ class KnownTables:
             )
 
     def record(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
-        listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
         table = self.tables[name]
         with self.commit(spark, name, table.state) as table.state:
-            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({listed})")
+            self._format.record(spark, name, properties, table.state)
 
 
 def planned(new: New, format_: TableFormat) -> Table:

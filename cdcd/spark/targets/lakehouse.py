@@ -178,6 +178,7 @@ class Lakehouse:
         if table is None:
             assert new is not None, "prepare comes first"
             table = planned(new, self._format)
+        self._following.complete(spark, name, table)
         bound = None if reach is None else reach.bound
         changes = fresh(prepared(changes, bound), table.state)
         try:
@@ -210,6 +211,7 @@ class Lakehouse:
         reach: Reach,
     ) -> Applied:
         table = self._known.look(spark, name) or planned(new, self._format)
+        self._following.complete(spark, name, table)
         try:
             step = Asked(batch_id, None, origin, reach)
             return self._applying.apply_reduced(spark, name, table, rows, found, step)
@@ -228,6 +230,7 @@ class Lakehouse:
         spark = rows.sparkSession
         table = self._known.look(spark, name)
         assert table is not None, "prepare comes first"
+        self._following.complete(spark, name, table)
         after_it = loaded(name, table.state, commit_lsn, offsets, origin)
         try:
             with self._known.commit(spark, name, after_it) as state:
@@ -328,6 +331,9 @@ class Lakehouse:
         return LaidOut(before, self._known.tables[name].layout)
 
     def replay(self, name: str, changes: DataFrame) -> None:
+        table = self._known.look(changes.sparkSession, name)
+        assert table is not None, "there is a table to bring them into"
+        self._following.complete(changes.sparkSession, name, table)
         self._applying.replay(name, changes)
 
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdcd.errors import ConfigError
-from cdcd.spark.platform.sql import parts, quoted
+from cdcd.spark.platform.sql import parts, quoted, text
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.pinned import Pinned, Tag
 from cdcd.spark.targets.state import State
@@ -111,6 +111,11 @@ class TableFormat(ABC):
     @abstractmethod
     def carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         """Commits that are made meanwhile carry `state`."""
+
+    def record(self, spark: SparkSession, name: str, properties: Mapping[str, str], state: State) -> None:
+        """Set properties of a table, in a commit that others can see. It is made while commits carry `state`."""
+        listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({listed})")
 
     def merging(self, spark: SparkSession) -> AbstractContextManager[None]:
         """What a format has to have set for a MERGE."""
