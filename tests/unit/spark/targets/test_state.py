@@ -26,6 +26,7 @@ states = st.builds(
     st.integers(0, 10**9),
     origins,
     stamps,
+    st.none() | stamps,
     times,
     st.integers(0, 10**9),
 )
