@@ -294,7 +294,7 @@ def test_records_that_retention_removed_unread_stop_their_table_or_have_it_read_
     with stage.source(source_name, *created, partitions=1) as source:
         job = Job(spark, source, tmp_path)
         sections = {"tables": {"on_incompatible": "reload" if reloads else "stop"}}
-        # GIVEN a mirror, and later records, of which Kafka has removed all but the last
+        # GIVEN a mirror that ended. Then records were added, and Kafka has removed all of them except the last one
         for table in tables:
             source.execute(f"INSERT INTO {table} SELECT g, g FROM generate_series(1, 5) g")
         source.deliver()

@@ -1,5 +1,6 @@
 """Two processes that mirror into one table: the later one ends by name. And changes that a topic has twice."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,7 @@ from cdcd.errors import FencedError
 from cdcd.spark.targets import applying
 from cdcd.spark.targets.delta import LOOKED_AT, DeltaTarget
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.loading import overwrite
 from cdcd.spark.targets.target import Kind, Maintenance
 from tests.spark.conftest import MakeTarget
@@ -164,6 +166,17 @@ def test_a_change_that_was_sent_again_is_in_a_changelog_once(
     assert rows(spark, name, "id") == [(10,), (15,), (20,), (30,)]
 
 
+def before_it_appends(monkeypatch: pytest.MonkeyPatch, target: Lakehouse, act: Callable[[], object]) -> None:
+    """Call `act` whenever the target is about to append rows, after it has looked for other processes."""
+    append = target._applying._format.append
+
+    def late(*given: Any) -> None:
+        act()
+        append(*given)
+
+    monkeypatch.setattr(target._applying._format, "append", late)
+
+
 @pytest.mark.parametrize("key", [(), FORM.key])
 @pytest.mark.parametrize("begins", [True, False], ids=["a new one", "one with rows"])
 def test_changes_that_two_processes_append_at_the_same_moment_are_in_a_changelog_once_after_the_next_start(
@@ -182,14 +195,8 @@ def test_changes_that_two_processes_append_at_the_same_moment_are_in_a_changelog
         one.apply(name, frame(spark, had, form))
     other.reached(spark, name)
     first, second = change("c", 10, (1, 1, "a"), **more), change("c", 20, (2, 2, "b"), **more)
-    append = one._applying._format.append
-
-    def late(*given: Any) -> None:
-        # WHEN another process appends after this one has looked, and before it appends
-        other.apply(name, frame(spark.newSession(), [first], form))
-        append(*given)
-
-    monkeypatch.setattr(one._applying._format, "append", late)
+    # WHEN another process appends after this one has looked, and before it appends
+    before_it_appends(monkeypatch, one, lambda: other.apply(name, frame(spark.newSession(), [first], form)))
     with pytest.raises(FencedError):
         one.apply(name, frame(spark, [first, second], form))
     with pytest.raises(FencedError):
@@ -215,13 +222,7 @@ def test_a_changelog_with_a_misplaced_commit_is_tidied_up_without_its_changes(
     name = start(spark, one, kind=Kind.CHANGELOG)
     other.reached(spark, name)
     first = [change("c", 10, (1, 1, "a"))]
-    append = one._applying._format.append
-
-    def late(*given: Any) -> None:
-        other.apply(name, frame(spark.newSession(), first, FORM))
-        append(*given)
-
-    monkeypatch.setattr(one._applying._format, "append", late)
+    before_it_appends(monkeypatch, one, lambda: other.apply(name, frame(spark.newSession(), first, FORM)))
     with pytest.raises(FencedError):
         one.apply(name, frame(spark, first, FORM))
     # GIVEN each change twice

@@ -103,7 +103,7 @@ class World:
         self.did["transactions"] += 1
 
     def told(self) -> str:
-        """What has happened so far, and how often, as text."""
+        """Returns how often each kind of event has happened so far, as text."""
         return ", ".join(f"{number} {what}" for what, number in self.did.items())
 
     def content(self) -> dict[str, Content]:
@@ -209,7 +209,7 @@ class World:
             self.commit(*swap, self._new_row("red"), self._new_row("blue"))
             for table in ("public.red", "public.blue"):
                 daemon.await_event("table.read", after=seen, table=table)
-            # The LSN of the next point is that of a transaction after the tables were read.
+            # This transaction commits after the daemon has read the tables, and the next point has its LSN.
             self.commit(
                 "UPDATE doc SET n = n WHERE id = 0", "INSERT INTO doc VALUES (0) ON CONFLICT DO NOTHING"
             )
@@ -459,7 +459,7 @@ class Run(NamedTuple):
     def forget(self, stage: Stage) -> None:
         """Drop the replication slot, because a server has few."""
         found = f"FROM pg_replication_slots WHERE slot_name = 'cdcd_{self.name}'"
-        # A daemon that was killed may have left a connection of which the server does not know yet that it ended.
+        # If the daemon was killed, the server may still have its connection. A slot in use cannot be dropped.
         stage.postgres.execute(f"SELECT pg_terminate_backend(active_pid, {TERMINATED_MS}) {found} AND active")
         stage.postgres.execute(f"SELECT pg_drop_replication_slot(slot_name) {found}")
 

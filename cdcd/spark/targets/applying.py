@@ -137,8 +137,8 @@ class Applying:
             self._known.make(spark, name, table, found.last)
         with self._known.commit(spark, name, state) as stamped:
             if table.empty:
-                # If another process fills the table at the same moment, its rows are replaced. An append would leave
-                # each row twice.
+                # If another process fills the table at the same moment, this commit replaces the rows of that process.
+                # After an append, the table would have each row twice.
                 first = first_rows(source, table.schema, table.layout, found.truncated)
                 overwrite(placed(first, table.new), name)
             else:
@@ -217,10 +217,8 @@ class Applying:
         table.state, table.empty = state, False
         return Applied(found.rows, found.rows, state, found.held, found.waiting, found.commit_time)
 
-    def replay(self, name: str, changes: DataFrame) -> None:
+    def replay(self, name: str, table: Table, changes: DataFrame) -> None:
         spark = changes.sparkSession
-        table = self._known.look(spark, name)
-        assert table is not None, "there is a table to bring them into"
         changes = prepared(changes)
         if table.state.truncated is not None:
             changes = changes.filter(

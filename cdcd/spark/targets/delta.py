@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.spark.jars import DELTA
-from cdcd.spark.platform.sql import quoted, text
+from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.pinned import Pinned
 from cdcd.spark.targets.state import PROPERTY, State
-from cdcd.spark.targets.table_format import Commit, TableFormat, creation, having, listed
+from cdcd.spark.targets.table_format import Commit, TableFormat, assigned, creation, having, listed
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
 
 DEFAULT_CATALOG: Final = "spark_catalog"
@@ -154,11 +154,8 @@ class DeltaTables(TableFormat):
     ) -> None:
         if self._path is None:
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
-        listed = ", ".join(
-            f"'{text(key)}' = '{text(value)}'"
-            for key, value in (self._table_properties | dict(properties)).items()
-        )
-        spark.sql(creation(name, columns, DELTA, listed, view, by))
+        given = assigned(self._table_properties | dict(properties))
+        spark.sql(creation(name, columns, DELTA, given, view, by))
 
     def add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         if _NTZ in type_ and _NTZ_FEATURE not in self.properties(spark, name):

@@ -278,7 +278,7 @@ def is_unknown(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str
 
 
 def aside_of(name: str) -> str:
-    """The name that a column has while another one gets its name."""
+    """The temporary name of a column while another column takes its name."""
     return f"{OWN}rename_{name}"
 
 

@@ -4,8 +4,9 @@ The rule: each commit is stamped with the process that made it. Before and after
 commits. It must know all of them: they are its own, or were there when it first looked at the table. Two processes that
 mirror into one table find each other's commits, so at least the later one ends, by name, with its next commit.
 
-If two processes commit at the same moment, neither of them has seen the other one's commit before its own. So each
-commit says which one it was made on. A commit that lies on another one is misplaced, which the next process finds.
+Two processes may commit at the same moment, before either finds the commit of the other. So the state of each commit
+has the stamp of the commit before it (`State.made_on`). If a commit follows another commit than that, it is misplaced.
+The next process to mirror a changelog finds misplaced commits and takes them back.
 """
 
 from collections.abc import Collection
@@ -43,7 +44,7 @@ class Fence:
         return Stamp(self._writer, self._number)
 
     def learn(self, name: str, stamps: Collection[Stamp]) -> None:
-        """These commits of the table are known, too."""
+        """Add commits to those that are known of the table."""
         self._known[name] = self._known.get(name, frozenset()) | frozenset(stamps)
 
     def check(self, name: str, newest: Collection[Stamp]) -> None:

@@ -70,7 +70,7 @@ class Following:
         schema = numbered(table.schema, schema)
         check(schema, self._format.reserved)
         if not table.is_complete:
-            # What else is lacking is what a step has done that was not recorded.
+            # Other columns may be lacking because a former process dropped or renamed them and did not record the step.
             self._lacking(spark, name, table)
         steps = plan(table.schema, schema, table.kind)
         for step in steps:
@@ -89,10 +89,10 @@ class Following:
         table.schema, table.schema_at = schema, at
 
     def complete(self, spark: SparkSession, name: str, table: Table) -> None:
-        """Look once whether the columns of the table's form are there.
+        """Check that the table has all columns of its form. After the first success this does nothing.
 
         Raises:
-            IncompatibleSchemaError: a column is not there.
+            IncompatibleSchemaError: the table lacks a column.
         """
         if table.is_complete:
             return
@@ -106,11 +106,10 @@ class Following:
         table.is_complete = True
 
     def _lacking(self, spark: SparkSession, name: str, table: Table) -> list[str]:
-        """Columns of the table's form that are not there.
+        """Returns the columns of the form that the table lacks.
 
-        A process that ends because another one mirrors into the table may have taken one more step before it found out.
-        A process that was killed may not have recorded its last step. A column that such a step has put aside gets its
-        name back first.
+        Columns that have a temporary name (`aside_of`) get their names back first. A process leaves such a column if it
+        ends in the middle of a swap: it was killed, or it found that another process mirrors into the table.
         """
         there = {part.name for part in spark.table(name).schema}
         lacking = [column.name for column in table.schema.columns if column.name not in there]

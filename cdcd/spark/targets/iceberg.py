@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.jars import ICEBERG
-from cdcd.spark.platform.sql import quoted, text
+from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.session import REWRITING
 from cdcd.spark.targets.iceberg_defaults import add_with_default
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.pinned import Pinned, Tag, tagged_lsn
 from cdcd.spark.targets.state import PROPERTY, State
-from cdcd.spark.targets.table_format import Commit, TableFormat, creation, having, listed
+from cdcd.spark.targets.table_format import Commit, TableFormat, assigned, creation, having, listed
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
 
 LSN_PROPERTY: Final = "cdcd.lsn"
@@ -201,8 +201,7 @@ class IcebergTables(TableFormat):
         given = own | self._properties_given | dict(properties)
         if _VARIANT.search(_QUOTED.sub("", columns)) and int(given[_FORMAT]) < _VARIANT_SINCE:
             given[_FORMAT] = str(_VARIANT_SINCE)
-        listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in given.items())
-        spark.sql(creation(name, columns, ICEBERG, listed, view, by))
+        spark.sql(creation(name, columns, ICEBERG, assigned(given), view, by))
 
     def bound(self, spark: SparkSession, name: str) -> Collection[str]:
         table = self._load(spark, name)
@@ -230,7 +229,7 @@ class IcebergTables(TableFormat):
         return having(spark, {_SNAPSHOT_CONF + key: value for key, value in _summary(state).items()})
 
     def record(self, spark: SparkSession, name: str, properties: Mapping[str, str], state: State) -> None:
-        # Properties alone make no snapshot, and a process looks for the snapshots of others.
+        # A change of properties makes no snapshot. Other processes find this one by its snapshots only.
         transaction = self._load(spark, name).newTransaction()
         changes = transaction.updateProperties()
         for key, value in properties.items():

@@ -42,8 +42,9 @@ class Table:
         is_there: False until it is created, which waits for the first batch to be looked at.
         layout: as in `New`.
         version: the newest version that carries a state; None: it has to be looked up.
-        is_complete: False until somebody has looked whether the columns of the form are there (`Following.complete`).
-        back_to: the version that the next commit is made on, because a later one is misplaced. None: the newest one.
+        is_complete: True if the table is known to have all columns of its form (`Following.complete`).
+        back_to: the version to go back to before the next commit, because later commits are misplaced. None: no commit
+            is misplaced.
     """
 
     schema: TableSchema
@@ -93,7 +94,7 @@ class KnownTables:
         self.check_writer(spark, name)
 
     def _stamped(self, state: State, newest: Commit | None) -> State:
-        """The state as that of this process's next commit, which is made on `newest`."""
+        """Returns `state` with the stamp of this process's next commit, and with the stamp of `newest` as `made_on`."""
         return replace(
             state, stamp=self._fence.next(), made_on=NOBODY if newest is None else newest.state.stamp
         )
@@ -110,7 +111,7 @@ class KnownTables:
         return newest[0] if newest else None
 
     def take_back(self, spark: SparkSession, name: str) -> None:
-        """Take back commits that are misplaced, if there are any.
+        """Bring the table back to the version `back_to`. Does nothing if no commit of the table is misplaced.
 
         Raises:
             FencedError: another process writes to the table.
@@ -126,10 +127,13 @@ class KnownTables:
         table.state, table.back_to = newest.state, None
 
     def _placed(self, spark: SparkSession, name: str) -> Commit | None:
-        """The newest commit of a changelog that lies on the commit that it was made on. None: there is no commit.
+        """Find the newest commit of a changelog that directly follows the commit which it names in `made_on`.
 
-        Any later commit is misplaced: two processes committed at the same moment, so that it may have rows which the
-        commit below it has too. Tables of the other kind need no such look, because a MERGE leaves each row once.
+        Each later commit is misplaced. Another process committed at the same moment, so that both commits may have
+        appended the same rows. Mirrors are not checked, because a MERGE does not add a row twice.
+
+        Returns:
+            None if the table has no commit.
         """
         commits = self._format.commits(spark, name)
         of_each = (next(same) for _, same in groupby(commits, key=lambda commit: commit.state.stamp))

@@ -334,7 +334,7 @@ class Lakehouse:
         table = self._known.look(changes.sparkSession, name)
         assert table is not None, "there is a table to bring them into"
         self._following.complete(changes.sparkSession, name, table)
-        self._applying.replay(name, changes)
+        self._applying.replay(name, table, changes)
 
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         return self._reading.read(spark, name, consistent_lsn)

@@ -99,8 +99,8 @@ class State:
         batch_id: of the stream, to be shown.
         origin: the topic that `partitions` is of.
         stamp: who made the commit.
-        made_on: the stamp of the newest commit before it, when its process looked for the last time. None: a former
-            version wrote the state.
+        made_on: the stamp of the newest commit that the process knew right before it made this commit. None: a former
+            version of cdcd wrote the state.
         commit_time: of the newest change of the last batch, by the source's clock, with a time zone; None: the rows are
             a snapshot's, or a former version wrote the state.
         held: number of changes that had been read by then and waited for other partitions or for a common LSN.

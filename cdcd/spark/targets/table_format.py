@@ -113,9 +113,11 @@ class TableFormat(ABC):
         """Commits that are made meanwhile carry `state`."""
 
     def record(self, spark: SparkSession, name: str, properties: Mapping[str, str], state: State) -> None:
-        """Set properties of a table, in a commit that others can see. It is made while commits carry `state`."""
-        listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
-        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({listed})")
+        """Set properties of a table in a commit that carries `state`, so that other processes find the commit.
+
+        The caller is in `carrying(spark, state)`.
+        """
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({assigned(properties)})")
 
     def merging(self, spark: SparkSession) -> AbstractContextManager[None]:
         """What a format has to have set for a MERGE."""
@@ -130,7 +132,7 @@ class TableFormat(ABC):
 
     @abstractmethod
     def take_back(self, spark: SparkSession, name: str, version: int) -> None:
-        """Make a former version the newest one, in one commit."""
+        """Bring the table back to a former version. Versions after it are not part of the table any more."""
 
     @abstractmethod
     def files(self, spark: SparkSession, name: str) -> Files: ...
@@ -167,6 +169,11 @@ class TableFormat(ABC):
 
     def add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
+
+
+def assigned(properties: Mapping[str, str]) -> str:
+    """The properties of a table as SQL has them between the brackets of TBLPROPERTIES."""
+    return ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
 
 
 def creation(  # noqa: PLR0917 - the parts of the statement, in their order
