@@ -7,7 +7,8 @@ from typing import Final
 
 from cdcd.errors import LimitError
 from cdcd.operations.replay import Range
-from cdcd.recording.events import Began, encode
+from cdcd.recording.events import Began, item_of
+from cdcd.recording.packed import Item, pack, size_of
 from cdcd.recording.playback import events_by_segment
 from cdcd.recording.redaction import Redaction
 from cdcd.recording.segments import Tear
@@ -34,15 +35,15 @@ def redact(folder: Path, target: Path, wanted: Range, *, notice: Callable[[str],
         raise LimitError(
             f"{target} cannot be written: {error.strerror}.", hint="Name another folder."
         ) from None
-    parts: list[bytes] = []
+    items: list[Item] = []
     size = events = 0
 
     def flush() -> None:
-        nonlocal parts, size
-        if parts:
-            writer.put(parts)
+        nonlocal items, size
+        if items:
+            writer.put(pack(items))
             writer.wait()
-            parts, size = [], 0
+            items, size = [], 0
 
     try:
         for segment, event in events_by_segment(segments):
@@ -53,9 +54,9 @@ def redact(folder: Path, target: Path, wanted: Range, *, notice: Callable[[str],
                 flush()
                 head = segment.head
                 writer.begin_segment(head.kind, head.lsn, head.unix_us)
-            data = encode(redaction.event(event))
-            parts.append(data)
-            size += len(data)
+            item = item_of(redaction.event(event))
+            items.append(item)
+            size += size_of(item)
             events += 1
             if size >= BLOCK_BYTES:
                 flush()

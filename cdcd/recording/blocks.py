@@ -1,7 +1,7 @@
 """The form of a segment: a head, then blocks, each compressed and with a checksum that goes on from the last one.
 
 ```
-head   magic "cdcdrec2", number u64, LSN u64, Unix time in µs i64, kind u8, crc32 u32
+head   magic "cdcdrec3", number u64, LSN u64, Unix time in µs i64, kind u8, crc32 u32
 block  "CBLK", bytes u32, bytes when decompressed u32, crc32 u32, pieces
 piece  bytes u32, the bytes: 64 KiB (the last one: what is left), compressed by LZ4
 end    a block of 0 bytes: the segment was closed in good order
@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final, Literal
 
 from cdcd.recording.errors import RecordingError, altered
 
-MAGIC: Final = b"cdcdrec2"
+MAGIC: Final = b"cdcdrec3"
 BLOCK: Final = b"CBLK"
 
 Kind = Literal["s", "c", "m"]

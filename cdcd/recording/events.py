@@ -3,14 +3,15 @@
 The rule: the engine decides by its arguments only. So a session's beginning and the list of the verbs that were called
 are the session, and an engine that is given the same ones makes the same records, processing times included.
 
-Each event is a tag, the size of what follows, and that; received frames have a form of their own (`packed_frames.py`).
-`next` says when the engine was asked for an action, and what
-kind of action came; a question comes with it, so that a replay with other settings finds the answer by its question.
+An event is a tag and its values. The three most frequent ones stay as they are until their block is written
+(`packed.py`): `(now, frames)`, `(letter, now, unix_us)` for `next`, and `(now,)` for a delivery.
+
+`next` says when the engine was asked for an action, and what kind of action came. A question comes with it, so that a
+replay with other settings finds the answer by its question.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from struct import Struct
 from typing import Any, Final
 
 from cdcd.engine.actions import (
@@ -32,14 +33,11 @@ from cdcd.engine.building import SessionStart
 from cdcd.errors import ConfigError, PositionError
 from cdcd.protocol.messages import Relation
 from cdcd.recording.errors import RecordingError
-from cdcd.recording.packed_frames import TAG, pack_frames, read_frames
+from cdcd.recording.packed import Item, unpack
 from cdcd.recording.values import Reader, write_value
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.position import Checkpoint
-
-_EVENT: Final = Struct("<cI")
-_NEXT: Final = Struct("<cIcdq")
 
 RAISED: Final = b"!"
 """The engine raised an error instead of an action."""
@@ -92,7 +90,7 @@ class Began:
         start = {field.name: getattr(self.start, field.name) for field in fields(SessionStart)}
         start["checkpoint"] = self.start.checkpoint.encode()
         rest = (self.flushed, self.relations, self.previewed, self.last_commit_lsn, self.now, self.unix_us)
-        return _event(b"H", write_value((self.version, self.first, start, *rest)))
+        return b"H" + write_value((self.version, self.first, start, *rest))
 
     @classmethod
     def decode(cls, reader: Reader) -> "Began":
@@ -200,41 +198,31 @@ Event = (
 )
 
 
-def _event(tag: bytes, data: bytes) -> bytes:
-    return _EVENT.pack(tag, len(data)) + data
+def item_of_next(action: Action | None, now: float, unix_us: int) -> Item:
+    """What a block holds of `Next`. None: the engine raised an error."""
+    if type(action) is Ask:
+        return _TAGS[Next] + write_value((b"a", now, unix_us, action.ticket, action.question))
+    return RAISED if action is None else KINDS[type(action)], now, unix_us
 
 
-def encode_next(action: Action | None, now: float, unix_us: int) -> bytes:
-    """`Next`; None: the engine raised an error. The most frequent event: it has a form of its own."""
-    if isinstance(action, Ask):
-        asked = write_value((action.ticket, action.question))
-        return _NEXT.pack(b"Q", _NEXT.size - _EVENT.size + len(asked), b"a", now, unix_us) + asked
-    letter = RAISED if action is None else KINDS[type(action)]
-    return _NEXT.pack(b"N", _NEXT.size - _EVENT.size, letter, now, unix_us)
-
-
-def encode(event: Event) -> bytes:
-    """The bytes of an event."""
+def item_of(event: Event) -> Item:
+    """What a block holds of an event."""
+    if isinstance(event, Frames):
+        return event.now, event.frames
+    if isinstance(event, Delivered):
+        return (event.now,)
+    if isinstance(event, Next) and event.question is None:
+        return event.action, event.now, event.unix_us
     if isinstance(event, Began):
         return event.encode()
-    if isinstance(event, Frames):
-        return pack_frames(event.now, event.frames)
-    if isinstance(event, Next):
-        asked = b"" if event.question is None else write_value((event.ticket, event.question))
-        tag = b"Q" if asked else b"N"
-        return (
-            _NEXT.pack(tag, _NEXT.size - _EVENT.size + len(asked), event.action, event.now, event.unix_us)
-            + asked
-        )
-    tag = _TAGS[type(event)]
-    return _event(tag, write_value(tuple(getattr(event, field.name) for field in fields(event))))
+    return _TAGS[type(event)] + write_value(tuple(getattr(event, field.name) for field in fields(event)))
 
 
 _TAGS: Final[Mapping[type[Any], bytes]] = {
+    Next: b"Q",
     CatalogAnswer: b"D",
     TopicsReady: b"T",
     Answered: b"A",
-    Delivered: b"K",
     StreamBegun: b"B",
     HeartbeatQueryEnded: b"E",
     LockLost: b"L",
@@ -245,34 +233,29 @@ _KINDS: Final = {tag: kind for kind, tag in _TAGS.items()}
 
 def decode_events(data: bytes) -> Iterator[Event]:
     """The events of a block. RecordingError: it holds something else."""
-    at = 0
-    while at < len(data):
-        if data[at : at + 1] == TAG:
-            now, frames, at = read_frames(data, at)
-            yield Frames(now, frames)
-            continue
-        if at + _EVENT.size > len(data):
-            raise RecordingError("A recorded event ends too early.")
-        tag, size = _EVENT.unpack_from(data, at)
-        at += _EVENT.size
-        if at + size > len(data):
-            raise RecordingError("A recorded event ends too early.")
+    for item in unpack(data):
         try:
-            yield _decode(tag, Reader(data[at : at + size]))
+            yield _decode(item) if isinstance(item, bytes) else _shaped(item)
         except (TypeError, ValueError, AttributeError, KeyError, PositionError, ConfigError) as error:
-            raise RecordingError(f"A recorded event {tag!r} is not of its form: {error}.") from error
-        at += size
+            raise RecordingError(f"A recorded event {item[:1]!r} is not of its form: {error}.") from error
 
 
-def _decode(tag: bytes, reader: Reader) -> Event:
-    if tag in {b"N", b"Q"}:
-        letter = reader.take(1)
-        now = reader.double()
-        unix_us = int.from_bytes(reader.take(8), "little", signed=True)
-        ticket, question = reader.value() if tag == b"Q" else (0, None)
-        event: Event = Next(letter, now, unix_us, ticket, question)
-    elif tag == b"H":
-        event = Began.decode(reader)
+def _shaped(item: tuple[Any, ...]) -> Event:
+    """The event that these values are of."""
+    match item:
+        case (float(now), list(frames)) if all(type(frame) is bytes for frame in frames):
+            return Frames(now, frames)
+        case (bytes(letter), float(now), int(unix_us)) if len(letter) == 1:
+            return Next(letter, now, unix_us)
+        case (float(now),):
+            return Delivered(now)
+    raise RecordingError("The values of a recorded event are of none that this version knows.")
+
+
+def _decode(item: bytes) -> Event:
+    tag, reader = item[:1], Reader(item[1:])
+    if tag == b"H":
+        event: Event = Began.decode(reader)
     else:
         kind = _KINDS.get(tag)
         if kind is None:

@@ -20,7 +20,6 @@ from cdcd.recording.events import (
     Answered,
     Began,
     CatalogAnswer,
-    Delivered,
     Event,
     HeartbeatQueryEnded,
     Known,
@@ -28,10 +27,10 @@ from cdcd.recording.events import (
     Stopped,
     StreamBegun,
     TopicsReady,
-    encode,
-    encode_next,
+    item_of,
+    item_of_next,
 )
-from cdcd.recording.packed_frames import pack_frames
+from cdcd.recording.packed import Item, pack
 from cdcd.recording.writer import Limits, RecordingWriter
 from cdcd.rows.relations import TableDescription, TypeDescription, types_of
 from cdcd.rows.types import BUILTIN_TYPES
@@ -42,9 +41,6 @@ BLOCK_BYTES: Final = 1 << 18
 
 BLOCK_S: Final = 0.2
 """Seconds after which everything is written: a process that is killed loses no more of its recording."""
-
-ALONE_BYTES: Final = 1 << 16
-"""An event of this size is a block of its own, so that it is not copied once more."""
 
 
 class Timer(Protocol):
@@ -84,7 +80,7 @@ class Tap:
         self._later = later
         self._wrote = wrote
         self._failed = failed
-        self._parts: list[bytes] = []
+        self._items: list[Item] = []
         self._size = 0
         self._timer: Timer | None = None
         self._unix_us = 0
@@ -119,7 +115,7 @@ class Tap:
             action = self._engine.next_action(now, unix_us)
         finally:
             if self._writer is not None:
-                self._put(encode_next(action, now, unix_us))
+                self._put(item_of_next(action, now, unix_us))
         if type(action) is Describe:
             self._tentative = action.tentative
         return action
@@ -133,7 +129,7 @@ class Tap:
                 kind: Kind = "c" if self._can_begin() else "m"
                 if kind == "c" or share >= 2:
                     self._begin_segment(kind, now)
-            self._put(pack_frames(now, frames))
+            self._put((now, frames), sum(map(len, frames)))
         self._engine.frames_received(frames, now)
 
     def described(
@@ -166,7 +162,8 @@ class Tap:
 
     def delivered(self, batch: Batch, now: float) -> None:
         """See `Engine.delivered`."""
-        self._note(Delivered(now))
+        if self._writer is not None:
+            self._put((now,))
         self._engine.delivered(batch, now)
 
     def stream_begun(self, now: float) -> None:
@@ -265,11 +262,11 @@ class Tap:
         if self._writer is None:
             return
         try:
-            data = encode(event)
+            item = item_of(event)
         except Exception as error:  # noqa: BLE001  whatever it is, the engine goes on without a recording
             self._end(f"a bug in cdcd: {error!r}")
         else:
-            self._put(data)
+            self._put(item, len(item))
 
     def _end(self, failure: str) -> None:
         writer, self._writer = self._writer, None
@@ -277,23 +274,22 @@ class Tap:
             writer.close()
             self._failed(failure)
 
-    def _put(self, data: bytes) -> None:
-        is_alone = len(data) >= ALONE_BYTES
-        if is_alone:
-            self._end_block()
-        self._parts.append(data)
-        self._size += len(data)
+    def _put(self, item: Item, size: int = 0) -> None:
+        """Keep the item for the next block. One without a size is small: the time ends its block, if nothing else."""
+        self._items.append(item)
         if self._timer is None:
             self._timer = self._later(BLOCK_S, self._flush)
-        if is_alone or self._size >= BLOCK_BYTES:
-            self._end_block()
+        if size:
+            self._size += size
+            if self._size >= BLOCK_BYTES:
+                self._end_block()
 
     def _end_block(self) -> None:
         writer = self._writer
-        if writer is None or not self._parts:
+        if writer is None or not self._items:
             return
-        writer.put(self._parts)
-        self._parts, self._size = [], 0
+        writer.put(pack(self._items))
+        self._items, self._size = [], 0
         if writer.failure:
             self._end(writer.failure)
 

@@ -117,14 +117,13 @@ class RecordingWriter:
         self._last_number += 1
         self._work.put(_Segment(kind, lsn, unix_us))
 
-    def put(self, parts: list[bytes]) -> None:
-        """Write these bytes as one block, at the next `flush` at the latest.
+    def put(self, data: bytes) -> None:
+        """Write this as one block, at the next `flush` at the latest.
 
-        They are compressed at once: another core would have to fetch them, which takes longer than their compression.
+        It is compressed at once: another core would have to fetch it, which takes longer than its compression.
         """
         if self.failure:
             return
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
         block = _Block(compressed(data), len(data))
         self._pending.append(block)
         self._pending_bytes += len(block.packed)

@@ -232,8 +232,9 @@ def _limit(spark: SparkSession, config: MirrorConfig) -> _Took:
     descriptions.refresh()
     topics = descriptions.topics()
     starts, ends = admin.beginnings(topics), admin.ends(topics)
-    offsets = sum(ends[topic][part] - start for topic in topics for part, start in starts[topic].items())
-    turns = -(-offsets // settings.batch_records_max)
+    offsets = [sum(ends[topic][part] - start for part, start in starts[topic].items()) for topic in topics]
+    # What a topic has at the start is mirrored in slices of this size, each table by itself.
+    turns = -(-max(offsets) // settings.batch_records_max)
 
     def count(topic: str, turn: int) -> int:
         form = descriptions.newest(topic)

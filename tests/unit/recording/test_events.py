@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.config.expressions import parse_expression
-from cdcd.engine.actions import FindWriters, Lost, Published, Read, Turn
+from cdcd.engine.actions import Ask, FindWriters, Lost, Published, Read, Turn
 from cdcd.engine.building import SessionStart
 from cdcd.engine.settings import EngineSettings
 from cdcd.errors import TransientError
@@ -28,9 +28,10 @@ from cdcd.recording.events import (
     StreamBegun,
     TopicsReady,
     decode_events,
-    encode,
-    encode_next,
+    item_of,
+    item_of_next,
 )
+from cdcd.recording.packed import pack
 from cdcd.recording.values import Reader, write_value
 from cdcd.rows.chosen_keys import KeyRule
 from cdcd.rows.chosen_partitions import PartitionRule
@@ -96,17 +97,20 @@ EVENTS: list[Event] = [
 
 
 def test_every_event_is_read_as_it_was_written():
-    assert list(decode_events(b"".join(map(encode, EVENTS)))) == EVENTS
+    assert list(decode_events(pack([item_of(event) for event in EVENTS]))) == EVENTS
     assert len({type(event) for event in EVENTS}) == 11
 
 
 def test_the_frequent_event_has_the_same_form_by_itself():
-    assert list(decode_events(encode_next(Turn(), 1.0, 2))) == [Next(b"r", 1.0, 2)]
-    assert list(decode_events(encode_next(None, 1.0, 2))) == [Next(b"!", 1.0, 2)]
+    assert list(decode_events(pack([item_of_next(Turn(), 1.0, 2)]))) == [Next(b"r", 1.0, 2)]
+    assert list(decode_events(pack([item_of_next(None, 1.0, 2)]))) == [Next(b"!", 1.0, 2)]
+    asked = Next(b"a", 1.0, 2, 7, FindWriters((1, 2)))
+    assert item_of_next(Ask(7, FindWriters((1, 2))), 1.0, 2) == item_of(asked)
+    assert list(decode_events(pack([item_of(asked)]))) == [asked]
 
 
 def test_a_lost_connection_is_an_answer_with_its_message():
-    (event,) = decode_events(encode(Answered(1.0, 2, Lost(TransientError("away")))))
+    (event,) = decode_events(pack([item_of(Answered(1.0, 2, Lost(TransientError("away"))))]))
     assert isinstance(event, Answered)
     assert isinstance(event.answer, Lost)
     assert event.answer.error.message == "away"
@@ -114,7 +118,7 @@ def test_a_lost_connection_is_an_answer_with_its_message():
 
 def test_bytes_of_strangers_are_refused_and_never_run():
     rng = Random(5)
-    whole = b"".join(map(encode, EVENTS))
+    whole = pack([item_of(event) for event in EVENTS])
     refused = 0
     for _ in range(3000):
         data = bytearray(whole)
@@ -159,7 +163,7 @@ def test_a_value_that_is_nested_without_end_is_refused():
 
 
 def test_the_start_of_a_session_is_the_same_after_a_round_trip():
-    (began,) = decode_events(encode(EVENTS[0]))
+    (began,) = decode_events(pack([item_of(EVENTS[0])]))
     assert isinstance(began, Began)
     assert began.start == START
     assert replace(began.start, binary=True) != START
@@ -168,14 +172,20 @@ def test_the_start_of_a_session_is_the_same_after_a_round_trip():
 @given(st.lists(st.binary(max_size=300), max_size=20), st.floats(allow_nan=False))
 def test_frames_are_read_wherever_they_stand(frames: list[bytes], now: float):
     event = Frames(now, frames)
-    assert list(decode_events(encode(Stopped()) + encode(event) + encode(event))) == [Stopped(), event, event]
+    items = [item_of(Stopped()), item_of(event), item_of(event)]
+    assert list(decode_events(pack(items))) == [Stopped(), event, event]
 
 
 def test_frames_that_are_not_of_their_form_are_refused():
-    whole = encode(Frames(1.0, [b"a", b"bc"]))
-    for at, byte in ((1, 3), (5, ord("f")), (14, ord("(")), (15, 9), (19, ord("z")), (20, 200)):
+    whole = pack([item_of(Frames(1.0, [b"a", b"bc"]))])
+    # The list of items and their number, then those of the frames' own form.
+    outer = ((0, ord("(")), (1, 2), (5, ord("[")), (6, 3), (10, ord("f")))
+    inner = ((19, ord("(")), (20, 9), (24, ord("z")), (25, 200))
+    for at, byte in (*outer, *inner):
         with pytest.raises(RecordingError):
             list(decode_events(bytes([*whole[:at], byte, *whole[at + 1 :]])))
-    for size in range(1, len(whole)):
+    for size in range(len(whole)):
         with pytest.raises(RecordingError):
             list(decode_events(whole[:size]))
+    with pytest.raises(RecordingError):
+        list(decode_events(whole + b"s"))

@@ -22,7 +22,8 @@ from cdcd.protocol.messages import (
     TupleData,
     Update,
 )
-from cdcd.recording.events import Answered, Began, CatalogAnswer, Event, Frames, LockLost, Next, encode
+from cdcd.recording.events import Answered, Began, CatalogAnswer, Event, Frames, LockLost, Next, item_of
+from cdcd.recording.packed import pack
 from cdcd.recording.redaction import Redaction
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
@@ -172,9 +173,9 @@ def recording(planted: Planted) -> list[Event]:
 def test_no_planted_value_is_in_the_bytes_of_a_redacted_recording():
     planted = Planted()
     events = recording(planted)
-    before = b"".join(map(encode, events))
+    before = pack([item_of(event) for event in events])
     redaction = Redaction(KEY)
-    after = b"".join(encode(redaction.event(event)) for event in events)
+    after = pack([item_of(redaction.event(event)) for event in events])
     assert len(planted.words) >= SENSITIVE
     # The values were there, but for the numbers that came in binary form.
     there = sum(word.encode() in before for word in planted.words)
@@ -189,7 +190,7 @@ def test_no_planted_value_is_in_the_bytes_of_a_redacted_recording():
 def test_the_same_key_gives_the_same_recording_and_names_stay():
     events = recording(Planted())[:14]
     one, other = Redaction(KEY), Redaction(KEY)
-    assert [encode(one.event(each)) for each in events] == [encode(other.event(each)) for each in events]
+    assert [item_of(one.event(each)) for each in events] == [item_of(other.event(each)) for each in events]
     began = one.event(events[0])
     assert isinstance(began, Began)
     assert began.version == "1+redacted"

@@ -26,7 +26,7 @@ def written(folder: Path, *segments: list[bytes], limits: Limits = LIMITS, kind:
     for number, blocks in enumerate(segments):
         writer.begin_segment(kind, 100 * number, 60_000_000 * number)  # type: ignore[arg-type]
         for block in blocks:
-            writer.put([block[:3], block[3:]])
+            writer.put(block)
     writer.close()
     assert not writer.failure
     return list_segments(folder)
@@ -197,7 +197,7 @@ def test_a_full_disk_ends_the_recording_and_leaves_what_was_written(tmp_path, mo
     writer.begin_segment("s", 0, 0)
     blocks = [os.urandom(100) for _ in range(10)]
     for block in blocks:
-        writer.put([block])
+        writer.put(block)
     writer.close()
     assert writer.failure == "the disk is full"
     monkeypatch.undo()
@@ -220,7 +220,7 @@ def test_a_disk_that_is_too_slow_ends_the_recording(tmp_path, monkeypatch):
     writer = RecordingWriter(tmp_path, LIMITS)
     writer.begin_segment("s", 0, 0)
     for _ in range(4):
-        writer.put([os.urandom(400)])
+        writer.put(os.urandom(400))
     writer.close()
     assert "slower than the stream" in writer.failure
 

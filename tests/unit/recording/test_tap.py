@@ -94,7 +94,7 @@ def test_what_cannot_be_written_down_ends_the_recording_and_not_the_engine(tmp_p
     def unwritable(_event: object) -> bytes:
         raise TypeError("Progress is not recorded")
 
-    monkeypatch.setattr(taps, "encode", unwritable)
+    monkeypatch.setattr(taps, "item_of", unwritable)
     work_off(engine, tap, make_frames(ROWS))
     tap.close()
     (failure,) = failures
