@@ -134,17 +134,22 @@ class BlockWriter:
 
     def block(self, data: bytes | bytearray) -> bytes:
         """The bytes of a block that holds `data`; those of the segment's end, if `data` is empty."""
-        return self.sealed(compressed(data), len(data))
+        return b"".join(self.parts(data))
 
-    def sealed(self, packed: bytes, size: int) -> bytes:
-        """The bytes of a block.
+    def parts(self, data: bytes | bytearray) -> tuple[bytes, bytes]:
+        """The same in two parts, so that nothing is copied: the block's head, and its pieces."""
+        packed = compressed(data)
+        return self.head_of(packed, len(data)), packed
+
+    def head_of(self, packed: bytes, size: int) -> bytes:
+        """The head of a block.
 
         Args:
-            packed: its data, as `compressed` gives them.
+            packed: its pieces, as `compressed` gives them.
             size: bytes of the data before they were compressed.
         """
         self._crc = zlib.crc32(packed, zlib.crc32(_sizes(len(packed), size), self._crc))
-        return _BLOCK.pack(BLOCK, len(packed), size, self._crc) + packed
+        return _BLOCK.pack(BLOCK, len(packed), size, self._crc)
 
 
 class BlockReader:

@@ -115,7 +115,9 @@ class Tap:
             action = self._engine.next_action(now, unix_us)
         finally:
             if self._writer is not None:
-                self._put(item_of_next(action, now, unix_us))
+                self._items.append(item_of_next(action, now, unix_us))
+                if self._timer is None:
+                    self._timer = self._later(BLOCK_S, self._flush)
         if type(action) is Describe:
             self._tentative = action.tentative
         return action

@@ -16,9 +16,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final
 
-from cdcd.recording.blocks import BlockWriter, Head, Kind, compressed
+from cdcd.recording.blocks import BlockWriter, Head, Kind
 from cdcd.recording.segments import Segment, name_of, parse_name
 
 WAITING_BYTES_MAX: Final = 64 << 20
@@ -54,19 +54,8 @@ class Limits:
     segment_bytes: int
 
 
-class _Segment(NamedTuple):
-    """A segment that is to begin."""
-
-    kind: Kind
-    lsn: int
-    unix_us: int
-
-
-class _Block(NamedTuple):
-    """A block that is to be written: its data, compressed, and how many bytes they were before."""
-
-    packed: bytes
-    size: int
+_Block = tuple[bytes, bytes]
+"""The parts of a block."""
 
 
 class RecordingWriter:
@@ -94,14 +83,14 @@ class RecordingWriter:
             os.close(self._lock)
             raise
         self._number = max([segment.head.number for segment in self._sizes], default=0)
-        self._last_number = self._number
-        self._segment: Segment | None = None
-        self._segment_bytes = 0
-        self._file = -1
         self._blocks: BlockWriter | None = None
         self._pending: list[_Block] = []
         self._pending_bytes = 0
-        self._work: SimpleQueue[_Segment | list[_Block] | threading.Event | None] = SimpleQueue()
+        self._work: SimpleQueue[Head | list[_Block] | threading.Event | None] = SimpleQueue()
+        # Of the thread.
+        self._segment: Segment | None = None
+        self._segment_bytes = 0
+        self._file = -1
         # A disk that does not answer must not keep the process from its end.
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()
@@ -109,24 +98,28 @@ class RecordingWriter:
     @property
     def segment_bytes(self) -> int:
         """Bytes that the disk has of the segment that was begun last."""
-        return self._segment_bytes if self._number == self._last_number else 0
+        segment = self._segment
+        return 0 if segment is None or segment.head.number != self._number else self._segment_bytes
 
     def begin_segment(self, kind: Kind, lsn: int, unix_us: int) -> None:
         """End the segment that is being written, and begin another one."""
-        self.flush()
-        self._last_number += 1
-        self._work.put(_Segment(kind, lsn, unix_us))
+        self._end_segment()
+        self._number += 1
+        head = Head(self._number, lsn, unix_us, kind)
+        self._blocks = BlockWriter(head)
+        self._work.put(head)
 
     def put(self, data: bytes) -> None:
-        """Write this as one block, at the next `flush` at the latest.
+        """Write this as one block of the segment, at the next `flush` at the latest.
 
-        It is compressed at once: another core would have to fetch it, which takes longer than its compression.
+        It is compressed at once, and its checksum is made: another core would have to fetch it, which takes longer.
         """
         if self.failure:
             return
-        block = _Block(compressed(data), len(data))
+        assert self._blocks is not None, "a segment begins first"
+        block = self._blocks.parts(data)
         self._pending.append(block)
-        self._pending_bytes += len(block.packed)
+        self._pending_bytes += len(block[1])
         if self._pending_bytes >= PENDING_BYTES:
             self.flush()
 
@@ -151,10 +144,16 @@ class RecordingWriter:
 
     def close(self) -> None:
         """End the recording in good order, or leave it to the disk if that takes too long."""
-        self.flush()
+        self._end_segment()
         self._work.put(None)
         if not self.failure:
             self._thread.join(CLOSE_S)
+
+    def _end_segment(self) -> None:
+        if self._blocks is not None and not self.failure:
+            self._pending.append(self._blocks.parts(b""))
+        self._blocks = None
+        self.flush()
 
     # In the thread.
 
@@ -163,12 +162,12 @@ class RecordingWriter:
             while (work := self._work.get()) is not None:
                 if isinstance(work, list):
                     self._write(work)
-                elif isinstance(work, _Segment):
-                    self._end_segment()
-                    self._begin_segment(work)
+                elif isinstance(work, Head):
+                    self._close_file()
+                    self._open_file(work)
                 else:
                     work.set()
-            self._end_segment()
+            self._close_file()
         except OSError as error:
             self.failure = self.failure or _reason(error)
             self._cut_off()
@@ -178,38 +177,36 @@ class RecordingWriter:
         finally:
             os.close(self._lock)
 
-    def _begin_segment(self, begun: _Segment) -> None:
-        self._delete_old(begun.unix_us)
+    def _open_file(self, head: Head) -> None:
+        self._delete_old(head.unix_us)
         self._segment_bytes = 0
-        self._number += 1
-        head = Head(self._number, begun.lsn, begun.unix_us, begun.kind)
         path = self._folder / name_of(head)
         self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         self._segment = Segment(path, head)
-        self._blocks = BlockWriter(head)
         self._append(head.encode())
 
     def _write(self, blocks: list[_Block]) -> None:
-        assert self._blocks is not None
-        for block in blocks:
-            self._append(self._blocks.sealed(*block))
-            self._done += len(block.packed)
+        for head, packed in blocks:
+            self._append(head, packed)
+            self._done += len(packed)
 
-    def _end_segment(self) -> None:
-        if self._blocks is None:
+    def _close_file(self) -> None:
+        if self._file < 0:
             return
-        assert self._segment is not None
-        self._append(self._blocks.block(b""))
         os.close(self._file)
-        self._file, self._blocks = -1, None
+        self._file = -1
+        assert self._segment is not None
         self._sizes[self._segment] = self._segment_bytes
 
-    def _append(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._file, rest) :]
-        self._segment_bytes += len(data)
-        self.written_bytes += len(data)
+    def _append(self, *parts: bytes) -> None:
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        # Only now: a part of a block is cut off if the disk is full.
+        size = sum(map(len, parts))
+        self._segment_bytes += size
+        self.written_bytes += size
 
     def _cut_off(self) -> None:
         """Take away the part of a block that was still written, so that the segment ends behind a whole one."""

@@ -65,7 +65,8 @@ def test_a_block_of_several_pieces_is_read(tmp_path, size, made):
 def test_a_block_whose_pieces_make_another_size_than_it_says_is_refused(tmp_path, size, said):
     head = Head(1, 0, 0, "s")
     segment = Segment(tmp_path / name_of(head), head)
-    segment.path.write_bytes(head.encode() + BlockWriter(head).sealed(compressed(bytes(size)), said))
+    packed = compressed(bytes(size))
+    segment.path.write_bytes(head.encode() + BlockWriter(head).head_of(packed, said) + packed)
     with pytest.raises(RecordingError, match=f"offset {HEAD_BYTES}: the block cannot be decompressed"):
         read(segment)
 
