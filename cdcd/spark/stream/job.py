@@ -111,6 +111,7 @@ class Mirror:
         )
         self._cuts = Cuts()
         self._points = Points(spark, target, settings.tag_interval_s)
+        target.tell(observe)
         self._published = 0
         self._before: Ends = {}
         self._waiting: dict[str, int] = {}

@@ -13,6 +13,7 @@ from itertools import groupby
 from pyspark.sql import SparkSession
 
 from cdcd.errors import PositionError
+from cdcd.facts import Fact, Observer
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import check_classic
 from cdcd.spark.targets.evolution import check
@@ -30,6 +31,7 @@ from cdcd.spark.targets.partitions import check_fields
 from cdcd.spark.targets.state import State
 from cdcd.spark.targets.table_format import Commit, TableFormat
 from cdcd.spark.targets.target import Kind, New
+from cdcd.spark.watching.progress import TableTakenBack
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ class KnownTables:
         self._format = format_
         self.tables: dict[str, Table] = {}
         self._fence = Fence()
+        self.observe: Observer = _tell_nobody
 
     def forget(self, name: str) -> None:
         self.tables.pop(name, None)
@@ -124,6 +127,7 @@ class KnownTables:
             self._format.take_back(spark, name, table.back_to)
         newest = self.check_writer(spark, name)
         assert newest is not None, "the commit that was made the newest one again"
+        self.observe(TableTakenBack(name, table.back_to))
         table.state, table.back_to = newest.state, None
 
     def _placed(self, spark: SparkSession, name: str) -> Commit | None:
@@ -205,6 +209,10 @@ class KnownTables:
         table = self.tables[name]
         with self.commit(spark, name, table.state) as table.state:
             self._format.record(spark, name, properties, table.state)
+
+
+def _tell_nobody(_fact: Fact) -> None:
+    """Nothing watches the tables."""
 
 
 def planned(new: New, format_: TableFormat) -> Table:

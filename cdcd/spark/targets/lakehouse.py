@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cdcd.facts import Observer
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.applying import Applying, Asked
 from cdcd.spark.targets.buckets import BUCKET
@@ -66,6 +67,9 @@ class Lakehouse:
         self._following = Following(format_, self._known)
         self._applying = Applying(format_, self._known)
         self._reading = Reading(format_, self._known)
+
+    def tell(self, observe: Observer) -> None:
+        self._known.observe = observe
 
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
         return self._format.name_of(schema, kind)

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from cdcd.facts import Observer
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.pinned import Pinned, Tag
@@ -166,6 +167,9 @@ class Target(Protocol):
     """Tables of one format in one place."""
 
     format: str
+
+    def tell(self, observe: Observer) -> None:
+        """From now on, `observe` gets the facts of the tables, from several threads."""
 
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
         """The table's name in SQL."""

@@ -32,6 +32,7 @@ __all__ = [
     "TableReloading",
     "TableResumed",
     "TableStopped",
+    "TableTakenBack",
     "TopicUnfit",
     "Unmirrored",
     "first_lines",
@@ -263,6 +264,19 @@ class SetChanged(Fact):
     level: ClassVar[Level] = "warning"
     consistent_lsn: int
     without: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableTakenBack(Fact):
+    """Two mirrors committed to a changelog at the same moment. It is back at `version`, and its changes since then are
+    read again. `hint` says what to do.
+    """
+
+    event: ClassVar[str] = "table.taken_back"
+    level: ClassVar[Level] = "warning"
+    table: str
+    version: int
+    hint: str = "Run one mirror for each table. Read again what was taken from this table in between."
 
 
 @dataclass(frozen=True, slots=True)

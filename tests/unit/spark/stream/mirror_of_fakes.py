@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import AnalysisException
 
+from cdcd.facts import Observer
 from cdcd.formats.schemas import TableForm
 from cdcd.rows.relations import ColumnForm
 from cdcd.spark.kafka import KafkaSource
@@ -100,6 +101,13 @@ class FakeAdmin:
         return {topic: self.policies[topic] for topic in topics if topic in self.policies}
 
 
+class FakeTarget:
+    """Tells nothing."""
+
+    def tell(self, observe: Observer) -> None:
+        """See `Target.tell`."""
+
+
 class Harness:
     """A mirror of tables that are fakes, `public.a` and `public.b`."""
 
@@ -114,7 +122,7 @@ class Harness:
         given = MirrorSettings(
             "shop", KafkaSource("b:1"), "shop", "shop.schemas", "shop.checkpoint", "/c", **settings
         )
-        self.mirror = Mirror(cast("Any", FakeSpark()), given, cast("Any", None), self.facts.append)
+        self.mirror = Mirror(cast("Any", FakeSpark()), given, cast("Any", FakeTarget()), self.facts.append)
         fakes = {f"shop.{table.table}": table for table in tables}
         for number, table in enumerate(tables):
             schema, _, name = table.table.partition(".")

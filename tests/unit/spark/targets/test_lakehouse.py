@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType
 
 from cdcd.errors import ConfigError, FencedError, PositionError
+from cdcd.facts import Fact
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.buckets import BUCKET
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
@@ -24,6 +25,7 @@ from cdcd.spark.targets.pinned import Tag
 from cdcd.spark.targets.state import Place, State
 from cdcd.spark.targets.table_format import Commit, TableFormat
 from cdcd.spark.targets.target import Files, Kind, Maintained
+from cdcd.spark.watching.progress import TableTakenBack
 from tests.spark.source_model import FORM
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -313,6 +315,49 @@ def test_a_version_of_another_process_is_not_pinned(spark_: Any):
     with pytest.raises(FencedError):
         target.pin(spark_, "t", Tag(9, 1))
     assert target.its.tagged == []
+
+
+def test_commits_on_another_one_than_they_name_are_taken_back_before_the_next_one_and_told(spark_: Any):
+    one, two, old = Stamp("one", 1), Stamp("two", 1), Stamp("old", 1)
+    placed = State(commit_lsn=6, stamp=one, made_on=old)
+    # GIVEN a changelog to which two processes committed on the same commit
+    target = Fake()
+    target.its.tables["log"] = made() | {KIND: Kind.CHANGELOG.value}
+    target.its.versions = [
+        (2, State(commit_lsn=7, stamp=two, made_on=old)),
+        (1, placed),
+        (0, State(commit_lsn=5, stamp=old)),
+    ]
+    facts: list[Fact] = []
+    target.tell(facts.append)
+    # WHEN another process looks at it
+    assert target.reached(spark_, "log").commit_lsn == 6
+    assert facts == [], "nothing is taken back before it commits itself"
+    # THEN its first commit lies on the placed one, and the fact says so once
+    for lsn in (9, 10):
+        with target._known.commit(spark_, "log", State(commit_lsn=lsn)):
+            pass
+    assert [state.commit_lsn for _, state in target.its.versions] == [10, 9, 6, 6, 5]
+    (told,) = facts
+    assert isinstance(told, TableTakenBack)
+    assert (told.table, told.version) == ("log", 1)
+
+
+@pytest.mark.parametrize("made_on", [None, Stamp("old", 1)])
+def test_a_commit_that_lies_on_the_one_it_names_or_names_none_stays(spark_: Any, made_on: Stamp | None):
+    target = Fake()
+    target.its.tables["log"] = made() | {KIND: Kind.CHANGELOG.value}
+    target.its.versions = [
+        (1, State(commit_lsn=7, stamp=Stamp("one", 1), made_on=made_on)),
+        (0, State(commit_lsn=5, stamp=Stamp("old", 1))),
+    ]
+    facts: list[Fact] = []
+    target.tell(facts.append)
+    assert target.reached(spark_, "log").commit_lsn == 7
+    with target._known.commit(spark_, "log", State(commit_lsn=9)):
+        pass
+    assert [state.commit_lsn for _, state in target.its.versions] == [9, 7, 5]
+    assert facts == []
 
 
 def test_a_format_without_tags_says_what_to_do(spark_: Any):
