@@ -10,8 +10,10 @@ of ours, because `marshal` must not be given bytes of strangers:
 "s" number u32, the bytes               bytes
 "g" f64                                 float
 "i" i32                                 int of 32 bits
-"l" number i32, so many u16             another int: digits of 15 bits, the lowest first; negative: the int is
+"l" number i32, so many u16             another int, by digits of 15 bits, the lowest first
 ```
+
+The number of digits is negative if the int is negative.
 
 All numbers are little-endian.
 """
