@@ -31,7 +31,7 @@ from cdcd.spark.targets.partitions import check_fields
 from cdcd.spark.targets.state import State
 from cdcd.spark.targets.table_format import Commit, TableFormat
 from cdcd.spark.targets.target import Kind, New
-from cdcd.spark.watching.progress import TableTakenBack
+from cdcd.spark.watching.progress import TableRestored
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class KnownTables:
             self._format.take_back(spark, name, table.back_to)
         newest = self.check_writer(spark, name)
         assert newest is not None, "the commit that was made the newest one again"
-        self.observe(TableTakenBack(name, table.back_to))
+        self.observe(TableRestored(name, table.back_to))
         table.state, table.back_to = newest.state, None
 
     def _placed(self, spark: SparkSession, name: str) -> Commit | None:

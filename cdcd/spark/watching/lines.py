@@ -20,8 +20,8 @@ from cdcd.spark.watching.progress import (
     TableMaintained,
     TableReloaded,
     TableReloading,
+    TableRestored,
     TableResumed,
-    TableTakenBack,
     TopicUnfit,
     Unmirrored,
     lag_s,
@@ -76,8 +76,8 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
                 f"{fact.table}: {_layout(fact.before, fact.deletes_before, fact.fields_before)} before,"
                 f" {_layout(fact.after, fact.deletes_after, fact.fields_after)} now, in {fact.seconds:.1f} s"
             )
-        case TableTakenBack():
-            yield f"{fact.table} is back at version {fact.version}: two mirrors committed at the same moment"
+        case TableRestored():
+            yield f"{fact.table} was restored to version {fact.version}: two mirrors committed at the same moment"
             yield f"  {fact.hint}"
         case TableMaintained():
             yield (

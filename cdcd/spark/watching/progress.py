@@ -30,9 +30,9 @@ __all__ = [
     "TableMaintained",
     "TableReloaded",
     "TableReloading",
+    "TableRestored",
     "TableResumed",
     "TableStopped",
-    "TableTakenBack",
     "TopicUnfit",
     "Unmirrored",
     "first_lines",
@@ -267,12 +267,12 @@ class SetChanged(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class TableTakenBack(Fact):
-    """Two mirrors committed to a changelog at the same moment. It is back at `version`, and its changes since then are
-    read again. `hint` says what to do.
+class TableRestored(Fact):
+    """Two mirrors committed to a changelog at the same moment. It was restored to `version`, and its changes since then
+    are read again. `hint` says what to do.
     """
 
-    event: ClassVar[str] = "table.taken_back"
+    event: ClassVar[str] = "table.restored"
     level: ClassVar[Level] = "warning"
     table: str
     version: int

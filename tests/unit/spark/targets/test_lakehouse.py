@@ -25,7 +25,7 @@ from cdcd.spark.targets.pinned import Tag
 from cdcd.spark.targets.state import Place, State
 from cdcd.spark.targets.table_format import Commit, TableFormat
 from cdcd.spark.targets.target import Files, Kind, Maintained
-from cdcd.spark.watching.progress import TableTakenBack
+from cdcd.spark.watching.progress import TableRestored
 from tests.spark.source_model import FORM
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -339,7 +339,7 @@ def test_commits_on_another_one_than_they_name_are_taken_back_before_the_next_on
             pass
     assert [state.commit_lsn for _, state in target.its.versions] == [10, 9, 6, 6, 5]
     (told,) = facts
-    assert isinstance(told, TableTakenBack)
+    assert isinstance(told, TableRestored)
     assert (told.table, told.version) == ("log", 1)
 
 
