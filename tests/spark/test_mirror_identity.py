@@ -269,6 +269,10 @@ def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_o
         for error in stopped.values():
             assert "deleted and made anew" in error.message
         assert mirrored.different("other") == []
+        # AND each later run says the same, though nothing was written
+        again = mirrored.once()
+        assert sorted(again) == ["public.gone", "public.longer", "public.shorter"]
+        assert "was deleted" in again["public.gone"].message
         # AND what the messages say is a way on
         for table, error in stopped.items():
             assert f"--snapshot {table}" in error.hint

@@ -173,6 +173,7 @@ class Mirror:
             self._take_mark(settle=once)
         last = self._last_batch()
         self._before = {} if last is None else last[1]
+        self._look_for_missing()
         self._catch_up()
         stream = (
             self._spark.readStream.format("kafka")
@@ -258,6 +259,16 @@ class Mirror:
         except BaseException as error:
             self._failure = error if isinstance(error, CdcdError) else None
             raise
+
+    def _look_for_missing(self) -> None:
+        """Find topics that were deleted while no mirror ran, or are still missing: Spark makes no batch for that."""
+        known = self._topics.wanted({*self._before, *self._tables.held_up})
+        if not known:
+            return
+        missing = set(known) - set(self._admin.topics())
+        for topic in sorted(missing):
+            self._tables.miss(topic)
+        self._before = {topic: ends for topic, ends in self._before.items() if topic not in missing}
 
     def _look_for_deleted(self, ends: Ends) -> None:
         """Find topics that were deleted since the last batch: they are missing, or an offset of theirs is lower."""

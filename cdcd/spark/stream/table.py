@@ -112,6 +112,12 @@ class TableMirror:
         """`schema.table`."""
         return self._descriptions.table(self.topic) or self.topic
 
+    @property
+    def is_there(self) -> bool:
+        """Whether a target of the table exists."""
+        form = self._descriptions.newest(self.topic)
+        return any(self._target.schema(self._spark, name) is not None for name, _ in self._names.of(form))
+
     def use(self, spark: SparkSession) -> None:
         """Work in this session from now on. The caller has taken `busy`."""
         self._spark = self._reader.spark = self._forms.spark = spark

@@ -100,9 +100,23 @@ class Tables:
             with table.busy:
                 table.forget()
 
+    @property
+    def held_up(self) -> list[str]:
+        """The topics of the tables that do not go on, in this process or in one before it."""
+        return self._stops.topics
+
     def miss(self, topic: str) -> None:
-        """Report that the topic was deleted, and stop its table, or try the table again with the next batch."""
+        """Report that the topic was deleted, and stop its table, or try the table again with the next batch.
+
+        A table that has no target any more is over, and nothing is reported.
+        """
         self.look_anew(topic)
+        table = self.by_topic.get(topic) or self._new_table(topic)
+        with table.busy, self._sessions.one() as spark:
+            table.use(spark)
+            if not table.is_there:
+                self._stops.went_on(topic)
+                return
         self._hold(
             topic,
             self._topics.name(topic),

@@ -79,6 +79,12 @@ class Stops:
             had = self._now.pop(topic, None)
         return had is not None and not had.waits
 
+    @property
+    def topics(self) -> list[str]:
+        """The topics of the tables that do not go on."""
+        with self._lock:
+            return list(self._now)
+
     def changes(self, now: datetime) -> dict[str, Stop | None]:
         """What is to be written: rows by topic, None where a row is to go."""
         with self._lock:

@@ -32,6 +32,7 @@ class FakeTable:
     def __init__(self, name: str, error: Exception | None = None, times: int = 1) -> None:
         self.table = name
         self.busy = threading.Lock()
+        self.is_there = True
         self.advanced: list[int | None] = []
         self.tags: list[Tag | None] = []
         self.forgotten = 0
@@ -88,6 +89,10 @@ class FakeAdmin:
         self.asked: list[list[str]] = []
         self.asked_ids: list[list[str]] = []
         self.policies: dict[str, str] = {}
+        self.there: list[str] = []
+
+    def topics(self) -> list[str]:
+        return self.there
 
     def facts(self, topics: Collection[str]) -> dict[str, TopicFacts]:
         self.asked.append(list(topics))

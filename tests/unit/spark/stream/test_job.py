@@ -1,4 +1,5 @@
 import threading
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,9 @@ from cdcd.spark.watching.progress import (
     Retrying,
     SetChanged,
     TableFailed,
+    TableStopped,
 )
+from cdcd.spark.watching.stops import Stop
 from tests.unit.spark.stream.mirror_of_fakes import FakeTable, Harness
 
 
@@ -203,6 +206,30 @@ def test_a_table_whose_topic_is_gone_does_not_go_on_and_the_others_do(
     harness.ends["shop.public.a"] = gone
     harness.advance()
     assert harness.done()[-1] == (["public.b"] if once else ["public.a", "public.b"])
+
+
+def test_a_topic_that_is_missing_is_told_at_every_start_as_long_as_its_table_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    deleted, stopped, dropped, goes_on = map(FakeTable, ("public.a", "public.b", "public.c", "public.d"))
+    dropped.is_there = False
+    harness = Harness(monkeypatch, deleted, stopped, dropped, goes_on)
+    mirror = harness.mirror
+    mirror._tables.once = True
+    # GIVEN a stream that had all topics but one, of which an earlier run told
+    mirror._before = {topic: end for topic, end in harness.ends.items() if topic != "shop.public.b"}
+    for topic in ("shop.public.b", "shop.public.c"):
+        mirror._tables._stops.failed(topic, Stop(topic, datetime.now(UTC), False, "no", ""))
+    # WHEN the next run begins, and three topics are missing
+    harness.admin.there = ["shop.public.d", "other"]
+    mirror._look_for_missing()
+    # THEN it tells of the two whose tables are there
+    told = [(fact.table, fact.message) for fact in harness.facts if isinstance(fact, TableStopped)]
+    assert told == [(f"public.{name}", f"The topic shop.public.{name} was deleted.") for name in "ab"]
+    assert mirror._tables.held_up == ["shop.public.b", "shop.public.a"]
+    # AND a batch does not tell the same again
+    mirror._look_for_deleted({"shop.public.d": {0: 6}})
+    assert len([fact for fact in harness.facts if isinstance(fact, TableStopped)]) == 2
 
 
 class FakeQuery:
