@@ -137,7 +137,7 @@ class BlockWriter:
         return b"".join(self.parts(data))
 
     def parts(self, data: bytes | bytearray) -> tuple[bytes, bytes]:
-        """The same in two parts, so that nothing is copied: the block's head, and its pieces."""
+        """The head of such a block and its pieces. Callers that write both need not copy them."""
         packed = compressed(data)
         return self.head_of(packed, len(data)), packed
 

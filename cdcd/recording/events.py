@@ -3,8 +3,8 @@
 The rule: the engine decides by its arguments only. So a session's beginning and the list of the verbs that were called
 are the session, and an engine that is given the same ones makes the same records, processing times included.
 
-An event is a tag and its values. The three most frequent ones stay as they are until their block is written
-(`packed.py`): `(now, frames)`, `(letter, now, unix_us)` for `next`, and `(now,)` for a delivery.
+An event is a tag and its values. Three kinds of event are frequent, so their values stay Python objects until their
+block is packed (`packed.py`): `(now, frames)`, `(letter, now, unix_us)` for `next`, and `(now,)` for a delivery.
 
 `next` says when the engine was asked for an action, and what kind of action came. A question comes with it, so that a
 replay with other settings finds the answer by its question.
@@ -201,7 +201,7 @@ Event = (
 def item_of_next(action: Action | None, now: float, unix_us: int) -> Item:
     """What a block holds of `Next`. None: the engine raised an error."""
     if type(action) is Ask:
-        return _TAGS[Next] + write_value((b"a", now, unix_us, action.ticket, action.question))
+        return item_of(Next(KINDS[Ask], now, unix_us, action.ticket, action.question))
     return RAISED if action is None else KINDS[type(action)], now, unix_us
 
 
@@ -241,7 +241,7 @@ def decode_events(data: bytes) -> Iterator[Event]:
 
 
 def _shaped(item: tuple[Any, ...]) -> Event:
-    """The event that these values are of."""
+    """The event that has these values. RecordingError: no event has them."""
     match item:
         case (float(now), list(frames)) if all(type(frame) is bytes for frame in frames):
             return Frames(now, frames)
@@ -249,7 +249,7 @@ def _shaped(item: tuple[Any, ...]) -> Event:
             return Next(letter, now, unix_us)
         case (float(now),):
             return Delivered(now)
-    raise RecordingError("The values of a recorded event are of none that this version knows.")
+    raise RecordingError("A recorded event has values that this version of cdcd does not know.")
 
 
 def _decode(item: bytes) -> Event:

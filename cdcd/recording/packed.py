@@ -1,9 +1,8 @@
 """What a block holds, as bytes: a list of items, which are written by one call in C.
 
-An item is bytes that `events.py` has encoded, or a tuple of what was given to a verb. Nearly all bytes of a recording
-are frames, and nearly all events are one of three. Nothing is done with them until their block is full. Then
-`marshal.dumps` writes the list in version 2 of its form, which has no references between objects. It is read by code
-of ours, because `marshal` must not be given bytes of strangers:
+An item is an event as `events.py` makes it: bytes, or a tuple of values. Frequent events are tuples, because a tuple
+costs nothing until its block is full. Then `marshal.dumps` writes all items in version 2 of its form, which has no
+references between objects. This module reads the form itself, because `marshal` must not be given bytes of strangers:
 
 ```
 "[" or "(" number u32, so many values   list, tuple
@@ -43,8 +42,10 @@ _DIGITS_MAX: Final = 8
 
 
 def size_of(item: Item) -> int:
-    """About the bytes of the item."""
-    return len(item) if isinstance(item, bytes) else sum(map(len, item[1])) if len(item) == 2 else 0
+    """Bytes of the item's frames or of its encoded event. Other items are small and count 0."""
+    if isinstance(item, bytes):
+        return len(item)
+    return sum(map(len, item[1])) if len(item) == 2 else 0
 
 
 def pack(items: list[Item]) -> bytes:

@@ -30,7 +30,7 @@ from cdcd.recording.events import (
     item_of,
     item_of_next,
 )
-from cdcd.recording.packed import Item, pack
+from cdcd.recording.packed import Item, pack, size_of
 from cdcd.recording.writer import Limits, RecordingWriter
 from cdcd.rows.relations import TableDescription, TypeDescription, types_of
 from cdcd.rows.types import BUILTIN_TYPES
@@ -115,9 +115,7 @@ class Tap:
             action = self._engine.next_action(now, unix_us)
         finally:
             if self._writer is not None:
-                self._items.append(item_of_next(action, now, unix_us))
-                if self._timer is None:
-                    self._timer = self._later(BLOCK_S, self._flush)
+                self._keep(item_of_next(action, now, unix_us))
         if type(action) is Describe:
             self._tentative = action.tentative
         return action
@@ -131,7 +129,7 @@ class Tap:
                 kind: Kind = "c" if self._can_begin() else "m"
                 if kind == "c" or share >= 2:
                     self._begin_segment(kind, now)
-            self._put((now, frames), sum(map(len, frames)))
+            self._put((now, frames))
         self._engine.frames_received(frames, now)
 
     def described(
@@ -165,7 +163,7 @@ class Tap:
     def delivered(self, batch: Batch, now: float) -> None:
         """See `Engine.delivered`."""
         if self._writer is not None:
-            self._put((now,))
+            self._keep((now,))
         self._engine.delivered(batch, now)
 
     def stream_begun(self, now: float) -> None:
@@ -268,7 +266,7 @@ class Tap:
         except Exception as error:  # noqa: BLE001  whatever it is, the engine goes on without a recording
             self._end(f"a bug in cdcd: {error!r}")
         else:
-            self._put(item, len(item))
+            self._put(item)
 
     def _end(self, failure: str) -> None:
         writer, self._writer = self._writer, None
@@ -276,15 +274,18 @@ class Tap:
             writer.close()
             self._failed(failure)
 
-    def _put(self, item: Item, size: int = 0) -> None:
-        """Keep the item for the next block. One without a size is small: the time ends its block, if nothing else."""
+    def _keep(self, item: Item) -> None:
+        """Add the item to the block, and see to it that the block ends in time."""
         self._items.append(item)
         if self._timer is None:
             self._timer = self._later(BLOCK_S, self._flush)
-        if size:
-            self._size += size
-            if self._size >= BLOCK_BYTES:
-                self._end_block()
+
+    def _put(self, item: Item) -> None:
+        """Add an item that may be large. The block ends if it is full."""
+        self._keep(item)
+        self._size += size_of(item)
+        if self._size >= BLOCK_BYTES:
+            self._end_block()
 
     def _end_block(self) -> None:
         writer = self._writer

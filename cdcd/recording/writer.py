@@ -112,7 +112,7 @@ class RecordingWriter:
     def put(self, data: bytes) -> None:
         """Write this as one block of the segment, at the next `flush` at the latest.
 
-        It is compressed at once, and its checksum is made: another core would have to fetch it, which takes longer.
+        The calling thread compresses it and makes its checksum, because another core would have to fetch it first.
         """
         if self.failure:
             return
@@ -203,7 +203,7 @@ class RecordingWriter:
             rest = memoryview(part)
             while rest:
                 rest = rest[os.write(self._file, rest) :]
-        # Only now: a part of a block is cut off if the disk is full.
+        # A block counts once all of it is written. If the disk is full, `_cut_off` removes what does not count.
         size = sum(map(len, parts))
         self._segment_bytes += size
         self.written_bytes += size

@@ -261,7 +261,7 @@ class Mirror:
             raise
 
     def _look_for_missing(self) -> None:
-        """Find topics that were deleted while no mirror ran, or are still missing: Spark makes no batch for that."""
+        """Find topics that are missing at the start, because Spark makes no batch when a topic is deleted."""
         known = self._topics.wanted({*self._before, *self._tables.held_up})
         if not known:
             return

@@ -108,11 +108,11 @@ class Tables:
     def miss(self, topic: str) -> None:
         """Report that the topic was deleted, and stop its table, or try the table again with the next batch.
 
-        A table that has no target any more is over, and nothing is reported.
+        If somebody dropped the target of the table, nothing is reported.
         """
-        self.look_anew(topic)
         table = self.by_topic.get(topic) or self._new_table(topic)
         with table.busy, self._sessions.one() as spark:
+            table.forget()
             table.use(spark)
             if not table.is_there:
                 self._stops.went_on(topic)

@@ -268,8 +268,8 @@ class SetChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TableRestored(Fact):
-    """Two mirrors committed to a changelog at the same moment. It was restored to `version`, and its changes since then
-    are read again. `hint` says what to do.
+    """Two mirrors committed to a changelog at the same moment. The next mirror restored the changelog to `version`, and
+    reads the later changes again. `hint` says what to do.
     """
 
     event: ClassVar[str] = "table.restored"

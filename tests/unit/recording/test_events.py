@@ -178,7 +178,7 @@ def test_frames_are_read_wherever_they_stand(frames: list[bytes], now: float):
 
 def test_frames_that_are_not_of_their_form_are_refused():
     whole = pack([item_of(Frames(1.0, [b"a", b"bc"]))])
-    # The list of items and their number, then those of the frames' own form.
+    # `outer` is in the list of items and in the item, `inner` is in its list of frames. Each pair is (offset, byte).
     outer = ((0, ord("(")), (1, 2), (5, ord("[")), (6, 3), (10, ord("f")))
     inner = ((19, ord("(")), (20, 9), (24, ord("z")), (25, 200))
     for at, byte in (*outer, *inner):

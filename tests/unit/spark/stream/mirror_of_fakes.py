@@ -107,7 +107,7 @@ class FakeAdmin:
 
 
 class FakeTarget:
-    """Tells nothing."""
+    """A target whose tables have no facts to tell."""
 
     def tell(self, observe: Observer) -> None:
         """See `Target.tell`."""

@@ -216,7 +216,7 @@ def test_a_topic_that_is_missing_is_told_at_every_start_as_long_as_its_table_is_
     harness = Harness(monkeypatch, deleted, stopped, dropped, goes_on)
     mirror = harness.mirror
     mirror._tables.once = True
-    # GIVEN a stream that had all topics but one, of which an earlier run told
+    # GIVEN a last batch with the topics of a, c and d. An earlier run stopped the tables b and c
     mirror._before = {topic: end for topic, end in harness.ends.items() if topic != "shop.public.b"}
     for topic in ("shop.public.b", "shop.public.c"):
         mirror._tables._stops.failed(topic, Stop(topic, datetime.now(UTC), False, "no", ""))

@@ -320,7 +320,7 @@ def test_a_version_of_another_process_is_not_pinned(spark_: Any):
 def test_commits_on_another_one_than_they_name_are_taken_back_before_the_next_one_and_told(spark_: Any):
     one, two, old = Stamp("one", 1), Stamp("two", 1), Stamp("old", 1)
     placed = State(commit_lsn=6, stamp=one, made_on=old)
-    # GIVEN a changelog to which two processes committed on the same commit
+    # GIVEN a changelog in which two commits of two processes name the same commit before them
     target = Fake()
     target.its.tables["log"] = made() | {KIND: Kind.CHANGELOG.value}
     target.its.versions = [
@@ -333,7 +333,7 @@ def test_commits_on_another_one_than_they_name_are_taken_back_before_the_next_on
     # WHEN another process looks at it
     assert target.reached(spark_, "log").commit_lsn == 6
     assert facts == [], "nothing is taken back before it commits itself"
-    # THEN its first commit lies on the placed one, and the fact says so once
+    # THEN the process restores the commit of LSN 6 before its own first commit, and tells it once
     for lsn in (9, 10):
         with target._known.commit(spark_, "log", State(commit_lsn=lsn)):
             pass
