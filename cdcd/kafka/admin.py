@@ -19,7 +19,7 @@ from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, Offset
 from cdcd.errors import CdcdError, FatalError, SinkError
 from cdcd.kafka.client import Properties, prepare
 from cdcd.kafka.constructing import make_admin
-from cdcd.kafka.errors import Partition, map_kafka_error, no_leader, property_error, silent_leader
+from cdcd.kafka.errors import UNANSWERED, Partition, map_kafka_error, no_leader, property_error, silent_leader
 from cdcd.kafka.hanging import Ends
 
 _SLICE_S: Final = 0.05
@@ -28,8 +28,6 @@ TRANSACTION_TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
 
 DESCRIBED_AT_ONCE: Final = 1000
 """Topics in one request for their descriptions, or their settings: some 150 bytes each in the answer."""
-
-UNANSWERED: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.kafka.client import Properties, prepare
-from cdcd.kafka.errors import passes
+from cdcd.kafka.errors import UNANSWERED, passes
 from cdcd.retry import Backoff
 
 POLL_S: Final = 0.5
@@ -34,11 +34,6 @@ NO_TOPIC: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
 """The broker does not list the topic or the partition."""
-
-NO_ANSWER_YET: Final = frozenset(
-    {KafkaError._TIMED_OUT, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
-)
-"""The broker did not answer, or the partition has no leader, as for a moment after its topic was created."""
 
 
 def consumer_properties(client: Properties, group: str, *, committed: bool = True) -> dict[str, Any]:
@@ -88,15 +83,21 @@ def watermarks(
             return ends
         except KafkaException as error:
             code, waited_s = error.args[0].code(), time.monotonic() - began
-            if code not in NO_ANSWER_YET | NO_TOPIC or stopping.is_set() or waited_s > timeout_s:
+            if not _may_change(error.args[0]) or stopping.is_set() or waited_s > timeout_s:
                 raise
-            if code == KafkaError._TIMED_OUT:
+            if code in UNANSWERED:
+                stopping.wait(LEADER_S)
                 continue
             listed = _listed(consumer, partition.topic if exists else None)
             is_listed = exists or partition.topic in listed
             if code in NO_TOPIC and not is_listed and (listed or waited_s > NONE_LISTED_S):
                 raise
         stopping.wait(LEADER_S)
+
+
+def _may_change(error: KafkaError) -> bool:
+    """Whether the broker may answer otherwise if it is asked again, because it has just come back, for example."""
+    return error.code() in NO_TOPIC or passes(error)
 
 
 def _listed(consumer: Consumer, topic: str | None) -> Collection[str]:
@@ -130,8 +131,7 @@ def partitions_of(
         if error is None and found.partitions:
             return set(found.partitions)
         error = error or KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-        code = error.code()
-        if code not in NO_ANSWER_YET | NO_TOPIC or stopping.is_set() or time.monotonic() > deadline:
+        if not _may_change(error) or stopping.is_set() or time.monotonic() > deadline:
             raise KafkaException(error)
         stopping.wait(LEADER_S)
 

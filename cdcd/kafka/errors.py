@@ -180,10 +180,12 @@ does not help, and a refusal where it does."""
 _BY_NAME: Final[Mapping[str, _Row]] = {name: row for row in _TABLE for name in row.names.split()}
 
 
-RETRIABLE: Final = frozenset(
+UNANSWERED: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
+"""Codes of errors of librdkafka that say: no broker answered in time, or its connection was lost. If the time is over
+and no connection has been made yet, librdkafka says that all connections are down (`_ALL_BROKERS_DOWN`)."""
+
+RETRIABLE: Final = UNANSWERED | frozenset(
     {
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
         KafkaError._WAIT_COORD,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -211,8 +213,8 @@ RETRIABLE: Final = frozenset(
     }
 )
 """Codes of errors that pass by themselves: the subclasses of Kafka's RetriableException (Errors.java), and librdkafka's
-lost connections. A corrupt record is not among them, because a reader would wait for it for ever. Topics and partitions
-that are not listed (`assigned.NO_TOPIC`) are not either, because they may be missing for good."""
+own for missing answers. A corrupt record is not among them, because a reader would wait for it for ever. Topics and
+partitions that are not listed (`assigned.NO_TOPIC`) are not either, because they may be missing for good."""
 
 
 def passes(error: KafkaError) -> bool:

@@ -24,10 +24,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdcd.engine.queue import GIVEN_AWAY, Batch
 from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.formats.late_records import Produce
-from cdcd.kafka.admin import UNANSWERED
 from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.kafka.client import Properties
-from cdcd.kafka.errors import map_kafka_error
+from cdcd.kafka.errors import UNANSWERED, map_kafka_error
 from cdcd.kafka.expiry import Expiry
 from cdcd.kafka.fitting import FailedRecord, Fitting, SizeLimits
 from cdcd.kafka.marking import Marking

@@ -11,12 +11,14 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from cdcd.errors import TransientError
+from cdcd.kafka.assigned import POLL_S
 from cdcd.kafka.checkpoint import TAIL_RECORDS, peek_at_start, peek_checkpoint, read_checkpoint
 from cdcd.kafka.client import Properties
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import BUSY_S, WAIT_S
+from tests.integration.faults.proxy import Proxy, kafka_frame
 from tests.integration.visible_records import await_decided
 
 QUIET = logging.getLogger("cdcd.tests.librdkafka")
@@ -118,6 +120,24 @@ def test_a_look_at_a_broker_that_is_away_ends_soon_and_passes():
     with pytest.raises(TransientError):
         peek_at_start(client, "t", "k", 1, threading.Event(), exists=True)
     assert time.monotonic() - began < 1 + BUSY_S
+
+
+def test_a_broker_that_answers_later_than_the_first_attempt_is_asked_again(broker: KafkaBroker, unique: str):
+    # GIVEN a checkpoint, and a broker whose first answer takes longer than one attempt to read it
+    topic = Topic(broker, unique)
+    topic.commit()
+
+    def hold(message: bytes) -> bytes:
+        time.sleep(4 * POLL_S)
+        return message
+
+    with Proxy(int(broker.bootstrap_servers.rpartition(":")[2]), kafka_frame) as proxy:
+        proxy.spoil(hold)
+        # WHEN somebody looks at it
+        client: Properties = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "logger": QUIET}
+        found = peek_checkpoint(client, unique, unique, WAIT_S)
+        # THEN it is found
+        assert (found, proxy.spoilt) == (SECOND, 1)
 
 
 def test_a_look_does_not_shut_a_writer_out(broker: KafkaBroker, unique: str):

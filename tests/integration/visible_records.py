@@ -5,7 +5,8 @@ from uuid import uuid4
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from cdcd.kafka.assigned import NO_ANSWER_YET, NO_TOPIC, watermarks
+from cdcd.kafka.assigned import NO_TOPIC, watermarks
+from cdcd.kafka.errors import passes
 from deploy.demo.topics import Reader
 from tests.integration.daemon import WAIT_S, until
 
@@ -57,7 +58,7 @@ def await_decided(servers: str, *topics: str, timeout_s: float = WAIT_S) -> None
             stable = ends(IsolationLevel.READ_COMMITTED)
             return stable == ends(IsolationLevel.READ_UNCOMMITTED) or None
         except KafkaException as error:
-            if error.args[0].code() in NO_ANSWER_YET | NO_TOPIC:  # of a broker that has just come back
+            if error.args[0].code() in NO_TOPIC or passes(error.args[0]):  # of a broker that has just come back
                 return None
             raise
 

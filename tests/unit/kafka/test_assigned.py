@@ -11,14 +11,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cdcd.kafka import assigned
 from cdcd.kafka.assigned import answers, partitions_of, watermarks
+from cdcd.kafka.errors import RETRIABLE, UNANSWERED
 
 PARTITION = TopicPartition("shop.public.orders", 0)
 
-NOT_YET = [
-    KafkaError._TIMED_OUT,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-]
+NOT_YET = sorted(RETRIABLE)
 NOT_LISTED = [
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
@@ -59,7 +56,7 @@ def test_a_partition_that_exists_is_asked_for_again_until_the_broker_knows_it(co
     broker = Broker(code, code)
     assert ends(broker) == (3, 7)
     assert broker.asked == 3
-    assert broker.learned == (0 if code == KafkaError._TIMED_OUT else 2)
+    assert broker.learned == (0 if code in UNANSWERED else 2)
 
 
 @pytest.mark.parametrize("code", NOT_YET + NOT_LISTED)
@@ -191,6 +188,7 @@ def test_a_broker_that_gives_nothing_in_time_did_not_answer() -> None:
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError._ALL_BROKERS_DOWN,
     ],
 )
 def test_errors_about_the_group_and_those_that_pass_are_passed_over_and_others_are_raised(
