@@ -175,18 +175,20 @@ class Mirror:
         self._before = {} if last is None else last[1]
         self._look_for_missing()
         self._catch_up()
-        stream = (
+        source = (
             self._spark.readStream.format("kafka")
             .options(**settings.kafka.options())
             .option("subscribePattern", self._topics.pattern(self._before))
             .option("startingOffsets", "earliest")
             # The query reads no records. Each table checks its own topic, so that the other tables can go on.
             .option("failOnDataLoss", "false")
-            .option("maxOffsetsPerTrigger", settings.batch_records_max)
-            .load()
         )
+        if not once:
+            # A table with few changes does not wait until one with many has taken all of its own.
+            source = source.option("maxOffsetsPerTrigger", settings.batch_records_max)
         writer = (
-            stream.writeStream.queryName(settings.name)
+            source.load()
+            .writeStream.queryName(settings.name)
             .option("checkpointLocation", settings.checkpoint_location)
             .foreachBatch(self._batch)
         )

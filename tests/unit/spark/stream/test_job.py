@@ -245,30 +245,58 @@ class FakeQuery:
         self.stopped = True
 
 
+class FakeStream:
+    """A stream that takes all that is said of it, and then is the query."""
+
+    def __init__(self, query: FakeQuery) -> None:
+        self.writeStream = self
+        self.settings: dict[str, Any] = {}
+        self._query = query
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_args, **_more: self
+
+    def option(self, name: str, value: Any) -> "FakeStream":
+        self.settings[name] = value
+        return self
+
+    def start(self) -> FakeQuery:
+        return self._query
+
+
+def streaming(harness: Harness, monkeypatch: pytest.MonkeyPatch, query: FakeQuery) -> FakeStream:
+    """What the mirror's Spark streams, by this query. Nothing was mirrored before."""
+    stream, mirror = FakeStream(query), harness.mirror
+    mirror._spark = cast("Any", SimpleNamespace(readStream=stream))
+    monkeypatch.setattr(mirror._descriptions, "refresh", lambda: None)
+    monkeypatch.setattr(mirror._tables, "read_stops", lambda: None)
+    monkeypatch.setattr(mirror, "_last_batch", lambda: None)
+    monkeypatch.setattr(mirror._upkeep, "finish", lambda *_: None)
+    return stream
+
+
+def test_a_run_has_one_batch_and_a_live_mirror_has_batches_of_limited_size(monkeypatch: pytest.MonkeyPatch):
+    limits = {}
+    for once in (True, False):
+        harness, query = Harness(monkeypatch, FakeTable("public.a")), FakeQuery()
+        query.stopped = True
+        stream = streaming(harness, monkeypatch, query)
+        harness.mirror._run_query(once=once, stop=threading.Event())
+        limits[once] = stream.settings.get("maxOffsetsPerTrigger")
+    assert limits == {True: None, False: 500_000}
+
+
 def test_a_failure_beside_the_query_ends_the_query_before_another_one_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ):
     harness = Harness(monkeypatch, FakeTable("public.a"))
     query, mirror = FakeQuery(), harness.mirror
-
-    class Stream:
-        def __getattr__(self, _: str) -> Any:
-            return lambda *_args, **_more: self
-
-        def start(self) -> FakeQuery:
-            return query
-
-    stream: Any = Stream()
-    stream.writeStream = stream
-    mirror._spark = cast("Any", SimpleNamespace(readStream=stream))
-    monkeypatch.setattr(mirror._descriptions, "refresh", lambda: None)
+    streaming(harness, monkeypatch, query)
 
     def away() -> None:
         if mirror._waiting:
             raise SinkUnavailableError("away", hint="")
 
-    monkeypatch.setattr(mirror._tables, "read_stops", lambda: None)
-    monkeypatch.setattr(mirror, "_last_batch", lambda: None)
     monkeypatch.setattr(mirror, "_catch_up", away)
     # Nothing waits while it starts; then something does, and Kafka is away.
     original = mirror._look_after_waiting
