@@ -29,7 +29,7 @@ class MirrorSettings:
         checkpoint_location: where Spark keeps the stream's own position; a folder or a bucket.
         interval_s: the least time from the beginning of a batch to that of the next.
         batch_records_max: maximum number of offsets in a part of a topic that is applied together. While the mirror
-            runs live, a batch has at most so many, of all topics together.
+            runs live, a batch goes on by so many offsets of all topics together.
         threads: tables that are worked on at the same time.
         consistent: all tables go from one common LSN to the next.
         tag_interval_s: least time from one common LSN whose versions get tags to the next; None: none does.

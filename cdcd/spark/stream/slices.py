@@ -73,7 +73,9 @@ def reach_of(  # noqa: PLR0917 - what was read, and what it is read for
         bound = (now.complete_lsn, WHOLE)
     if distance(start, furthest) <= size:
         return Reach(furthest, bound), True
-    until = slice_of(start, ends, size)
+    # In proportion to all that is there, and not to the batch: what lies in the batch may wait for a record that lies
+    # behind its end in another partition.
+    until = slice_of(start, furthest, size)
     later = {partition: end for partition, end in furthest.items() if until[partition] < end}
     found = first(until, later)
     if found is not None:
