@@ -196,6 +196,20 @@ class TopicCreated(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TopicLost(Fact):
+    """The topic of a table had records and was deleted, so cdcd created it again. It has only the changes from now on.
+
+    `command` reads the table's rows into it.
+    """
+
+    event: ClassVar[str] = "topic.lost"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    table: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRead(Fact):
     """The position from which this session resumes. `found` is false if there is no checkpoint: then it
     is the slot's.

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
@@ -18,13 +18,19 @@ from cdcd.facts import (
     Observer,
     RecordOversized,
     TopicCreated,
+    TopicLost,
     TransactionTimeoutUnknown,
 )
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_at_start
-from cdcd.kafka.descriptions import FormerDescriptions, read_descriptions, read_schema_ids
+from cdcd.kafka.descriptions import (
+    FormerDescriptions,
+    read_described_topics,
+    read_descriptions,
+    read_schema_ids,
+)
 from cdcd.kafka.errors import fill_names, unavailable
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.forgetting import forget_checkpoint
@@ -68,6 +74,10 @@ class KafkaSide:
         self._observe = observe
         self._topics: set[str] = set()
         self._keyless: set[str] = set()
+        self._goes_on = False
+        """Whether there is a checkpoint, so that topics of tables may have had records before this session."""
+        self._had_records: Mapping[str, str] | None = None
+        """The topics that had records before this session, with their tables. None: they were not looked up yet."""
         self._answer_s = min(TOPICS_S, max(1.0, config.startup_timeout_s))
 
     async def peek(self) -> Checkpoint | None:
@@ -80,7 +90,7 @@ class KafkaSide:
         """
         config = self._config
         connection, _ = client.configured(config.kafka)
-        return await self.call(
+        found = await self.call(
             lambda: peek_at_start(
                 connection,
                 config.topics.checkpoint,
@@ -91,6 +101,8 @@ class KafkaSide:
             ),
             anywhere=True,
         )
+        self._goes_on = found is not None
+        return found
 
     async def forget(self) -> None:
         """Take back the checkpoint that this session wrote. The sink is of no more use then."""
@@ -213,11 +225,29 @@ class KafkaSide:
             return
         if missing and self._config.topics.create.enabled:
             missing += [topic for topic in ahead if topic not in self._topics and topic not in missing]
+        # Before a topic is created: afterwards nobody could tell that it was lost.
+        had_records = await self._had_records_before() if missing else {}
         created, found = await self.call(lambda: self._look(missing, unchecked, prefix), anywhere=True)
         for topic in created:
             self._observe(TopicCreated(topic=topic))
+            if table := had_records.get(topic):
+                command = f"cdcd snapshot start --table {table}"
+                self._observe(TopicLost(topic=topic, table=table, command=command))
         self._topics.update(missing, found)
         self._keyless.update(unchecked)
+
+    async def _had_records_before(self) -> Mapping[str, str]:
+        """Every topic that the descriptions of tables name: they are in the transaction of a table's first record."""
+        schemas = self._config.topics.schemas
+        if not schemas or not self._goes_on:
+            return {}
+        if self._had_records is None:
+            connection, _ = client.configured(self._config.kafka)
+            group = f"{self._config.name}-schemas"
+            self._had_records = await self.call(
+                lambda: read_described_topics(connection, schemas, group, self._answer_s), anywhere=True
+            )
+        return self._had_records
 
     def _look(self, missing: list[str], keyless: list[str], prefix: str) -> tuple[list[str], set[str]]:
         """Create what is missing. Returns the topics that were created, and all that exist with the prefix."""

@@ -7,7 +7,7 @@ it runs, with how much memory and with which jars, only what the table formats n
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -92,6 +92,15 @@ def under_spark_submit() -> bool:
 def is_connect(spark: SparkSession) -> bool:
     """The session is one of Spark Connect: its Java is in another process, and none of it can be called."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def activate(spark: SparkSession) -> None:
+    """Make a classic session the one of this thread: catalogs and data sources take the settings of that one.
+
+    A thread that has none gets Spark's first session in some places, and in Delta's catalog no table of a folder.
+    """
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def check_classic(spark: SparkSession, what: str) -> None:

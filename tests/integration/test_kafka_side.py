@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -22,7 +23,8 @@ from cdcd.config.loading import parse_config
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.engine.queue import Batch
 from cdcd.errors import SinkError, SinkUnavailableError
-from cdcd.facts import Fact, KafkaRetry, TopicCreated, TransactionTimeoutUnknown
+from cdcd.facts import Fact, KafkaRetry, TopicCreated, TopicLost, TransactionTimeoutUnknown
+from cdcd.formats.schemas import TableForm
 from cdcd.kafka.checkpoint import read_checkpoint
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.transactions.position import Checkpoint, Position
@@ -119,6 +121,32 @@ def test_topics_are_made_once_and_told(broker: KafkaBroker, unique: str):
     side.run(side.side.await_topics(names))
     side.run(side.side.await_topics(names))
     assert [fact.topic for fact in side.told(TopicCreated)] == names
+
+
+def test_a_topic_that_had_records_and_is_made_again_is_told_with_what_reads_the_table(
+    broker: KafkaBroker, unique: str
+):
+    # GIVEN a pipeline without a checkpoint, and a description of a table in its topics
+    lost, new = f"{unique}.public.t", f"{unique}.public.new"
+    first = Side(broker.bootstrap_servers, unique)
+    first.run(first.side.ensure_topics([f"{unique}.schemas", f"{unique}.checkpoint"]))
+    assert first.run(first.side.peek()) is None
+    writer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    key, value = TableForm("public", "t", lost, (), (), 16384).record()
+    writer.produce(f"{unique}.schemas", key=key, value=value)
+    assert writer.flush(WAIT_S) == 0
+    # WHEN it begins anew, THEN nothing is lost
+    first.run(first.side.await_topics([lost]))
+    assert not first.told(TopicLost)
+    # WHEN there is a checkpoint, and somebody deleted the topic
+    first.run(first.deliver())
+    AdminClient({"bootstrap.servers": broker.bootstrap_servers}).delete_topics([lost])[lost].result(WAIT_S)
+    second = Side(broker.bootstrap_servers, unique)
+    assert second.run(second.side.peek()) == CHECKPOINT
+    second.run(second.side.await_topics([lost, new]))
+    # THEN it is told once, and not of a topic that is new
+    assert {fact.topic for fact in second.told(TopicCreated)} == {lost, new}
+    assert second.told(TopicLost) == [TopicLost(lost, "public.t", "cdcd snapshot start --table public.t")]
 
 
 def test_topics_that_are_asked_for_soon_are_made_with_the_others(broker: KafkaBroker, unique: str):

@@ -5,6 +5,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.reduction import UNFIT
 from cdcd.spark.targets.state import Reach
-from cdcd.spark.targets.target import Kind, Maintenance, New, UnfitError
+from cdcd.spark.targets.target import Files, Kind, Maintenance, New, UnfitError
 from cdcd.spark.targets.upgrading import upgrade
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import EPOCH, frame
@@ -136,6 +137,35 @@ def test_delta_merges_a_batch_without_a_copy_of_it_and_that_is_set_for_the_merge
     assert not any("materialize source" in each for each in mine)
     assert rows(spark, name, "id", "n") == [(1, 2), (2, 2)]
     assert spark.conf.get("spark.databricks.delta.merge.materializeSource") == "auto"
+
+
+def test_what_a_commit_looks_at_costs_no_statement_in_whatever_thread(spark: SparkSession, target: Lakehouse):
+    # GIVEN a table with some commits
+    name = start(spark, target)
+    for lsn in (10, 20, 30):
+        target.apply(name, frame(spark, [change("c", lsn, (lsn, 1, "a"))], FORM))
+    tables = target._format
+
+    def look() -> tuple[int, int | None, Files]:
+        session = spark.newSession()
+        commits = list(islice(tables.commits(session, name), 3))
+        return len(commits), tables.current(session, name), tables.files(session, name)
+
+    # WHEN a thread that had no session yet looks at its newest commits, version and files
+    before = _statements(spark)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(look).result()
+    # THEN it has them, and Spark ran nothing
+    assert found == (3, tables.current(spark, name), tables.files(spark, name))
+    assert _statements(spark) == before
+
+
+def _statements(spark: SparkSession) -> int:
+    """The number of the last statement that Spark has run."""
+    session: Any = spark
+    session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    last = session._jsparkSession.sharedState().statusStore().executionsList().last()
+    return int(last.executionId())
 
 
 def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_columns(

@@ -65,19 +65,32 @@ def parse(
         | schema_id STRING | the form in which it says that it was written |
         | problem STRING | why it is no change of this form; null for one that is |
     """
-    kept = [sf.col("key").alias("key_bytes"), sf.col("value").alias("value_bytes"), sf.col("timestamp")]
-    parsed = records.filter(sf.col("value").isNotNull()).select(
-        sf.when(once(), envelope(schema, rules)).alias("e"),
-        "headers",
-        "topic",
-        "partition",
-        "offset",
-        *(kept if keep else []),
-    )
-    return parsed.withColumn("unchanged", unchanged("e")).select(
-        *fields("e", "unchanged", schema, rules),
-        *(["key_bytes", "value_bytes", "timestamp"] if keep else []),
-    )
+    return Parser(schema, rules).parse(records, keep=keep)
+
+
+class Parser:
+    """`parse` for one form. Its expressions are made once, because that takes a few hundred calls of the JVM."""
+
+    def __init__(self, schema: TableSchema, rules: Mapping[str, Rule]) -> None:
+        self._envelope = sf.when(once(), envelope(schema, rules)).alias("e")
+        self._unchanged = unchanged("e")
+        self._fields = fields("e", "unchanged", schema, rules)
+
+    def parse(self, records: DataFrame, *, keep: bool = False) -> DataFrame:
+        """Changes of the table. Takes and returns what the function `parse` does."""
+        kept = [sf.col("key").alias("key_bytes"), sf.col("value").alias("value_bytes"), sf.col("timestamp")]
+        parsed = records.filter(sf.col("value").isNotNull()).select(
+            self._envelope,
+            "headers",
+            "topic",
+            "partition",
+            "offset",
+            *(kept if keep else []),
+        )
+        return parsed.withColumn("unchanged", self._unchanged).select(
+            *self._fields,
+            *(["key_bytes", "value_bytes", "timestamp"] if keep else []),
+        )
 
 
 def once() -> Column:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -38,7 +38,7 @@ from cdcd.spark.platform.kafka_admin import Admin
 from cdcd.spark.records.changes import PROBLEM, parse
 from cdcd.spark.records.descriptions import Form
 from cdcd.spark.records.types import rules, table_schema
-from cdcd.spark.session import check_classic, check_time_zone
+from cdcd.spark.session import activate, check_classic, check_time_zone
 from cdcd.spark.snapshot.failures import raised_by_task
 from cdcd.spark.snapshot.page_source import NAME, Plan, SnapshotPages, page_ranges
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
@@ -352,8 +352,7 @@ def _treat_deletes(spark: SparkSession, target: Target, name: str, layout: Layou
 def _register(spark: SparkSession) -> None:
     """Let `spark` read pages. Several threads, which load a table each, may want it at once."""
     # Spark looks data sources up in the session that is active in the thread, which a target may have set to another.
-    jvm: Any = spark._jvm
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    activate(spark)
     with _REGISTERING:
         try:
             spark.dataSource.register(SnapshotPages)

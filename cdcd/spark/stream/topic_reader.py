@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.kafka import KafkaSource, Offsets
-from cdcd.spark.records.changes import parse
+from cdcd.spark.records.changes import Parser
 from cdcd.spark.records.descriptions import Form
 from cdcd.spark.records.tombstones import LOOK_BACK, bare_tombstones
 from cdcd.spark.stream.slices import distance
@@ -63,6 +63,8 @@ class TopicReader:
         self._target = target
         self._names = names
         self.compacted = compacted
+        self._parser: tuple[Form, Parser] | None = None
+        """The form that was parsed last, and its parser."""
 
     def records(self, start: Offsets, ends: Offsets) -> DataFrame:
         """The records from offset to offset."""
@@ -74,7 +76,9 @@ class TopicReader:
         self, records: DataFrame, form: Form, start: Offsets, ends: Offsets, *, keep: bool = False
     ) -> DataFrame:
         """The changes in records, and the deletes of which compaction has left the tombstones only."""
-        changes = parse(records, form.schema, form.rules, keep=keep)
+        if self._parser is None or self._parser[0] is not form:
+            self._parser = form, Parser(form.schema, form.rules)
+        changes = self._parser[1].parse(records, keep=keep)
         if not self.compacted or not form.schema.key:
             return changes
         had = {

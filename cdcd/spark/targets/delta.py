@@ -20,6 +20,7 @@ from pyspark.sql import functions as sf
 from cdcd.spark.jars import DELTA
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
+from cdcd.spark.session import activate
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.pinned import Pinned
 from cdcd.spark.targets.state import PROPERTY, State
@@ -196,12 +197,12 @@ class DeltaTables(TableFormat):
                     yield self._name(space.getPath().getName(), table.getPath().getName())
 
     def files(self, spark: SparkSession, name: str) -> Files:
-        # Delta writes both numbers beside each commit, and reads the whole log in a job of Spark's where they are not.
+        # Delta writes both numbers beside each commit. The methods of its snapshot that tell them read the whole log in
+        # two statements all the same (4.4).
         with suppress(PySparkException, Py4JError):
-            snapshot = self._load(spark, name).update()
-            number, size = snapshot.numOfFilesIfKnown(), snapshot.sizeInBytesIfKnown()
-            if number.isDefined() and size.isDefined():
-                return Files(int(number.get()), None, int(size.get()))
+            checksum = self._load(spark, name).update().checksumOpt()
+            if checksum.isDefined():
+                return Files(int(checksum.get().numFiles()), None, int(checksum.get().tableSizeBytes()))
         found = spark.sql(f"DESCRIBE DETAIL {name}").select("numFiles", "sizeInBytes").head()
         assert found is not None, "a table has one line of details"
         return Files(int(found.numFiles), None, int(found.sizeInBytes))
@@ -245,6 +246,7 @@ class DeltaTables(TableFormat):
 
     def _load(self, spark: SparkSession, name: str) -> Any:
         """The table as Delta's own object."""
+        activate(spark)
         jvm, gateway = spark._jvm, spark.sparkContext._gateway
         assert jvm is not None
         assert gateway is not None

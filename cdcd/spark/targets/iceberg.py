@@ -19,7 +19,7 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
-from cdcd.spark.session import REWRITING
+from cdcd.spark.session import REWRITING, activate
 from cdcd.spark.targets.iceberg_defaults import add_with_default
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.pinned import Pinned, Tag, tagged_lsn
@@ -298,9 +298,7 @@ class IcebergTables(TableFormat):
 
     def _load(self, spark: SparkSession, name: str) -> Any:
         """The table as Iceberg's own object: its metadata is there without a job of Spark's."""
-        # Catalogs are looked up in the settings of the session that is active in the thread; in a thread that has none,
-        # in those of Spark's first.
-        _jvm(spark).org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+        activate(spark)
         return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
 
 
