@@ -140,7 +140,8 @@ def test_a_topic_that_had_records_and_is_made_again_is_told_with_what_reads_the_
     assert not first.told(TopicLost)
     # WHEN there is a checkpoint, and somebody deleted the topic
     first.run(first.deliver())
-    AdminClient({"bootstrap.servers": broker.bootstrap_servers}).delete_topics([lost])[lost].result(WAIT_S)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([lost])[lost].result(WAIT_S)
     second = Side(broker.bootstrap_servers, unique)
     assert second.run(second.side.peek()) == CHECKPOINT
     second.run(second.side.await_topics([lost, new]))
