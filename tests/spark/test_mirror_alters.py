@@ -230,6 +230,35 @@ def test_older_rows_of_a_partitioned_table_get_the_default_of_its_partitions(
 
 
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_a_column_is_followed_if_a_truncate_ended_the_rows_that_are_older(
+    stage: Stage, name: str, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    made = [f"CREATE TABLE {table} (id int PRIMARY KEY, n int)" for table in ("ended", "anew")]
+    with stage.source(name, *made) as source:
+        job = Job(spark, source, tmp_path, table_format)
+        for table in ("ended", "anew"):
+            source.execute(f"INSERT INTO {table} VALUES (1, 1), (2, 2)")
+        source.deliver()
+        job.once(tables=STOP)
+        # WHEN tables get a column with a default, and PostgreSQL writes them anew before a row tells of the column
+        for table, last in (("ended", "TRUNCATE ended"), ("anew", "VACUUM FULL anew")):
+            source.execute(f"INSERT INTO {table} VALUES (3, 3)")
+            source.execute(f"ALTER TABLE {table} ADD c text DEFAULT 'x'")
+            source.execute(last)
+            source.execute(f"INSERT INTO {table} VALUES (4, 4, NULL), (5, 5, DEFAULT)")
+        source.deliver()
+        # THEN the one that has no older rows is equal, and the other one stops
+        assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.anew"}
+        rows = job.table(source, "ended").orderBy("id").select("id", "n", "c").collect()
+        assert [tuple(row) for row in rows] == [(4, 4, None), (5, 5, "x")]
+        # AND it goes on
+        source.execute("INSERT INTO ended VALUES (6, 6)")
+        source.deliver()
+        assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.anew"}
+        assert job.table(source, "ended").count() == 3
+
+
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_column_that_was_dropped_and_added_again_while_the_daemon_was_behind_stops_its_table(
     stage: Stage, name: str, spark: SparkSession, tmp_path: Path, table_format: str
 ) -> None:

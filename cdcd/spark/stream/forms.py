@@ -18,6 +18,7 @@ from cdcd.spark.records.changes import PROBLEM, parse
 from cdcd.spark.records.descriptions import Descriptions, Form
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.stream.groups import Group, reason, up_to
+from cdcd.spark.stream.older_rows import newest_form
 from cdcd.spark.stream.replaced import Part, takeover
 from cdcd.spark.stream.slices import Slice
 from cdcd.spark.stream.topic_reader import TableNames, TopicReader
@@ -133,9 +134,8 @@ class SeveralForms:
         """Changes of several forms into one target, in one commit where they can be brought to the newest form."""
         spark, target = self.spark, self._target
         end = None
+        has, reached = target.schema(spark, name), target.reached(spark, name)
         if kind is Kind.MIRROR:
-            has = target.schema(spark, name)
-            reached = target.reached(spark, name)
             found = takeover(parts, has, reached, lambda forms: self._ahead(step.start, forms))
             parts, end = found.parts, found.end
         elif not _is_one_way([part.form.schema for part in parts]):
@@ -149,7 +149,10 @@ class SeveralForms:
             return []
         newest = parts[-1]
         if end is None:
-            schema = target.prepare(spark, name, newest.form.schema, kind, newest.last, self._layout)
+            form = newest.form.schema
+            if kind is Kind.MIRROR and not self._layout.marks:
+                form = newest_form(parts, has, reached)
+            schema = target.prepare(spark, name, form, kind, newest.last, self._layout)
         else:
             schema = target.replace(spark, name, newest.form.schema, kind, newest.last, end, self._layout)
         fitting = [upgrade(part.changes, part.form.schema, schema) for part in parts]
