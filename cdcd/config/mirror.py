@@ -215,9 +215,9 @@ class BatchesConfig(Section):
         500_000,
         ge=1000,
         le=1_000_000_000,
-        description="Maximum number of records that a table takes at a time. A mirror that is far behind and runs "
-        "live comes back to each table after so many records of all topics. A record costs less if more are taken "
-        "together, which takes memory.",
+        description="Maximum number of records that a mirror applies to a table at a time. If a live mirror is far "
+        "behind, it comes back to each table after this number of records of all topics together. A larger number "
+        "costs less CPU for each record, and takes more memory.",
     )
     threads: int = Field(2, ge=1, le=64, description="Tables that are worked on at the same time.")
     consistent: bool = Field(

@@ -12,6 +12,7 @@ from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
 from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
 from cdcd.facts import (
+    READ_TABLE,
     Fact,
     KafkaRetry,
     MessageOversized,
@@ -225,14 +226,14 @@ class KafkaSide:
             return
         if missing and self._config.topics.create.enabled:
             missing += [topic for topic in ahead if topic not in self._topics and topic not in missing]
-        # Before a topic is created: afterwards nobody could tell that it was lost.
+        # The descriptions are read before a topic is created. If this read failed after the creation, the next attempt
+        # would find the topic and not report that it was lost.
         had_records = await self._had_records_before() if missing else {}
         created, found = await self.call(lambda: self._look(missing, unchecked, prefix), anywhere=True)
         for topic in created:
             self._observe(TopicCreated(topic=topic))
             if table := had_records.get(topic):
-                command = f"cdcd snapshot start --table {table}"
-                self._observe(TopicLost(topic=topic, table=table, command=command))
+                self._observe(TopicLost(topic=topic, table=table, command=READ_TABLE.format(table)))
         self._topics.update(missing, found)
         self._keyless.update(unchecked)
 

@@ -18,17 +18,14 @@ owner of the name together with its first row, because another process may be th
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
 
 from cdcd.engine.actions import Published
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.owners import Owners
-from cdcd.facts import Observer, TableAdded, TableReplaced
+from cdcd.facts import READ_TABLE, Observer, TableAdded, TableReplaced
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.signals import ADDED, REPLACED
 from cdcd.snapshots.table_task import TableTask
-
-_COMMAND: Final = "cdcd snapshot start --table {}"
 
 
 class PublishedTables:
@@ -241,7 +238,7 @@ class PublishedTables:
             [TableTask(added[oid], oid, request=ADDED) for oid in added if oid in read]
         )
         for oid, name in added.items():
-            command = "" if oid in read else _COMMAND.format(name)
+            command = "" if oid in read else READ_TABLE.format(name)
             rows = estimates.get(oid, 0)
             self._observe(TableAdded(table=name, rows=rows, read=oid in read, command=command))
 

@@ -83,19 +83,17 @@ def watermarks(
             return ends
         except KafkaException as error:
             code, waited_s = error.args[0].code(), time.monotonic() - began
-            if not _may_change(error.args[0]) or stopping.is_set() or waited_s > timeout_s:
+            if not may_change(error.args[0]) or stopping.is_set() or waited_s > timeout_s:
                 raise
-            if code in UNANSWERED:
-                stopping.wait(LEADER_S)
-                continue
-            listed = _listed(consumer, partition.topic if exists else None)
-            is_listed = exists or partition.topic in listed
-            if code in NO_TOPIC and not is_listed and (listed or waited_s > NONE_LISTED_S):
-                raise
+            if code not in UNANSWERED:
+                listed = _listed(consumer, partition.topic if exists else None)
+                is_listed = exists or partition.topic in listed
+                if code in NO_TOPIC and not is_listed and (listed or waited_s > NONE_LISTED_S):
+                    raise
         stopping.wait(LEADER_S)
 
 
-def _may_change(error: KafkaError) -> bool:
+def may_change(error: KafkaError) -> bool:
     """Whether the broker may answer otherwise if it is asked again, because it has just come back, for example."""
     return error.code() in NO_TOPIC or passes(error)
 
@@ -131,7 +129,7 @@ def partitions_of(
         if error is None and found.partitions:
             return set(found.partitions)
         error = error or KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-        if not _may_change(error) or stopping.is_set() or time.monotonic() > deadline:
+        if not may_change(error) or stopping.is_set() or time.monotonic() > deadline:
             raise KafkaException(error)
         stopping.wait(LEADER_S)
 

@@ -14,10 +14,10 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.errors import SinkError, SinkUnavailableError, TransientError
-from cdcd.kafka.assigned import NO_TOPIC, consumer_properties, watermarks
+from cdcd.kafka.assigned import consumer_properties, may_change, watermarks
 from cdcd.kafka.client import Properties
 from cdcd.kafka.constructing import make_consumer
-from cdcd.kafka.errors import map_kafka_error, passes, unavailable
+from cdcd.kafka.errors import map_kafka_error, unavailable
 
 AT_ONCE: Final = 1000
 POLL_S: Final = 0.5
@@ -215,6 +215,4 @@ def _may_pass(message: Message) -> bool:
     A broker that has just come back may not list a topic. librdkafka goes on with it when the broker lists it again.
     """
     error = message.error()
-    return error is not None and (
-        error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED or error.code() in NO_TOPIC or passes(error)
-    )
+    return error is not None and (error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED or may_change(error))

@@ -95,9 +95,11 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def activate(spark: SparkSession) -> None:
-    """Make a classic session the one of this thread: catalogs and data sources take the settings of that one.
+    """Make a classic session the active session of this thread. Catalogs and data sources read the settings of the
+    active session.
 
-    A thread that has none gets Spark's first session in some places, and in Delta's catalog no table of a folder.
+    In a thread without an active session, Iceberg takes Spark's first session, and Delta's catalog finds no table that
+    is a folder.
     """
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)

@@ -145,7 +145,7 @@ def test_a_topic_that_had_records_and_is_made_again_is_told_with_what_reads_the_
     second = Side(broker.bootstrap_servers, unique)
     assert second.run(second.side.peek()) == CHECKPOINT
     second.run(second.side.await_topics([lost, new]))
-    # THEN it is told once, and not of a topic that is new
+    # THEN the lost topic is reported once, and the new topic is not reported as lost
     assert {fact.topic for fact in second.told(TopicCreated)} == {lost, new}
     assert second.told(TopicLost) == [TopicLost(lost, "public.t", "cdcd snapshot start --table public.t")]
 

@@ -247,11 +247,11 @@ def test_a_column_is_followed_if_a_truncate_ended_the_rows_that_are_older(
             source.execute(last)
             source.execute(f"INSERT INTO {table} VALUES (4, 4, NULL), (5, 5, DEFAULT)")
         source.deliver()
-        # THEN the one that has no older rows is equal, and the other one stops
+        # THEN `ended`, which has no older rows, is equal, and `anew` stops
         assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.anew"}
         rows = job.table(source, "ended").orderBy("id").select("id", "n", "c").collect()
         assert [tuple(row) for row in rows] == [(4, 4, None), (5, 5, "x")]
-        # AND it goes on
+        # AND `ended` goes on
         source.execute("INSERT INTO ended VALUES (6, 6)")
         source.deliver()
         assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.anew"}

@@ -1,8 +1,8 @@
-"""Columns of which nobody knows what older rows have in them: whether there are such rows.
+"""Whether a table still has rows that are older than a column whose default is lost.
 
-PostgreSQL forgets that value when it writes a table anew (`ColumnSchema.default_lost`). TRUNCATE writes a table anew,
-too, but leaves no row that is older. The rule: such a column is like any other one if a truncate record in the batch
-lies behind every change that has no such column.
+When PostgreSQL writes a table anew, PostgreSQL forgets which value older rows have in a new column
+(`ColumnSchema.default_lost`). TRUNCATE writes a table anew, too, but leaves no older row. The rule: the lost default
+does not matter if a truncate record in the batch comes after every change that lacks the column.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,13 @@ def newest_form(parts: Sequence[Part], has: TableSchema | None, state: State) ->
         has: the form of the mirror in `state`, which removes rows that are deleted. None: it is not there yet.
     """
     schema = parts[-1].form.schema
-    had = set() if has is None else {column.id for column in has.columns}
-    lost = {column.id for column in schema.columns if column.default_lost} - had
-    # What has no number cannot be found in other forms.
-    if has is None or not lost or None in lost:
+    if has is None:
+        return schema
+    lost = {column.id for column in schema.columns if column.default_lost} - {
+        column.id for column in has.columns
+    }
+    # A column without a number cannot be found in other forms.
+    if not lost or None in lost:
         return schema
     older = [part.last for part in parts if lost - {column.id for column in part.form.schema.columns}]
     if max(older, default=_NEVER) >= _truncated(parts, state):

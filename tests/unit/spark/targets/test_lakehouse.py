@@ -320,7 +320,7 @@ def test_a_version_of_another_process_is_not_pinned(spark_: Any):
 def test_commits_on_another_one_than_they_name_are_taken_back_before_the_next_one_and_told(spark_: Any):
     one, two, old = Stamp("one", 1), Stamp("two", 1), Stamp("old", 1)
     placed = State(commit_lsn=6, stamp=one, made_on=old)
-    # GIVEN a changelog in which two commits of two processes name the same commit before them
+    # GIVEN a changelog with a commit of each of two processes. Both commits name the same commit in `made_on`
     target = Fake()
     target.its.tables["log"] = made() | {KIND: Kind.CHANGELOG.value}
     target.its.versions = [
