@@ -57,9 +57,7 @@ def await_decided(servers: str, *topics: str, timeout_s: float = WAIT_S) -> None
             stable = ends(IsolationLevel.READ_COMMITTED)
             return stable == ends(IsolationLevel.READ_UNCOMMITTED) or None
         except KafkaException as error:
-            if error.args[0].code() in NO_TOPIC or passes(
-                error.args[0]
-            ):  # of a broker that has just come back
+            if may_change(error.args[0]):  # of a broker that has just come back
                 return None
             raise
 
