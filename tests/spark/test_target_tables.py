@@ -27,6 +27,7 @@ from cdcd.errors import PositionError
 from cdcd.spark.api import create_scd2_view, scd2
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets import delta
 from cdcd.spark.targets.delta import DeltaTarget
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.lakehouse import Lakehouse
@@ -137,6 +138,39 @@ def test_delta_merges_a_batch_without_a_copy_of_it_and_that_is_set_for_the_merge
     assert not any("materialize source" in each for each in mine)
     assert rows(spark, name, "id", "n") == [(1, 2), (2, 2)]
     assert spark.conf.get("spark.databricks.delta.merge.materializeSource") == "auto"
+
+
+@pytest.mark.parametrize("marks", [False, True])
+def test_delta_marks_rows_of_a_table_that_is_large_beside_the_batch_and_else_replaces_its_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marks: bool
+):
+    if marks:
+        monkeypatch.setattr(delta, "rewritten_bytes", lambda _keys: 0)
+    target = DeltaTarget(str(tmp_path))
+    # GIVEN a table
+    name = start(spark, target)
+    target.apply(name, frame(spark, [change("c", 10, (key, key, "a")) for key in range(40)], FORM))
+    folder = tmp_path / "public" / "items"
+    # WHEN rows are changed and deleted, and another one comes
+    batch = [change("u", 30, (0, 0, "b")), change("d", 31, (1, None, None)), change("c", 32, (99, 9, "c"))]
+    target.apply(name, frame(spark, batch, FORM))
+    # THEN the rows are right
+    want = [(0, 0, "b"), *((key, key, "a") for key in range(2, 40)), (99, 9, "c")]
+    assert rows(spark, name, "id", "n", "note") == sorted(want, key=str)
+    # AND only a large table has marked rows
+    assert bool(list(folder.rglob("deletion_vector_*.bin"))) is marks
+    # WHEN a column with a default comes, which changes all rows
+    more = ColumnSchema("more", 4, "text", 25, -1, StringType(), form="text", default='"x"')
+    form = replace(FORM, schema_id="form-2", columns=(*FORM.columns, more))
+    target.prepare(spark, name, form, Kind.MIRROR, (40, 1))
+    # THEN no rows are marked for it
+    assert len(list(folder.rglob("deletion_vector_*.bin"))) == int(marks)
+    assert rows(spark, name, "id", "more") == sorted([(row[0], "x") for row in want], key=str)
+
+
+@pytest.mark.parametrize(("keys", "size"), [(1, 256 << 10), (2048, 256 << 10), (100_000, 12_800_000)])
+def test_the_table_that_a_merge_rewrites_grows_with_the_batch(keys: int, size: int):
+    assert delta.rewritten_bytes(keys) == size
 
 
 def test_what_a_commit_looks_at_costs_no_statement_in_whatever_thread(spark: SparkSession, target: Lakehouse):

@@ -175,7 +175,8 @@ class Applying:
         *,
         again: bool = False,
     ) -> None:
-        with as_view(source) as view, self._format.merging(spark), having(spark, _STABLE_CODE):
+        merging = self._format.merging(spark, name, found.keys)
+        with as_view(source) as view, merging, having(spark, _STABLE_CODE):
             spark.sql(
                 merge(
                     name,

@@ -44,6 +44,18 @@ _MERGE: Final = {
     "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
 }
 
+_REWRITING: Final = {
+    # A MERGE joins its source with the table three times: for the files to change, for the new rows, and for the
+    # deletion vectors. Without deletion vectors, there are two joins, and Delta replaces the files to change.
+    "spark.databricks.delta.merge.deletionVectors.persistent": "false",
+}
+
+_REWRITTEN_BYTES: Final = 256 * 1024
+"""A MERGE replaces the files of a table of this size. Each commit writes files of some kilobytes anyway."""
+
+_REWRITTEN_BYTES_A_KEY: Final = 128
+"""A MERGE of many keys replaces the files of a larger table too. This is about the size of a row in Parquet."""
+
 _TABLE: Final = {
     # Columns have an identity of their own, so that renames and drops leave the files alone.
     "delta.columnMapping.mode": "name",
@@ -171,8 +183,9 @@ class DeltaTables(TableFormat):
     def carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         return having(spark, {_METADATA: json.dumps({PROPERTY: state.to_json()})})
 
-    def merging(self, spark: SparkSession) -> AbstractContextManager[None]:
-        return having(spark, _MERGE)
+    def merging(self, spark: SparkSession, name: str, keys: int | None) -> AbstractContextManager[None]:
+        rewrites = keys is None or self.files(spark, name).size <= rewritten_bytes(keys)
+        return having(spark, _MERGE | (_REWRITING if rewrites else {}))
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
         if self._path is not None:
@@ -308,6 +321,11 @@ class DeltaTarget(Lakehouse):
         properties: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(DeltaTables(path, catalog=catalog, namespace=namespace, properties=properties))
+
+
+def rewritten_bytes(keys: int) -> int:
+    """Size of a table up to which a MERGE of so many keys replaces files and makes no deletion vectors."""
+    return max(_REWRITTEN_BYTES, keys * _REWRITTEN_BYTES_A_KEY)
 
 
 def _kept_hours(policy: Maintenance, pinned: Pinned | None) -> int:

@@ -224,7 +224,7 @@ class Following:
         with (
             as_view(value) as view,
             self._known.commit(spark, name, table.state) as table.state,
-            self._format.merging(spark),
+            self._format.merging(spark, name, None),
         ):
             # Not an UPDATE: neither format can set a column of any type to a value that is not written in SQL.
             statement = f"MERGE INTO {name} t USING {view} s ON true WHEN MATCHED THEN UPDATE SET"

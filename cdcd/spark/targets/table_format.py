@@ -119,8 +119,12 @@ class TableFormat(ABC):
         """
         spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({assigned(properties)})")
 
-    def merging(self, spark: SparkSession) -> AbstractContextManager[None]:
-        """What a format has to have set for a MERGE."""
+    def merging(self, spark: SparkSession, name: str, keys: int | None) -> AbstractContextManager[None]:
+        """What a format has to have set for a MERGE into a table.
+
+        Args:
+            keys: number of rows of the source; None: the MERGE changes all rows of the table.
+        """
         return nullcontext()
 
     @abstractmethod
