@@ -201,6 +201,15 @@ class _ArrayRule(Rule):
         return wire.isNotNull() & sf.exists(wire, element_fails)
 
 
+def element_of(rule: Rule) -> Rule:
+    """The rule of the elements of an array, which is an array in JSON too."""
+    if isinstance(rule, _ArrayRule):
+        assert rule.element is not None
+        return rule.element
+    assert isinstance(rule.wire, ArrayType)
+    return Rule(rule.wire.elementType, rule.wire.elementType)
+
+
 def table_schema(schema_id: str, form: TableForm, *, variant: bool = False) -> TableSchema:
     """The table's form in Spark's types. ValueError: see `rule_for`."""
     columns = tuple(

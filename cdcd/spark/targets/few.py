@@ -6,6 +6,7 @@ this module never decides what is wrong with a record. The values of columns com
 (`records.types`), of which it does the first step only: to the type in which the JSON is read.
 """
 
+import binascii
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,11 +17,14 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
     BooleanType,
     DataType,
     DateType,
     DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     ShortType,
@@ -33,6 +37,7 @@ from cdcd.spark.platform.sql import quoted, text
 from cdcd.spark.records.descriptions import Form
 from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import TableSchema
+from cdcd.spark.records.types import element_of
 from cdcd.spark.targets.name_lists import NO_NAMES
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, OP, Summary, prunable, rounded
 from cdcd.spark.targets.state import At, Place, State
@@ -220,8 +225,14 @@ def _reader(rule: Rule) -> _Reader:
             return lambda value: _whole(value, limit)
     elif isinstance(rule.wire, BooleanType) and rule.convert is None:
         return _boolean
-    elif isinstance(rule.wire, DoubleType) and rule.convert is None:
+    elif isinstance(rule.wire, (DoubleType, FloatType)) and rule.convert is None:
         return _double
+    elif isinstance(rule.wire, BinaryType) and rule.convert is None:
+        return _bytes
+    elif isinstance(rule.wire, ArrayType):
+        element = element_of(rule)
+        read = _reader(element)
+        return lambda value: _array(value, element.wire, read)
     elif isinstance(rule.wire, StringType):
         if isinstance(rule.spark, StringType):
             return _string
@@ -258,6 +269,34 @@ def _double(value: Any) -> str | None:
     return str(value)
 
 
+def _bytes(value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        decoded = binascii.a2b_base64(value.encode("ascii"), strict_mode=True)
+    except (AttributeError, ValueError):
+        raise _NotPlainError from None
+    if binascii.b2a_base64(decoded, newline=False).decode("ascii") != value:
+        raise _NotPlainError
+    return str(value)
+
+
+def _array(value: Any, wire: DataType, read: _Reader) -> str | None:
+    """The text of an array is its JSON."""
+    if value is None:
+        return None
+    if type(value) is not list:
+        raise _NotPlainError
+    return f"[{','.join([_json(read(each), wire) for each in value])}]"
+
+
+def _json(value: str | None, wire: DataType) -> str:
+    """The JSON of a value of a wire type, which a reader has read."""
+    if value is None:
+        return "null"
+    return json.dumps(value) if isinstance(wire, (StringType, BinaryType)) else value
+
+
 def _string(value: Any) -> str | None:
     if value is None:
         return None
@@ -291,8 +330,10 @@ def _instant(value: Any) -> str | None:
 def frame(spark: SparkSession, few: FewChanges, form: Form) -> DataFrame:
     """The changes as a reduced batch (`reduction.reduced`), as far as a merge needs it. No job of Spark makes it."""
     names = [column.name for column in form.schema.columns]
+    wires = {name: rule.wire for name, rule in form.rules.items()}
     rows = [
-        [change.op, *map(str, change.at), *[change.row[name] for name in names]] for change in few.changes
+        [change.op, *map(str, change.at), *[_given(change.row[name], wires[name]) for name in names]]
+        for change in few.changes
     ]
     listed = ", ".join(f"({', '.join(map(_literal, row))})" for row in rows)
     parts = [f"c{number}" for number in range(len(names) + 3)]
@@ -301,7 +342,7 @@ def frame(spark: SparkSession, few: FewChanges, form: Form) -> DataFrame:
         f"{NO_NAMES} AS {KEEP}", f"{NO_NAMES} AS {LOST}",
     ]  # fmt: skip
     columns += [
-        f"CAST({part} AS {form.rules[name].wire.simpleString()}) AS {quoted(name)}"
+        f"{_of_type(part, wires[name])} AS {quoted(name)}"
         for part, name in zip(parts[3:], names, strict=True)
     ]
     found = spark.sql(f"SELECT {', '.join(columns)} FROM VALUES {listed} AS v({', '.join(parts)})")
@@ -311,6 +352,25 @@ def frame(spark: SparkSession, few: FewChanges, form: Form) -> DataFrame:
         if rule.convert is not None
     }
     return found.withColumns(converted) if converted else found
+
+
+_IN_JSON: Final = (ArrayType, BinaryType, FloatType)
+"""Wire types whose values Spark reads as JSON here too. A cast makes no array of a text, and other bytes of it than
+JSON has. And so a FLOAT is rounded in the same way.
+"""
+
+
+def _given(value: str | None, wire: DataType) -> str | None:
+    """What the statement has of a value. Of some wire types it is an array of one element, in JSON."""
+    return value if value is None or not isinstance(wire, _IN_JSON) else f"[{_json(value, wire)}]"
+
+
+def _of_type(part: str, wire: DataType) -> str:
+    """The expression that makes a value of the wire type of it."""
+    name = wire.simpleString()
+    if isinstance(wire, _IN_JSON):
+        return f"get(from_json({part}, 'array<{name}>'), 0)"
+    return f"CAST({part} AS {name})"
 
 
 def _literal(value: str | None) -> str:

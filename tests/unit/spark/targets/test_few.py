@@ -143,10 +143,12 @@ def test_a_record_that_is_no_plain_change_of_this_form_is_left_to_spark(record: 
         [("id", "decimal(6,2)")],
         [("id", "float64")],
         [("id", "timestamp")],
-        [("id", "int64"), ("tags", "text[]")],
-        [("id", "int64"), ("x", "bytes")],
-        [("id", "int64"), ("x", "float32")],
+        [("id", "bytes")],
+        [("id", "float32")],
+        [("id", "text[]")],
+        [("id", "int64"), ("x", "boolean[]")],
         [("id", "int64"), ("x", "point")],
+        [("id", "int64"), ("x", "point[]")],
     ],
 )
 def test_a_table_with_other_keys_or_columns_is_left_to_spark(columns: list[tuple[str, str]]):

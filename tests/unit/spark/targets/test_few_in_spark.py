@@ -22,7 +22,11 @@ from cdcd.spark.targets.state import WHOLE, At, Origin, Place, Reach, State
 from cdcd.spark.targets.target import Applied, Kind, New
 from tests.unit.spark.targets.test_few import FORMS, PLAIN, form_of, raw
 
-FORM = form_of(*FORMS, ("local", "timestamp"), ("time", "time_ms"), ("amount", "decimal"))
+FORM = form_of(
+    *FORMS, ("local", "timestamp"), ("time", "time_ms"), ("amount", "decimal"), ("small", "float32"), ("raw", "bytes"),
+    ("bits", "bits"), ("tags", "text[]"), ("grid", "int32[][]"), ("days", "date[]"), ("prices", "decimal(6,2)[]"),
+    ("ratios", "float64[]"), ("seen", "timestamptz[]"), ("files", "bytes[]"),
+)  # fmt: skip
 NULLS = dict.fromkeys([name for name, _ in FORMS])
 STATE = State(commit_lsn=2, partitions={0: Place(2, 1, 1, 2)})
 
@@ -109,6 +113,21 @@ PLAIN_VALUES: Final[dict[str, tuple[Any, ...]]] = {
     "local": (None, -9_000_000_000_000_001, 0),
     "time": (None, 0, 86_399_999),
     "amount": (None, "NAN", "1e5", "-0.10"),
+    "small": (None, 0, 1.5, -0.1, 16777217, 0.1234567890123456, 1.000000059604644775390625),
+    "raw": (None, "", "YQ==", "YWI=", "AP8Q", "+/+/"),
+    "bits": (None, "AQ=="),
+    "tags": (
+        None,
+        [],
+        ["a", None, ""],
+        ["it's", 'say "no"', "back\\slash", "${x}", "Grüße 🐘", "a\nb", "null"],
+    ),
+    "grid": (None, [], [[]], [[1, None], None, [-(2**31)]]),
+    "days": (None, [], [20_000, None, -2147472692]),
+    "prices": (None, ["1.50", None, "-0", "9999.99"]),
+    "ratios": (None, [0, -0.0, 1.5, None, -7]),
+    "seen": (None, ["2026-01-02T03:04:05Z", None]),
+    "files": (None, ["YQ==", None, ""]),
 }
 """Values that the driver takes, by column."""
 
@@ -121,6 +140,15 @@ ODD_VALUES: Final[dict[str, tuple[Any, ...]]] = {
     "day": (2**31, 2147483647),
     "note": (5, {"a": 1}, "\0"),
     "local": (2**62,),
+    "small": ("NaN", 1e300, 1e-7, "1.5"),
+    "raw": ("YQ", "YR==", "YQ==\n", "é", 5, ["YQ=="]),
+    "tags": ("a", [1], [["a"]], {"a": 1}, ["\0"]),
+    "grid": ([1], [[1.5]], [["1"]], [[[1]]], [[2**31]]),
+    "days": ([2**31], ["2026-01-01"]),
+    "prices": (["12345.00"], ["NAN"], [1]),
+    "ratios": (["NaN"], [1e300], ["1.5"]),
+    "seen": (["infinity"], [5]),
+    "files": (["YQ"], [5]),
 }
 
 
@@ -190,6 +218,20 @@ def test_whatever_is_written_both_ways_find_the_same_rows(spark: SparkSession, s
     name = dice.choice(list(ODD_VALUES))
     odd = PLAIN | {"id": 99, name: dice.choice(ODD_VALUES[name])}
     both_ways(spark, [*source.records, raw("c", 30, odd)], State(), None)
+
+
+def test_each_value_that_the_driver_takes_is_the_one_that_spark_reads(spark: SparkSession):
+    values = [(name, value) for name, several in PLAIN_VALUES.items() for value in several]
+    records = [raw("c", lsn, PLAIN | {"id": lsn, name: value}) for lsn, (name, value) in enumerate(values, 1)]
+    assert both_ways(spark, records, State(), None) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, several in ODD_VALUES.items() for value in several]
+)
+def test_each_odd_value_is_left_to_spark(name: str, value: Any):
+    taken = (name, value) == ("day", 2147483647)
+    assert (reduce_few([raw("c", 1, PLAIN | {name: value})], FORM, State(), None) is not None) == taken
 
 
 def test_numbers_that_are_not_whole_are_the_same_both_ways(spark: SparkSession):
