@@ -26,12 +26,7 @@ from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_at_start
-from cdcd.kafka.descriptions import (
-    FormerDescriptions,
-    read_described_topics,
-    read_descriptions,
-    read_schema_ids,
-)
+from cdcd.kafka.descriptions import FormerDescriptions, SchemasTopic
 from cdcd.kafka.errors import fill_names, unavailable
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.forgetting import forget_checkpoint
@@ -118,31 +113,26 @@ class KafkaSide:
 
     async def former_descriptions(self) -> FormerDescriptions:
         """What former runs said of tables. A broker that is away: SinkUnavailableError."""
-        config = self._config
-        topic = config.topics.schemas
-        if not topic:
-            return FormerDescriptions()
-        connection, _ = client.configured(config.kafka)
-        return await self.call(
-            lambda: read_descriptions(
-                connection, topic, f"{config.name}-schemas", self._answer_s, self.giving_up
-            ),
-            anywhere=True,
+        schemas = self._schemas()
+        return (
+            FormerDescriptions()
+            if schemas is None
+            else await self.call(schemas.former_descriptions, anywhere=True)
         )
 
     async def read_schema_ids(self, ids: SchemaIds) -> None:
         """Take the ids of schemas that former runs used. A broker that is away: SinkUnavailableError."""
+        schemas = self._schemas()
+        if schemas is not None:
+            await self.call(lambda: schemas.read(ids.take), anywhere=True)
+
+    def _schemas(self) -> SchemasTopic | None:
         config = self._config
         topic = config.topics.schemas
         if not topic:
-            return
+            return None
         connection, _ = client.configured(config.kafka)
-        await self.call(
-            lambda: read_schema_ids(
-                connection, topic, f"{config.name}-schemas", self._answer_s, self.giving_up, ids
-            ),
-            anywhere=True,
-        )
+        return SchemasTopic(topic, connection, config.name, self._answer_s, self.giving_up)
 
     async def open_sink(self, lock: AdvisoryLock, *, messages: bool) -> Sink:
         """Make the topics that the sink needs, and the sink, which is not opened yet.
@@ -239,15 +229,11 @@ class KafkaSide:
 
     async def _had_records_before(self) -> Mapping[str, str]:
         """Every topic that the descriptions of tables name: they are in the transaction of a table's first record."""
-        schemas = self._config.topics.schemas
-        if not schemas or not self._goes_on:
+        schemas = self._schemas()
+        if schemas is None or not self._goes_on:
             return {}
         if self._had_records is None:
-            connection, _ = client.configured(self._config.kafka)
-            group = f"{self._config.name}-schemas"
-            self._had_records = await self.call(
-                lambda: read_described_topics(connection, schemas, group, self._answer_s), anywhere=True
-            )
+            self._had_records = await self.call(schemas.described_topics, anywhere=True)
         return self._had_records
 
     def _look(self, missing: list[str], keyless: list[str], prefix: str) -> tuple[list[str], set[str]]:

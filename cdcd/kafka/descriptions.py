@@ -8,11 +8,11 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.formats.schemas import read_form
 from cdcd.kafka.assigned import answers, consumer_properties, partitions_of
 from cdcd.kafka.client import Properties
@@ -48,70 +48,55 @@ class FormerDescriptions:
         )
 
 
-def read_described_topics(client: Properties, topic: str, group: str, timeout_s: float) -> dict[str, str]:
-    """Every topic that the descriptions name, with the table whose records it got; {} without the topic.
+@dataclass(frozen=True, slots=True)
+class SchemasTopic:
+    """The topic with the descriptions of tables, which exists. Each method reads all that is committed in it.
 
-    Raises as `read_descriptions`.
-    """
-    found: dict[str, str] = {}
+    Its methods raise TransientError if the broker does not answer or `stopping` was set, and SinkError if it refuses.
 
-    def take(value: bytes) -> None:
-        with suppress(ValueError):
-            _, form = read_form(value)
-            for each in (form.topic, *form.routes):
-                found[each] = f"{form.schema}.{form.table}"
-
-    _read(client, topic, group, timeout_s, threading.Event(), take)
-    return found
-
-
-def read_descriptions(
-    client: Properties, topic: str, group: str, timeout_s: float, stopping: threading.Event
-) -> FormerDescriptions:
-    """Everything in the topic, which exists, that is committed.
-
-    Args:
+    Attributes:
         client: librdkafka properties for the connection.
+        pipeline: the pipeline's name. The consumer group is called `<pipeline>-schemas`.
         timeout_s: how long the broker may take for each answer.
-        stopping: set from outside to make it give up soon.
-
-    Raises:
-        TransientError: the broker does not answer, or `stopping` was set.
-        SinkError: it refuses.
+        stopping: set from outside to make a method give up soon.
     """
-    found = FormerDescriptions()
-    _read(client, topic, group, timeout_s, stopping, found.take)
-    return found
 
+    name: str
+    client: Properties
+    pipeline: str
+    timeout_s: float
+    stopping: threading.Event = field(default_factory=threading.Event)
 
-def read_schema_ids(  # noqa: PLR0917  as `read_descriptions`
-    client: Properties, topic: str, group: str, timeout_s: float, stopping: threading.Event, ids: SchemaIds
-) -> None:
-    """Take the ids of schemas that the topic names. Raises as `read_descriptions`."""
+    def described_topics(self) -> dict[str, str]:
+        """Every topic that the descriptions name, with the table whose records it got."""
+        found: dict[str, str] = {}
 
-    def take(value: bytes) -> None:
-        ids.take(value)
+        def take(value: bytes) -> None:
+            with suppress(ValueError):
+                _, form = read_form(value)
+                for each in (form.topic, *form.routes):
+                    found[each] = f"{form.schema}.{form.table}"
 
-    _read(client, topic, group, timeout_s, stopping, take)
+        self.read(take)
+        return found
 
+    def former_descriptions(self) -> FormerDescriptions:
+        """What former runs said of tables."""
+        found = FormerDescriptions()
+        self.read(found.take)
+        return found
 
-def _read(  # noqa: PLR0917  as `read_descriptions`, and what takes the records
-    client: Properties,
-    topic: str,
-    group: str,
-    timeout_s: float,
-    stopping: threading.Event,
-    take: Callable[[bytes], None],
-) -> None:
-    consumer = make_consumer(consumer_properties(client, group))
-    try:
-        for message in _messages(consumer, topic, timeout_s, stopping):
-            take(message.value() or b"")
-    except KafkaException as error:
-        what = f"Reading the descriptions of tables from topic {topic}"
-        raise map_kafka_error(error.args[0], what) from error
-    finally:
-        consumer.close()
+    def read(self, take: Callable[[bytes], object]) -> None:
+        """Call `take` with the value of each record."""
+        consumer = make_consumer(consumer_properties(self.client, f"{self.pipeline}-schemas"))
+        try:
+            for message in _messages(consumer, self.name, self.timeout_s, self.stopping):
+                take(message.value() or b"")
+        except KafkaException as error:
+            what = f"Reading the descriptions of tables from topic {self.name}"
+            raise map_kafka_error(error.args[0], what) from error
+        finally:
+            consumer.close()
 
 
 def _messages(

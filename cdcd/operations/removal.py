@@ -16,7 +16,7 @@ from cdcd.errors import CdcdError, FencedError, LimitError, PositionError, Trans
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_checkpoint
-from cdcd.kafka.descriptions import read_described_topics
+from cdcd.kafka.descriptions import SchemasTopic
 from cdcd.kafka.errors import unavailable
 from cdcd.kafka.forgetting import forget_checkpoint
 from cdcd.operations.removal_plan import Command, Found, Kind, Pipeline, Plan, Step, decide
@@ -186,9 +186,8 @@ def _ask_kafka(
     topics = admin.offsets({name: info.partitions for name, info in infos.items() if info is not None})
     described: set[str] = set()
     if config.topics.schemas in topics:
-        described = set(
-            read_described_topics(connection, str(config.topics.schemas), f"{config.name}-schemas", ANSWER_S)
-        )
+        schemas = SchemasTopic(str(config.topics.schemas), connection, config.name, ANSWER_S)
+        described = set(schemas.described_topics())
     return checkpoint, topics, described
 
 

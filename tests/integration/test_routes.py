@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from cdcd.kafka.descriptions import read_described_topics
+from cdcd.kafka.descriptions import SchemasTopic
 from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
@@ -167,10 +167,9 @@ def test_rows_are_in_the_topics_of_their_routes_whatever_is_killed(
     assert {each["id"]: each["event_count"] for each in ends if each["status"] == "END"} == counted
 
     # AND the descriptions name all topics of a table
-    described = read_described_topics(
-        {"bootstrap.servers": broker.bootstrap_servers}, f"{unique}.schemas", f"{unique}-test", 60.0
-    )
-    assert described == {
+    client = {"bootstrap.servers": broker.bootstrap_servers}
+    schemas = SchemasTopic(f"{unique}.schemas", client, f"{unique}-test", 60.0)
+    assert schemas.described_topics() == {
         f"{unique}.public.{suffix}": f"public.{suffix.partition('-')[0]}" for suffix in WHERE
     }
     assert process.stop() == 0
