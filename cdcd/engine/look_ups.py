@@ -181,11 +181,11 @@ class LookUps:
             self._plans.end(task, _NO_KEY)
             return
         self._plans.failure = SourceError(
-            f"The snapshot of {table.name} is not complete and cannot go on: {table.name} has no key, by which a row "
-            "could be told from its changes, or rows may share the one of key.columns.",
-            hint=f"Add a primary key to {table.name}, not a DEFERRABLE one, and its columns to key.columns if that "
-            f"chooses the key; or go on without its rows: snapshot.exclude: [{table.name}], or for all tables "
-            "snapshot.mode: never.",
+            f"The snapshot of {table.name} is not complete and cannot go on. {table.name} has no key, or key.columns "
+            "chooses a key that several rows may share. So the snapshot cannot match a row with its changes.",
+            hint=f"Add a primary key to {table.name}, which must not be DEFERRABLE. If key.columns chooses the key, add "
+            "the columns of the primary key there. To go on without the table's rows, set "
+            f"snapshot.exclude: [{table.name}], or snapshot.mode: never for all tables.",
         )
 
     # Its writers.

@@ -161,7 +161,10 @@ def test_a_topic_that_was_deleted_before_it_was_read_is_no_silent_gap(
     errors += mirror.stopped.values()
     said = [(error.message, error.hint) for error in errors]
     assert said
-    assert all("gone from Kafka" in message and "drop the table" in hint for message, hint in said), said
+    assert all(
+        "gone from Kafka" in message and "cdcd mirror --config FILE --snapshot" in hint
+        for message, hint in said
+    ), said
 
 
 def test_a_broker_that_goes_away_is_waited_for(

@@ -8,4 +8,5 @@ def test_records_that_are_gone_are_not_taken_for_a_broker_that_is_away():
     )
     assert isinstance(gone, SinkError)
     assert "gone from Kafka" in gone.message
+    assert "cdcd mirror --config FILE --snapshot TABLE" in gone.hint
     assert classified(Exception("something else"), "b:1") is None
