@@ -183,8 +183,8 @@ class LookUps:
         self._plans.failure = SourceError(
             f"The snapshot of {table.name} is not complete and cannot go on. {table.name} has no key, or key.columns "
             "chooses a key that several rows may share. So the snapshot cannot match a row with its changes.",
-            hint=f"Add a primary key to {table.name}, which must not be DEFERRABLE. If key.columns chooses the key, add "
-            "the columns of the primary key there. To go on without the table's rows, set "
+            hint=f"Add a primary key to {table.name}, which must not be DEFERRABLE. If key.columns chooses the key, "
+            "add the columns of the primary key there. To go on without the table's rows, set "
             f"snapshot.exclude: [{table.name}], or snapshot.mode: never for all tables.",
         )
 
