@@ -114,11 +114,9 @@ class KafkaSide:
     async def former_descriptions(self) -> FormerDescriptions:
         """What former runs said of tables. A broker that is away: SinkUnavailableError."""
         schemas = self._schemas()
-        return (
-            FormerDescriptions()
-            if schemas is None
-            else await self.call(schemas.former_descriptions, anywhere=True)
-        )
+        if schemas is None:
+            return FormerDescriptions()
+        return await self.call(schemas.former_descriptions, anywhere=True)
 
     async def read_schema_ids(self, ids: SchemaIds) -> None:
         """Take the ids of schemas that former runs used. A broker that is away: SinkUnavailableError."""
