@@ -51,10 +51,12 @@ _REWRITING: Final = {
 }
 
 _REWRITTEN_BYTES: Final = 256 * 1024
-"""A MERGE replaces the files of a table of this size. Each commit writes files of some kilobytes anyway."""
+"""A MERGE replaces the files of each table up to this size. Each commit writes files of some kilobytes anyway."""
 
 _REWRITTEN_BYTES_A_KEY: Final = 128
-"""A MERGE of many keys replaces the files of a larger table too. This is about the size of a row in Parquet."""
+"""A MERGE also replaces the files of a larger table that has no more bytes than this for each key of the MERGE. A row in
+Parquet has about this size.
+"""
 
 _TABLE: Final = {
     # Columns have an identity of their own, so that renames and drops leave the files alone.
@@ -324,7 +326,9 @@ class DeltaTarget(Lakehouse):
 
 
 def rewritten_bytes(keys: int) -> int:
-    """Size of a table up to which a MERGE of so many keys replaces files and makes no deletion vectors."""
+    """The size of the largest table, in bytes, in which a MERGE of this number of keys replaces files. In a larger
+    table, the MERGE marks rows by deletion vectors.
+    """
     return max(_REWRITTEN_BYTES, keys * _REWRITTEN_BYTES_A_KEY)
 
 
