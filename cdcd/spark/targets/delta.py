@@ -54,8 +54,8 @@ _REWRITTEN_BYTES: Final = 256 * 1024
 """A MERGE replaces the files of each table up to this size. Each commit writes files of some kilobytes anyway."""
 
 _REWRITTEN_BYTES_A_KEY: Final = 128
-"""A MERGE also replaces the files of a larger table that has no more bytes than this for each key of the MERGE. A row in
-Parquet has about this size.
+"""A MERGE also replaces the files of a larger table that has no more bytes than this for each key of the MERGE. A row
+in Parquet has about this size.
 """
 
 _TABLE: Final = {
