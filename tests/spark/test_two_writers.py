@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 from cdcd.errors import FencedError
 from cdcd.spark.targets import applying
 from cdcd.spark.targets.delta import LOOKED_AT, DeltaTarget
-from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, after, plan
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.loading import overwrite
+from cdcd.spark.targets.making import SCHEMA
 from cdcd.spark.targets.target import Kind, Maintenance
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import frame
@@ -272,6 +273,72 @@ def test_two_processes_that_swap_columns_at_the_same_moment_leave_each_value_und
     third.prepare(spark, name, SWAPPED, kind, (20, 1))
     third.apply(name, frame(spark, [change("c", 30, (2, "n", "note"), schema_id="form-2")], SWAPPED))
     assert rows(spark, name, "id", "n", "note") == [(1, "note", "n"), (2, "note", "n")]
+
+
+def begun(spark: SparkSession, target: Lakehouse, kind: Kind) -> str:
+    """A table whose columns are being swapped: the first step was taken and recorded."""
+    name = start(spark, target, TEXTS, kind)
+    target.apply(name, frame(spark, [change("c", 10, (1, "n", "note"))], TEXTS))
+    table = target._known.look(spark, name)
+    assert table is not None
+    first, *_ = plan(table.schema, SWAPPED, kind)
+    target._following._take(spark, name, table, first)
+    table.schema = after(table.schema, first)
+    target._known.record(spark, name, {SCHEMA: table.schema.to_json()})
+    return name
+
+
+@KINDS
+def test_a_column_that_another_process_gave_its_name_back_in_the_middle_of_a_swap_is_swapped(
+    spark: SparkSession, make_target: MakeTarget, kind: Kind
+):
+    # GIVEN a table whose form has the temporary name, and whose column has its own name again
+    name = begun(spark, make_target(), kind)
+    aside = next(part.name for part in spark.table(name).schema if part.name.startswith("_cdcd_rename_"))
+    spark.sql(f"ALTER TABLE {name} RENAME COLUMN {aside} TO {aside.removeprefix('_cdcd_rename_')}")
+    # THEN the next process swaps the columns
+    third = make_target()
+    third.prepare(spark, name, SWAPPED, kind, (20, 1))
+    third.apply(name, frame(spark, [change("c", 30, (2, "n", "note"), schema_id="form-2")], SWAPPED))
+    assert rows(spark, name, "id", "n", "note") == [(1, "note", "n"), (2, "note", "n")]
+
+
+@KINDS
+def test_columns_that_were_swapped_by_another_process_are_not_swapped_by_their_names_alone(
+    spark: SparkSession, make_target: MakeTarget, kind: Kind
+):
+    # GIVEN a table whose columns have been swapped, and whose form says that the swap has begun
+    name = begun(spark, make_target(), kind)
+    aside = next(part.name for part in spark.table(name).schema if part.name.startswith("_cdcd_rename_"))
+    one = aside.removeprefix("_cdcd_rename_")
+    other = {"n": "note", "note": "n"}[one]
+    spark.sql(f"ALTER TABLE {name} RENAME COLUMN {other} TO {one}")
+    spark.sql(f"ALTER TABLE {name} RENAME COLUMN {aside} TO {other}")
+    with pytest.raises(AnalysisException):
+        make_target().prepare(spark, name, SWAPPED, kind, (20, 1))
+    assert rows(spark, name, "id", "n", "note") == [(1, "note", "n")]
+
+
+def test_a_process_finds_that_another_one_gave_a_column_its_name_back(
+    spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
+):
+    one, other = make_target(), make_target()
+    name = start(spark, one, TEXTS)
+    one.apply(name, frame(spark, [change("c", 10, (1, "n", "note"))], TEXTS))
+    take = one._following._take
+
+    def before_it_is_recorded(*given: Any) -> None:
+        take(*given)
+        monkeypatch.undo()
+        table = other._known.look(spark, name)
+        assert table is not None
+        other._following.complete(spark.newSession(), name, table)
+
+    monkeypatch.setattr(one._following, "_take", before_it_is_recorded)
+    with pytest.raises(FencedError):
+        one.prepare(spark, name, SWAPPED, Kind.MIRROR, (20, 1))
+    other.prepare(spark, name, SWAPPED, Kind.MIRROR, (20, 1))
+    assert rows(spark, name, "id", "n", "note") == [(1, "note", "n")]
 
 
 def test_a_target_that_lacks_a_column_is_not_written_to(spark: SparkSession, make_target: MakeTarget):

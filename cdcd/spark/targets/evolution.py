@@ -20,6 +20,7 @@ from cdcd.spark.targets.type_changes import unsent_values
 
 OWN: Final = "_cdcd_"
 """What the names of a target's own columns begin with."""
+_ASIDE: Final = f"{OWN}rename_"
 
 
 class IncompatibleSchemaError(FatalError):
@@ -279,7 +280,12 @@ def is_unknown(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str
 
 def aside_of(name: str) -> str:
     """The temporary name of a column while another column takes its name."""
-    return f"{OWN}rename_{name}"
+    return f"{_ASIDE}{name}"
+
+
+def original_of(name: str) -> str:
+    """The name of the column that has a temporary name; of any other name, the name itself."""
+    return name.removeprefix(_ASIDE)
 
 
 def _renames(names: dict[str, str]) -> list[Step]:

@@ -29,6 +29,7 @@ from cdcd.spark.targets.evolution import (
     aside_of,
     check,
     is_unknown,
+    original_of,
     plan,
     unfilled,
     value_of,
@@ -108,14 +109,23 @@ class Following:
     def _lacking(self, spark: SparkSession, name: str, table: Table) -> list[str]:
         """Returns the columns of the form that the table lacks.
 
-        Columns that have a temporary name (`aside_of`) get their names back first. A process leaves such a column if it
-        ends in the middle of a swap: it was killed, or it found that another process mirrors into the table.
+        Columns whose name and form do not go together get their names first. Two processes that swap columns at the
+        same moment leave such columns: one of them renames a column, and the other one then records the form. A process
+        that is killed in the middle of a swap leaves them too.
+
+        Raises:
+            FencedError: another process writes to the table.
         """
-        there = {part.name for part in spark.table(name).schema}
+        there = [part.name for part in spark.table(name).schema]
         lacking = [column.name for column in table.schema.columns if column.name not in there]
-        for column in [column for column in lacking if aside_of(column) in there]:
-            spark.sql(f"ALTER TABLE {name} RENAME COLUMN {quoted(aside_of(column))} TO {quoted(column)}")
-            lacking.remove(column)
+        names = {aside_of(column): column for column in lacking if aside_of(column) in there}
+        names = names or _set_aside(table.schema, there, lacking)
+        for column, to in names.items():
+            spark.sql(f"ALTER TABLE {name} RENAME COLUMN {quoted(column)} TO {quoted(to)}")
+            lacking.remove(to)
+        if names:
+            # The other process, which may be in the middle of the swap, finds this commit.
+            self._known.record(spark, name, {SCHEMA: table.schema.to_json()})
         return lacking
 
     def _check_parts(self, spark: SparkSession, name: str, table: Table, steps: Sequence[Step]) -> None:
@@ -229,6 +239,24 @@ class Following:
             # Not an UPDATE: neither format can set a column of any type to a value that is not written in SQL.
             statement = f"MERGE INTO {name} t USING {view} s ON true WHEN MATCHED THEN UPDATE SET"
             spark.sql(f"{statement} t.{quoted(step.column.name)} = s.value")
+
+
+def _set_aside(schema: TableSchema, there: Sequence[str], lacking: Sequence[str]) -> dict[str, str]:
+    """The columns of a table that must get the temporary names which the form has for them.
+
+    Args:
+        there: the table's columns.
+        lacking: the columns of the form that the table lacks.
+
+    Returns:
+        The temporary names by the columns' names. It is empty if the order of the columns does not say that the columns
+        are the same: a swap that went further has the same names.
+    """
+    back = {column: original_of(column) for column in lacking}
+    wanted = [back.get(column.name, column.name) for column in schema.columns]
+    if [column for column in there if column in wanted] != wanted:
+        return {}
+    return {original: column for column, original in back.items() if original != column}
 
 
 def name_taken(table: str, column: str, target: str) -> IncompatibleSchemaError:
