@@ -24,6 +24,8 @@ row in Python. The rules for what is rare but legal:
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 from pyspark.sql import Column
@@ -48,7 +50,7 @@ from pyspark.sql.types import (
 )
 
 from cdcd.formats.schemas import TableForm, is_default_lost
-from cdcd.spark.records.mode_types import INFINITE_US, micros_of_ms, mode_rule
+from cdcd.spark.records.mode_types import INFINITE_US, micros_of_ms, mode_rule, plain_micros_of_ms
 from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 
@@ -62,6 +64,9 @@ _NOT_NUMBERS: Final = {
     "POSITIVE_INFINITY": "Infinity",
     "NEGATIVE_INFINITY": "-Infinity",
 }
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
 
@@ -100,6 +105,21 @@ def _time_of_ms(millis: Column) -> Column:
     return millis * 1000
 
 
+# The same in Python, for the values that `targets.few` takes.
+
+
+def _plain_decimal_text(text: str) -> str:
+    return _NOT_NUMBERS.get(text, text)
+
+
+def _plain_date(days: int) -> int:
+    return INFINITE_DATES.get(days, days)
+
+
+def _plain_timestamptz(text: str) -> int:
+    return (datetime.fromisoformat(text) - _EPOCH) // _MICROSECOND
+
+
 _POINT: Final = StructType([StructField("x", DoubleType()), StructField("y", DoubleType())])
 _TEXT: Final = Rule(StringType(), StringType())
 
@@ -110,15 +130,15 @@ _RULES: Final = {
     "int64": Rule(LongType(), LongType()),
     "float32": Rule(FloatType(), FloatType()),
     "float64": Rule(DoubleType(), DoubleType()),
-    "decimal": Rule(StringType(), StringType(), _decimal_text),
+    "decimal": Rule(StringType(), StringType(), _decimal_text, plain=_plain_decimal_text),
     "bytes": Rule(BinaryType(), BinaryType()),
     "bits": Rule(BinaryType(), BinaryType()),
-    "date": Rule(IntegerType(), DateType(), _date),
+    "date": Rule(IntegerType(), DateType(), _date, plain=_plain_date),
     "time": Rule(LongType(), LongType()),
-    "time_ms": Rule(LongType(), LongType(), _time_of_ms),
-    "timestamp": Rule(LongType(), TimestampNTZType(), _timestamp),
-    "timestamp_ms": Rule(LongType(), TimestampNTZType(), _timestamp_of_ms),
-    "timestamptz": Rule(StringType(), TimestampType(), _timestamptz),
+    "time_ms": Rule(LongType(), LongType(), _time_of_ms, plain=plain_micros_of_ms),
+    "timestamp": Rule(LongType(), TimestampNTZType(), _timestamp, plain=int),
+    "timestamp_ms": Rule(LongType(), TimestampNTZType(), _timestamp_of_ms, plain=plain_micros_of_ms),
+    "timestamptz": Rule(StringType(), TimestampType(), _timestamptz, plain=_plain_timestamptz),
     "point": Rule(_POINT, _POINT),
     "object": _TEXT,
     "json": _TEXT,
@@ -160,7 +180,7 @@ def _relabelled(form: str, words: Mapping[str, str]) -> Rule:
     def now(text: Column) -> Column:
         return _cases(text, text, {before: sf.lit(label) for before, label in words.items()})
 
-    return Rule(StringType(), StringType(), now)
+    return Rule(StringType(), StringType(), now, plain=lambda text: words.get(text, text))
 
 
 def _decimal(precision: int, scale: int) -> Rule:
@@ -169,7 +189,7 @@ def _decimal(precision: int, scale: int) -> Rule:
     if precision > DECIMAL_DIGITS_MAX:
         return _RULES["decimal"]
     spark = DecimalType(precision, scale)
-    return Rule(StringType(), spark, lambda text: text.try_cast(spark), ("NAN",))
+    return Rule(StringType(), spark, lambda text: text.try_cast(spark), ("NAN",), plain=Decimal)
 
 
 def _array(element: Rule) -> Rule:
@@ -180,7 +200,7 @@ def _array(element: Rule) -> Rule:
     if element.convert is None:
         return Rule(ArrayType(element.wire), spark)
     return _ArrayRule(
-        ArrayType(element.wire), spark, lambda array: sf.transform(array, element.value), (), element
+        ArrayType(element.wire), spark, lambda array: sf.transform(array, element.value), element=element
     )
 
 

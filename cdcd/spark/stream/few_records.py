@@ -22,7 +22,7 @@ from cdcd.spark.records.changes import header
 from cdcd.spark.records.descriptions import Form
 from cdcd.spark.stream.sessions import Sessions
 from cdcd.spark.stream.slices import Slice, distance
-from cdcd.spark.targets.few import Raw, frame, reduce_few
+from cdcd.spark.targets.few import Raw, reduce_few
 from cdcd.spark.targets.small import interpreted
 from cdcd.spark.targets.target import Applied, New, Target
 
@@ -122,9 +122,8 @@ def apply_few(  # noqa: PLR0917 - the target, and the part of the topic
     few = reduce_few(records, form, target.reached(spark, name), step.reach.bound)
     if few is None:
         return None
-    rows = frame(spark, few, form) if few.changes else None
-    return target.apply_reduced(
-        spark, name, rows, few.found, new=new, batch_id=step.batch_id, origin=step.origin, reach=step.reach
+    return target.apply_few(
+        spark, name, few, form, new=new, batch_id=step.batch_id, origin=step.origin, reach=step.reach
     )
 
 

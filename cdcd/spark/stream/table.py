@@ -149,7 +149,7 @@ class TableMirror:
         reach, _ = reach_of(start, ends, self._slice_max, None, tip, self._first_change)
         new = New(form.schema, kind, self._layout)
         is_few = distance(start, reach.until) <= RECORDS_MAX
-        takes = is_few and self._target.takes_reduced(self._spark, name, new)
+        takes = is_few and self._target.takes_few(self._spark, name, new)
         return SmallSlice(self.topic, start, reach.until) if takes else None
 
     def advance(

@@ -8,7 +8,10 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.spark.records.descriptions import Form
 from cdcd.spark.targets import changelog
+from cdcd.spark.targets.few import FewChanges, frame
+from cdcd.spark.targets.few_arrow import brought_in
 from cdcd.spark.targets.known import KnownTables, Table
 from cdcd.spark.targets.loading import overwrite
 from cdcd.spark.targets.making import (
@@ -146,21 +149,26 @@ class Applying:
         table.state, table.empty = stamped, False
         return Applied(found.changes, found.keys, stamped, found.held, found.waiting, found.commit_time)
 
-    def apply_reduced(  # noqa: PLR0917 - as `Target.apply_reduced`, and what is known of the table
-        self,
-        spark: SparkSession,
-        name: str,
-        table: Table,
-        rows: DataFrame | None,
-        found: Summary,
-        step: Asked,
+    def apply_few(  # noqa: PLR0917 - as `Target.apply_few`, and what is known of the table
+        self, spark: SparkSession, name: str, table: Table, few: FewChanges, form: Form, step: Asked
     ) -> Applied:
-        if rows is None:
+        found = few.found
+        if not few.changes:
             return Applied(0, 0, table.state, found.held, found.waiting)
         assert step.reach is not None, "somebody read the topic up to somewhere"
         state = step.after(table.state, step.reach.places(found.last, found.held), None, found)
-        with interpreted(spark, is_small=True):
-            return self._commit(spark, name, table, rows.coalesce(1), found, state)
+        if not table.is_there:
+            self._known.make(spark, name, table, found.last)
+        small = self._format.small(spark, name)
+        rows = None if small is None else brought_in(small.rows(), few, form)
+        if small is None or rows is None:
+            with interpreted(spark, is_small=True):
+                merged = frame(spark, few, form).coalesce(1)
+                return self._commit(spark, name, table, merged, found, state)
+        with self._known.commit(spark, name, state) as stamped:
+            small.put(rows, stamped)
+        table.state, table.empty = stamped, False
+        return Applied(found.changes, found.keys, stamped, found.held, found.waiting, found.commit_time)
 
     def is_small(self, spark: SparkSession, name: str, table: Table) -> bool:
         return table.empty or self._format.files(spark, name).size <= BYTES_MAX

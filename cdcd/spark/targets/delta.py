@@ -21,8 +21,10 @@ from cdcd.spark.jars import DELTA
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import activate
+from cdcd.spark.targets.delta_small import small_delta
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.pinned import Pinned
+from cdcd.spark.targets.small_files import Small
 from cdcd.spark.targets.state import PROPERTY, State
 from cdcd.spark.targets.table_format import Commit, TableFormat, assigned, creation, having, listed
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
@@ -188,6 +190,11 @@ class DeltaTables(TableFormat):
     def merging(self, spark: SparkSession, name: str, keys: int | None) -> AbstractContextManager[None]:
         rewrites = keys is None or self.files(spark, name).size <= rewritten_bytes(keys)
         return having(spark, _MERGE | (_REWRITING if rewrites else {}))
+
+    def small(self, spark: SparkSession, name: str) -> Small | None:
+        with suppress(PySparkException, Py4JError):
+            return small_delta(spark, name, self._load(spark, name))
+        return None
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
         if self._path is not None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.facts import Observer
+from cdcd.spark.records.descriptions import Form
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.applying import Applying, Asked
 from cdcd.spark.targets.buckets import BUCKET
@@ -21,6 +22,7 @@ from cdcd.spark.targets.evolution import (
     same_labels,
     way_on,
 )
+from cdcd.spark.targets.few import FewChanges
 from cdcd.spark.targets.following import Following, name_taken
 from cdcd.spark.targets.known import KnownTables, Table, in_format, planned
 from cdcd.spark.targets.layout import PLAIN, Deletes, Layout, laid_out
@@ -39,7 +41,7 @@ from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.partitions import check_fields
 from cdcd.spark.targets.pinned import Pinned, Tag
 from cdcd.spark.targets.reading import Reading
-from cdcd.spark.targets.reduction import Summary, fresh, prepared
+from cdcd.spark.targets.reduction import fresh, prepared
 from cdcd.spark.targets.same_columns import is_other, widens
 from cdcd.spark.targets.state import At, Origin, Reach, State
 from cdcd.spark.targets.table_format import TableFormat, as_view
@@ -197,17 +199,17 @@ class Lakehouse:
             self._known.forget(name)
             raise
 
-    def takes_reduced(self, spark: SparkSession, name: str, new: New) -> bool:
+    def takes_few(self, spark: SparkSession, name: str, new: New) -> bool:
         table = self._known.look(spark, name) or planned(new, self._format)
         plain = table.layout.buckets == 1 and not table.layout.marks
         return table.kind is Kind.MIRROR and plain and self._applying.is_small(spark, name, table)
 
-    def apply_reduced(
+    def apply_few(
         self,
         spark: SparkSession,
         name: str,
-        rows: DataFrame | None,
-        found: Summary,
+        few: FewChanges,
+        form: Form,
         *,
         batch_id: int = 0,
         new: New,
@@ -218,7 +220,7 @@ class Lakehouse:
         self._following.complete(spark, name, table)
         try:
             step = Asked(batch_id, None, origin, reach)
-            return self._applying.apply_reduced(spark, name, table, rows, found, step)
+            return self._applying.apply_few(spark, name, table, few, form, step)
         except BaseException:
             self._known.forget(name)
             raise

@@ -17,6 +17,7 @@ from cdcd.errors import ConfigError
 from cdcd.spark.platform.sql import parts, quoted, text
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.pinned import Pinned, Tag
+from cdcd.spark.targets.small_files import Small
 from cdcd.spark.targets.state import State
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
 
@@ -126,6 +127,10 @@ class TableFormat(ABC):
             keys: number of rows of the source; None: the MERGE changes all rows of the table.
         """
         return nullcontext()
+
+    def small(self, spark: SparkSession, name: str) -> Small | None:
+        """The table, if it has some kilobytes and the driver can write it. None: only Spark can."""
+        return None
 
     @abstractmethod
     def list_tables(self, spark: SparkSession) -> Iterator[str]: ...

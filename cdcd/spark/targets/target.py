@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,8 +20,12 @@ from cdcd.facts import Observer
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.pinned import Pinned, Tag
-from cdcd.spark.targets.reduction import Summary
 from cdcd.spark.targets.state import Origin, Reach, State
+
+if TYPE_CHECKING:
+    # Both rest on this module.
+    from cdcd.spark.records.descriptions import Form
+    from cdcd.spark.targets.few import FewChanges
 
 
 class UnfitError(Exception):
@@ -248,27 +252,27 @@ class Target(Protocol):
             IncompatibleSchemaError: `new` cannot be had.
         """
 
-    def apply_reduced(
+    def apply_few(
         self,
         spark: SparkSession,
         name: str,
-        rows: DataFrame | None,
-        found: Summary,
+        few: "FewChanges",
+        form: "Form",
         *,
         batch_id: int = 0,
         new: New,
         origin: Origin | None = None,
         reach: Reach,
     ) -> Applied:
-        """As `apply`, for a few plain changes that were reduced before, of a mirror that `takes_reduced`.
+        """As `apply`, for a few plain changes that were reduced in the driver, of a mirror that `takes_few`.
 
         Args:
-            rows: the reduced changes (`few.frame`). None: none of them is new to the table.
-            found: what they are.
+            few: those that are new to the table (`few.reduce_few`).
+            form: of the changes and the table.
         """
 
-    def takes_reduced(self, spark: SparkSession, name: str, new: New) -> bool:
-        """Whether the table is one for `apply_reduced`: a small mirror without buckets and marks.
+    def takes_few(self, spark: SparkSession, name: str, new: New) -> bool:
+        """Whether the table is one for `apply_few`: a small mirror without buckets and marks.
 
         Args:
             new: what the table is to be if it is not there yet.

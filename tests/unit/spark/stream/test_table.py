@@ -13,9 +13,9 @@ from cdcd.spark.stream.few_records import FewRecords, SmallSlice
 from cdcd.spark.stream.frontier import Tip
 from cdcd.spark.stream.slices import Slice
 from cdcd.spark.stream.table import TableMirror, is_due
-from cdcd.spark.targets.few import RECORDS_MAX, Raw
+from cdcd.spark.targets.few import RECORDS_MAX, FewChanges, Raw
 from cdcd.spark.targets.layout import PLAIN, Layout
-from cdcd.spark.targets.reduction import UNFIT, Summary
+from cdcd.spark.targets.reduction import UNFIT
 from cdcd.spark.targets.state import WHOLE, Reach, State
 from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, UnfitError
 from cdcd.spark.watching.progress import Progress
@@ -68,13 +68,12 @@ class FakeTarget:
         self.applied.append((at_once, ids))
         return Applied(len(ids), len(ids), State(commit_lsn=99))
 
-    def takes_reduced(self, _spark: Any, _name: str, _new: Any) -> bool:
+    def takes_few(self, _spark: Any, _name: str, _new: Any) -> bool:
         return self.is_small
 
-    def apply_reduced(
-        self, _spark: Any, _name: str, rows: DataFrame | None, found: Summary, **_: Any
-    ) -> Applied:
-        self.reduced += [] if rows is None else sorted(row["id"] for row in rows.collect())
+    def apply_few(self, _spark: Any, _name: str, few: FewChanges, _form: Any, **_: Any) -> Applied:
+        self.reduced += sorted(int(change.row["id"] or 0) for change in few.changes)
+        found = few.found
         return Applied(found.changes, found.keys, State(commit_lsn=99), found.held, found.waiting)
 
     def append(self, _name: str, rows: DataFrame, _unique: Any) -> int:

@@ -1,6 +1,7 @@
 """Few changes reduced in the driver beside the same changes reduced by Spark."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,6 +103,9 @@ def both_ways(spark: SparkSession, records: list[Raw], state: State, bound: At |
     return [key for key, _, _ in gone[0]]
 
 
+MIDDLE: Final = 1.000000059604644775390625
+"""A DOUBLE in the middle between two FLOATs. In JSON it has 17 digits, so that it is not quite in the middle there."""
+
 PLAIN_VALUES: Final[dict[str, tuple[Any, ...]]] = {
     "n": (None, 0, -32768, 32767),
     "ratio": (None, 0, -0.0, 3, 1.5, -0.001, 123456789.125),
@@ -113,7 +117,7 @@ PLAIN_VALUES: Final[dict[str, tuple[Any, ...]]] = {
     "local": (None, -9_000_000_000_000_001, 0),
     "time": (None, 0, 86_399_999),
     "amount": (None, "NAN", "1e5", "-0.10"),
-    "small": (None, 0, 1.5, -0.1, 16777217, 0.1234567890123456, 1.000000059604644775390625),
+    "small": (None, 0, 1.5, -0.1, 16777217, 0.1234567890123456),
     "raw": (None, "", "YQ==", "YWI=", "AP8Q", "+/+/"),
     "bits": (None, "AQ=="),
     "tags": (
@@ -222,6 +226,7 @@ def test_whatever_is_written_both_ways_find_the_same_rows(spark: SparkSession, s
 
 def test_each_value_that_the_driver_takes_is_the_one_that_spark_reads(spark: SparkSession):
     values = [(name, value) for name, several in PLAIN_VALUES.items() for value in several]
+    values.append(("small", MIDDLE))
     records = [raw("c", lsn, PLAIN | {"id": lsn, name: value}) for lsn, (name, value) in enumerate(values, 1)]
     assert both_ways(spark, records, State(), None) == []
 
@@ -253,15 +258,14 @@ def test_few_changes_go_into_a_new_table_and_are_merged_into_it_with_their_posit
 
     first, new = target(), New(FORM.schema, Kind.MIRROR)
     name = first.name_of(FORM.schema, Kind.MIRROR)
-    assert first.takes_reduced(spark, name, new)
-    assert not first.takes_reduced(spark, name, New(FORM.schema, Kind.MIRROR, Layout(4)))
+    assert first.takes_few(spark, name, new)
+    assert not first.takes_few(spark, name, New(FORM.schema, Kind.MIRROR, Layout(4)))
 
     def apply(to: Lakehouse, until: int, *records: Raw) -> Applied:
         few = reduce_few(records, FORM, to.reached(spark, name), None)
         assert few is not None
-        rows = frame(spark, few, FORM) if few.changes else None
         origin, reach = Origin("first", {0: 0}), Reach({0: until})
-        return to.apply_reduced(spark, name, rows, few.found, batch_id=3, new=new, origin=origin, reach=reach)
+        return to.apply_few(spark, name, few, FORM, batch_id=3, new=new, origin=origin, reach=reach)
 
     made = [raw("c", lsn, PLAIN | {"id": lsn}) for lsn in (1, 2, 3)]
     assert apply(first, 5, *made).changes == 3
@@ -284,3 +288,112 @@ def test_few_changes_go_into_a_new_table_and_are_merged_into_it_with_their_posit
     assert rows == {1: "new", 3: "it's", 4: None}
     # AND nothing is committed where nothing is new
     assert (apply(last, 25, *made, *changed).changes, target().reached(spark, name)) == (0, done.state)
+
+
+UNUSUAL: Final = {
+    "at": ("infinity", "-infinity", "1500-01-01T00:00:00Z"),
+    "local": (9_223_372_036_825_200, -9_223_372_036_832_400, -20_000_000_000_000),
+    "ratio": ("NaN", "-Infinity", 1e300),
+    "small": ("NaN", 1e-7),
+    "price": ("NAN",),
+    "day": (2147483647, -200_000),
+    "seen": (["infinity", None], ["-infinity"]),
+    "tags": (["a\0b"],),
+}
+"""Values that only Spark takes, and some from before the Gregorian calendar. In a table that the driver writes, they
+are in rows that no change is about.
+"""
+
+
+def job_of(spark: SparkSession) -> int:
+    """The number of the next job of Spark."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())  # type: ignore[attr-defined]
+
+
+class Beside:
+    """A table of its own in a target, into which batches come in order."""
+
+    def __init__(self, spark: SparkSession, target: Lakehouse, table: str) -> None:
+        self.spark = spark
+        self.target = target
+        self.form = Form(replace(FORM.schema, name=table), FORM.rules)
+        self.new = New(self.form.schema, Kind.MIRROR)
+        self.name = target.name_of(self.form.schema, Kind.MIRROR)
+        self.until = 0
+
+    def by_spark(self, records: list[Raw]) -> None:
+        self.until += 100
+        changes = parse(records_of(self.spark, records), self.form.schema, self.form.rules)
+        self.target.apply(self.name, changes, new=self.new, reach=Reach({0: self.until, 1: self.until}))
+
+    def few(self, records: list[Raw]) -> int:
+        """Returns the number of jobs of Spark."""
+        self.until += 100
+        few = reduce_few(records, self.form, self.target.reached(self.spark, self.name), None)
+        assert few is not None
+        began, reach = job_of(self.spark), Reach({0: self.until, 1: self.until})
+        self.target.apply_few(self.spark, self.name, few, self.form, new=self.new, reach=reach)
+        return job_of(self.spark) - began
+
+    def has(self) -> list[tuple[Any, ...]]:
+        rows = self.spark.table(self.name)
+        return sorted(
+            map(tuple, rows.select([sf.col(f"`{name}`").cast("string") for name in rows.columns]).collect())
+        )
+
+
+@pytest.mark.parametrize("first", ["by Spark", "by the driver"])
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_what_the_driver_writes_is_what_a_merge_writes(
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch, table_format: str, first: str
+):
+    def made(table: str) -> Beside:
+        place = warehouse / "beside"
+        lake = IcebergTarget("lake", "beside") if table_format == ICEBERG else DeltaTarget(str(place))
+        return Beside(spark, lake, f"{table}_{first.replace(' ', '_')}")
+
+    written, merged = made("written"), made("merged")
+    monkeypatch.setattr(merged.target._format, "small", lambda *_: None)
+    dice = random.Random(table_format + first)
+    source = Transactions(dice)
+    if first == "by Spark":
+        unusual = [(name, value) for name, values in UNUSUAL.items() for value in values]
+        rows = [PLAIN | {"id": 100 + number, name: value} for number, (name, value) in enumerate(unusual)]
+        for each in (written, merged):
+            each.by_spark([raw("c", 1 + number, row) for number, row in enumerate(rows)])
+        assert written.has() == merged.has()
+        assert len(written.has()) == len(unusual)
+    for lsn in range(100, 108):
+        done = len(source.records)
+        source.run(lsn)
+        batch = source.records[done:]
+        jobs = written.few(batch)
+        assert merged.few(batch) > 0
+        # To create a table is a statement, in both formats.
+        assert jobs == 0 or (first == "by the driver" and lsn == 100)
+        assert written.has() == merged.has()
+    # AND each goes on with what the other has written, and with a value that the driver leaves to Spark
+    for lsn in (200, 300, 400):
+        last = [
+            raw("u", lsn, PLAIN | {"id": 300}),
+            raw("u", lsn + 1, PLAIN | {"id": lsn % 8, "note": "last"}),
+        ]
+        for each in (written, merged):
+            each.by_spark(last)
+        last = [
+            raw("d", lsn + 10, NULLS | {"id": 300}),
+            raw("u", lsn + 11, PLAIN | {"id": 1, "small": MIDDLE}),
+        ]
+        assert written.few(last) > 0
+        merged.few(last)
+        last = [raw("u", lsn + 20, PLAIN | {"id": 1, "n": lsn // 100}), raw("d", lsn + 21, NULLS | {"id": 2})]
+        written.few(last)
+        merged.few(last)
+        assert written.has() == merged.has()
+    # AND a table may lose all of its rows, and get rows again
+    keys = [int(row[0]) for row in written.has()]
+    for each in (written, merged):
+        each.few([raw("d", 500, NULLS | {"id": key}) for key in keys])
+        assert each.has() == []
+        each.few([raw("c", 501, PLAIN)])
+    assert written.has() == merged.has() != []

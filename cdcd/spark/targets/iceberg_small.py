@@ -1,0 +1,207 @@
+"""An Iceberg table of some kilobytes, read and written in the driver by Iceberg's own objects, without a plan of Spark.
+
+The rule: only a table that any writer of Parquet can write is taken. A table that is partitioned, sorted or encrypted,
+or that gives its rows an identity (format version 3), is left to Spark.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cdcd.spark.targets.small_files import (
+    BYTES_MAX,
+    FILES_MAX,
+    ID,
+    INSTANT,
+    LOCAL,
+    Column,
+    Small,
+    list_of,
+    of_columns,
+    read,
+    written,
+)
+from cdcd.spark.targets.state import State
+
+_TYPES: Final = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": LOCAL,
+    "timestamptz": INSTANT,
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_VERSION_MAX: Final = 2
+_CODEC: Final = "write.parquet.compression-codec"
+_PLAIN: Final = {"write.format.default": "parquet", "write.wap.enabled": "false"}
+"""Properties and the value that they must have if they are there."""
+
+
+class _OtherError(Exception):
+    """The table has something that is left to Spark."""
+
+
+def small_iceberg(
+    spark: SparkSession, name: str, table: Any, summary: Callable[[State], Mapping[str, str]]
+) -> Small | None:
+    """The table, if the driver can read and write it.
+
+    Args:
+        table: as Iceberg's own object.
+        summary: what the summary of a commit says of its state.
+    """
+    with suppress(_OtherError, PySparkException, Py4JError):
+        properties = table.properties()
+        plain = (
+            table.operations().current().formatVersion() <= _VERSION_MAX
+            and table.specs().size() == 1
+            and table.spec().isUnpartitioned()
+            and table.sortOrder().isUnsorted()
+            and table.encryption().getClass().getSimpleName() == "PlaintextEncryptionManager"
+            and all((properties.get(key) or value) == value for key, value in _PLAIN.items())
+        )
+        if not plain:
+            return None
+        jvm: Any = spark._jvm
+        fields = json.loads(jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))["fields"]
+        columns = [_column(field) for field in fields]
+        newest = table.currentSnapshot()
+        if newest is not None and int(newest.summary().get("total-files-size") or BYTES_MAX + 1) > BYTES_MAX:
+            return None
+        return _SmallIceberg(spark, name, table, columns, newest, summary)
+    return None
+
+
+class _SmallIceberg(Small):
+    def __init__(  # noqa: PLR0917 - what is known of the table
+        self,
+        spark: SparkSession,
+        name: str,
+        table: Any,
+        columns: list[Column],
+        version: Any,
+        summary: Callable[[State], Mapping[str, str]],
+    ) -> None:
+        self._spark = spark
+        self._name = name
+        self._table = table
+        self._columns = columns
+        self._version = version
+        self._summary = summary
+
+    def rows(self) -> pa.Table:
+        parts = self._parts()
+        if parts is None:
+            found = self._spark.table(self._name).toArrow()
+            return of_columns([found[column.name] for column in self._columns], self._columns)
+        none = of_columns([pa.array([], column.type) for column in self._columns], self._columns)
+        return pa.concat_tables([none, *parts])
+
+    def _parts(self) -> list[pa.Table] | None:
+        """The rows of each file. None: Spark must read them."""
+        if self._version is None:
+            return []
+        scan = self._table.newScan().useSnapshot(self._version.snapshotId())
+        tasks = scan.planFiles()
+        try:
+            files = _listed(tasks.iterator(), FILES_MAX + 1)
+        finally:
+            tasks.close()
+        if len(files) > FILES_MAX or any(not file.deletes().isEmpty() for file in files):
+            return None
+        parts = []
+        for file in files:
+            stream = self._table.io().newInputFile(file.file().location()).newStream()
+            try:
+                data = stream.readAllBytes()
+            finally:
+                stream.close()
+            part = read(data, self._columns, _by_number)
+            if part is None:
+                return None
+            parts.append(part)
+        return parts
+
+    def put(self, rows: pa.Table, state: State) -> None:
+        jvm: Any = self._spark._jvm
+        iceberg = jvm.org.apache.iceberg
+        everything = iceberg.expressions.Expressions.alwaysTrue()
+        change = self._table.newOverwrite().overwriteByRowFilter(everything)
+        if rows.num_rows:
+            change = change.addFile(self._file(rows))
+        if self._version is not None:
+            change = (
+                change.validateFromSnapshot(self._version.snapshotId())
+                .conflictDetectionFilter(everything)
+                .validateNoConflictingData()
+                .validateNoConflictingDeletes()
+            )
+        for key, value in self._summary(state).items():
+            change = change.set(key, value)
+        change.commit()
+        self._spark.sql(f"REFRESH TABLE {self._name}")
+
+    def _file(self, rows: pa.Table) -> Any:
+        """A new file with the rows, as Iceberg's own object."""
+        jvm: Any = self._spark._jvm
+        iceberg = jvm.org.apache.iceberg
+        table = self._table
+        codec = table.properties().get(_CODEC) or "zstd"
+        place = table.locationProvider().newDataLocation(f"00000-0-{uuid4()}-00001.parquet")
+        made = table.io().newOutputFile(place)
+        stream = made.create()
+        try:
+            stream.write(written(rows, self._columns, codec))
+        finally:
+            stream.close()
+        there = made.toInputFile()
+        kept = iceberg.MetricsConfig.forTable(table)
+        metrics = iceberg.parquet.ParquetUtil.fileMetrics(there, kept)
+        file = iceberg.DataFiles.builder(table.spec()).withInputFile(there).withFormat("parquet")
+        return file.withMetrics(metrics).build()
+
+
+def _listed(tasks: Any, most: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < most and tasks.hasNext():
+        found.append(tasks.next())
+    return found
+
+
+def _by_number(schema: pa.Schema, column: Column) -> str | None:
+    for field in schema:
+        if (field.metadata or {}).get(ID) == str(column.number).encode():
+            return str(field.name)
+    return None
+
+
+def _column(field: Any) -> Column:
+    if field["required"] or "initial-default" in field or "write-default" in field:
+        raise _OtherError
+    return Column(field["name"], field["name"], field["id"], _type(field["type"]))
+
+
+def _type(type_: Any) -> pa.DataType:
+    if isinstance(type_, dict):
+        if type_["type"] != "list" or type_["element-required"]:
+            raise _OtherError
+        return list_of(_type(type_["element"]), type_["element-id"])
+    decimal = _DECIMAL.fullmatch(type_)
+    if decimal is not None:
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if type_ not in _TYPES:
+        raise _OtherError
+    return _TYPES[type_]
