@@ -160,7 +160,8 @@ class Applying:
         if not table.is_there:
             self._known.make(spark, name, table, found.last)
         small = self._format.small(spark, name)
-        rows = None if small is None else brought_in(small.rows(), few, form)
+        had = None if small is None else small.rows()
+        rows = None if had is None else brought_in(had, few, form)
         if small is None or rows is None:
             with interpreted(spark, is_small=True):
                 merged = frame(spark, few, form).coalesce(1)

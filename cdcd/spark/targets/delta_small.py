@@ -6,6 +6,7 @@ The rule: only a table that any writer of Parquet can write is taken: one that i
 
 import json
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
@@ -39,9 +40,10 @@ from cdcd.spark.targets.small_files import (
     INSTANT,
     LOCAL,
     Column,
+    OtherFormError,
     Small,
+    by_spark,
     list_of,
-    of_columns,
     read,
     written,
 )
@@ -121,35 +123,27 @@ class _SmallDelta(Small):
         listed = snapshot.checksumOpt().get().allFiles()
         self._files: Any = listed.get() if listed.isDefined() else None
 
-    def rows(self) -> pa.Table:
-        parts = self._parts()
-        if parts is None:
-            found = self._spark.table(self._name).toArrow()
-            return of_columns([found[column.name] for column in self._columns], self._columns)
-        none = of_columns([pa.array([], column.type) for column in self._columns], self._columns)
-        return pa.concat_tables([none, *parts])
+    def rows(self) -> pa.Table | None:
+        try:
+            return read(self._parts(), self._columns, _by_name)
+        except OtherFormError:
+            return by_spark(self._spark.table(self._name), self._columns)
 
-    def _parts(self) -> list[pa.Table] | None:
-        """The rows of each file. None: Spark must read them."""
+    def _parts(self) -> Iterator[bytes]:
+        """The files. OtherFormError: a file has marked rows, or they are many, or they are not listed."""
         if self._files is None or self._files.size() > FILES_MAX:
-            return None
+            raise OtherFormError
         log = self._table.deltaLog()
         system = log.dataPath().getFileSystem(log.newDeltaHadoopConf())
-        parts = []
-        for number in range(self._files.size()):
-            file = self._files.apply(number)
-            if file.deletionVector() is not None:
-                return None
+        files = [self._files.apply(number) for number in range(self._files.size())]
+        if any(file.deletionVector() is not None for file in files):
+            raise OtherFormError
+        for file in files:
             stream = system.open(file.absolutePath(log))
             try:
-                data = stream.readAllBytes()
+                yield stream.readAllBytes()
             finally:
                 stream.close()
-            part = read(data, self._columns, _by_name)
-            if part is None:
-                return None
-            parts.append(part)
-        return parts
 
     def put(self, rows: pa.Table, state: State) -> None:
         jvm: Any = self._spark._jvm

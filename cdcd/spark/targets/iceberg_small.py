@@ -6,7 +6,7 @@ or that gives its rows an identity (format version 3), is left to Spark.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
@@ -23,9 +23,10 @@ from cdcd.spark.targets.small_files import (
     INSTANT,
     LOCAL,
     Column,
+    OtherFormError,
     Small,
+    by_spark,
     list_of,
-    of_columns,
     read,
     written,
 )
@@ -102,38 +103,29 @@ class _SmallIceberg(Small):
         self._version = version
         self._summary = summary
 
-    def rows(self) -> pa.Table:
-        parts = self._parts()
-        if parts is None:
-            found = self._spark.table(self._name).toArrow()
-            return of_columns([found[column.name] for column in self._columns], self._columns)
-        none = of_columns([pa.array([], column.type) for column in self._columns], self._columns)
-        return pa.concat_tables([none, *parts])
+    def rows(self) -> pa.Table | None:
+        try:
+            return read(self._files(), self._columns, _by_number)
+        except OtherFormError:
+            return by_spark(self._spark.table(self._name), self._columns)
 
-    def _parts(self) -> list[pa.Table] | None:
-        """The rows of each file. None: Spark must read them."""
+    def _files(self) -> Iterator[bytes]:
+        """The files. OtherFormError: a file has deleted rows beside it, or they are many."""
         if self._version is None:
-            return []
-        scan = self._table.newScan().useSnapshot(self._version.snapshotId())
-        tasks = scan.planFiles()
+            return
+        tasks = self._table.newScan().useSnapshot(self._version.snapshotId()).planFiles()
         try:
             files = _listed(tasks.iterator(), FILES_MAX + 1)
         finally:
             tasks.close()
         if len(files) > FILES_MAX or any(not file.deletes().isEmpty() for file in files):
-            return None
-        parts = []
+            raise OtherFormError
         for file in files:
             stream = self._table.io().newInputFile(file.file().location()).newStream()
             try:
-                data = stream.readAllBytes()
+                yield stream.readAllBytes()
             finally:
                 stream.close()
-            part = read(data, self._columns, _by_number)
-            if part is None:
-                return None
-            parts.append(part)
-        return parts
 
     def put(self, rows: pa.Table, state: State) -> None:
         jvm: Any = self._spark._jvm

@@ -5,13 +5,18 @@ former form of the table (a column was added or grew since) is left to Spark, wh
 """
 
 import io
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
+from cdcd.spark.platform.sql import quoted
 from cdcd.spark.targets.state import State
 
 BYTES_MAX: Final = 256 * 1024
@@ -19,9 +24,15 @@ BYTES_MAX: Final = 256 * 1024
 anyway."""
 FILES_MAX: Final = 32
 """Number of files up to which the driver reads them, one after the other."""
+ROWS_MAX: Final = 20_000
+"""Number of rows up to which the driver takes a table. It looks at the key of each row."""
+VALUES_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Size of all values up to which the driver takes a table. Values that repeat themselves take few bytes in a file."""
 
 ID: Final = b"PARQUET:field_id"
 """What pyarrow calls the id of a field, in the field's metadata."""
+
+_BATCH_ROWS: Final = 256
 
 _CODECS: Final = {"uncompressed": "none", "none": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 _LEGACY: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
@@ -35,8 +46,8 @@ class Small(ABC):
     """A table of some kilobytes as it was at one version."""
 
     @abstractmethod
-    def rows(self) -> pa.Table:
-        """All rows of the table."""
+    def rows(self) -> pa.Table | None:
+        """All rows of the table. None: they are too many for the driver."""
 
     @abstractmethod
     def put(self, rows: pa.Table, state: State) -> None:
@@ -72,28 +83,66 @@ def identified(number: int | None) -> dict[bytes, str] | None:
     return None if number is None else {ID: str(number)}
 
 
+class OtherFormError(Exception):
+    """A file is of a former form of the table, or the table is larger than its files: only Spark can read it."""
+
+
 def read(
-    data: bytes, columns: Sequence[Column], find: Callable[[pa.Schema, Column], str | None]
-) -> pa.Table | None:
-    """The rows of a file. None: it is of a former form of the table.
+    files: Iterable[bytes], columns: Sequence[Column], find: Callable[[pa.Schema, Column], str | None]
+) -> pa.Table:
+    """The rows of files.
 
     Args:
-        find: gives the name that a column has in the file; None: the file lacks it.
+        find: gives the name that a column has in a file; None: the file lacks it.
+
+    Raises:
+        OtherFormError: see there.
     """
-    file = pq.ParquetFile(pa.BufferReader(data))
+    parts = [of_columns([pa.array([], column.type) for column in columns], columns)]
+    rows = size = 0
+    for data in files:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        rows += file.metadata.num_rows
+        names = _names(file, columns, find)
+        if rows > ROWS_MAX:
+            raise OtherFormError
+        for batch in file.iter_batches(_BATCH_ROWS):
+            size += batch.nbytes
+            if size > VALUES_BYTES_MAX:
+                raise OtherFormError
+            parts.append(of_columns([batch.column(name) for name in names], columns))
+    return pa.concat_tables(parts)
+
+
+def _names(
+    file: pq.ParquetFile, columns: Sequence[Column], find: Callable[[pa.Schema, Column], str | None]
+) -> list[str]:
+    """The names of the columns in a file, which has them in their types. OtherFormError: it has not."""
     if any(key in (file.metadata.metadata or {}) for key in _LEGACY):
-        return None
+        raise OtherFormError
     # Arrow has no INT96. Of far years it makes others, without a word.
     if any(file.schema.column(number).physical_type == "INT96" for number in range(len(file.schema))):
+        raise OtherFormError
+    names = []
+    for column in columns:
+        name = find(file.schema_arrow, column)
+        if name is None or not _same(file.schema_arrow.field(name).type, column.type):
+            raise OtherFormError
+        names.append(name)
+    return names
+
+
+def by_spark(table: DataFrame, columns: Sequence[Column]) -> pa.Table | None:
+    """The rows of a table that Spark reads. None: they are too many for the driver."""
+    texts = [
+        sf.coalesce(sf.length(sf.col(quoted(column.name)).cast("string")), sf.lit(0)) for column in columns
+    ]
+    found = table.agg(sf.count("*"), sf.sum(reduce(operator.add, texts))).head()
+    assert found is not None, "an aggregate has one row"
+    if found[0] > ROWS_MAX or (found[1] or 0) > VALUES_BYTES_MAX:
         return None
-    names = [find(file.schema_arrow, column) for column in columns]
-    if None in names:
-        return None
-    found = file.read()
-    arrays = [found[name] for name in names]
-    if any(not _same(array.type, column.type) for array, column in zip(arrays, columns, strict=True)):
-        return None
-    return of_columns(arrays, columns)
+    rows = table.toArrow()
+    return of_columns([rows[column.name] for column in columns], columns)
 
 
 def of_columns(arrays: Iterable[Any], columns: Sequence[Column]) -> pa.Table:

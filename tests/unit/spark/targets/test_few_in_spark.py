@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -307,7 +309,7 @@ are in rows that no change is about.
 
 def job_of(spark: SparkSession) -> int:
     """The number of the next job of Spark."""
-    return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())  # type: ignore[attr-defined]
+    return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())
 
 
 class Beside:
@@ -342,54 +344,46 @@ class Beside:
         )
 
 
-@pytest.mark.parametrize("first", ["by Spark", "by the driver"])
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_what_the_driver_writes_is_what_a_merge_writes(
-    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch, table_format: str, first: str
+    spark: SparkSession, warehouse: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
 ):
-    def made(table: str) -> Beside:
-        place = warehouse / "beside"
-        lake = IcebergTarget("lake", "beside") if table_format == ICEBERG else DeltaTarget(str(place))
-        return Beside(spark, lake, f"{table}_{first.replace(' ', '_')}")
-
-    written, merged = made("written"), made("merged")
+    written, merged = [
+        Beside(
+            spark,
+            IcebergTarget("lake", "beside") if table_format == ICEBERG else DeltaTarget(str(warehouse / "b")),
+            table,
+        )
+        for table in ("written", "merged")
+    ]
     monkeypatch.setattr(merged.target._format, "small", lambda *_: None)
-    dice = random.Random(table_format + first)
-    source = Transactions(dice)
-    if first == "by Spark":
-        unusual = [(name, value) for name, values in UNUSUAL.items() for value in values]
-        rows = [PLAIN | {"id": 100 + number, name: value} for number, (name, value) in enumerate(unusual)]
-        for each in (written, merged):
-            each.by_spark([raw("c", 1 + number, row) for number, row in enumerate(rows)])
-        assert written.has() == merged.has()
-        assert len(written.has()) == len(unusual)
-    for lsn in range(100, 108):
+    source = Transactions(random.Random(table_format))
+    # GIVEN rows that Spark wrote
+    unusual = [(name, value) for name, values in UNUSUAL.items() for value in values]
+    rows = [PLAIN | {"id": 100 + number, name: value} for number, (name, value) in enumerate(unusual)]
+    for each in (written, merged):
+        each.by_spark([raw("c", 1 + number, row) for number, row in enumerate(rows)])
+    assert written.has() == merged.has()
+    assert len(written.has()) == len(unusual)
+    # THEN the driver reads them, and writes what a MERGE writes
+    for lsn in range(100, 104):
         done = len(source.records)
         source.run(lsn)
         batch = source.records[done:]
-        jobs = written.few(batch)
+        assert written.few(batch) == 0
         assert merged.few(batch) > 0
-        # To create a table is a statement, in both formats.
-        assert jobs == 0 or (first == "by the driver" and lsn == 100)
         assert written.has() == merged.has()
     # AND each goes on with what the other has written, and with a value that the driver leaves to Spark
-    for lsn in (200, 300, 400):
-        last = [
-            raw("u", lsn, PLAIN | {"id": 300}),
-            raw("u", lsn + 1, PLAIN | {"id": lsn % 8, "note": "last"}),
-        ]
-        for each in (written, merged):
-            each.by_spark(last)
-        last = [
-            raw("d", lsn + 10, NULLS | {"id": 300}),
-            raw("u", lsn + 11, PLAIN | {"id": 1, "small": MIDDLE}),
-        ]
-        assert written.few(last) > 0
-        merged.few(last)
-        last = [raw("u", lsn + 20, PLAIN | {"id": 1, "n": lsn // 100}), raw("d", lsn + 21, NULLS | {"id": 2})]
-        written.few(last)
-        merged.few(last)
-        assert written.has() == merged.has()
+    last = [raw("u", 200, PLAIN | {"id": 300}), raw("u", 201, PLAIN | {"id": 4, "note": "last"})]
+    for each in (written, merged):
+        each.by_spark(last)
+    last = [raw("d", 210, NULLS | {"id": 300}), raw("u", 211, PLAIN | {"id": 1, "small": MIDDLE})]
+    assert written.few(last) > 0
+    merged.few(last)
+    last = [raw("u", 220, PLAIN | {"id": 1, "n": 5}), raw("d", 221, NULLS | {"id": 2})]
+    written.few(last)
+    merged.few(last)
+    assert written.has() == merged.has()
     # AND a table may lose all of its rows, and get rows again
     keys = [int(row[0]) for row in written.has()]
     for each in (written, merged):
@@ -397,3 +391,31 @@ def test_what_the_driver_writes_is_what_a_merge_writes(
         assert each.has() == []
         each.few([raw("c", 501, PLAIN)])
     assert written.has() == merged.has() != []
+
+
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_the_driver_does_not_write_over_a_commit_that_it_has_not_read(
+    spark: SparkSession, warehouse: Path, table_format: str
+):
+    place = str(warehouse / "over")
+    one, other = [
+        Beside(
+            spark, IcebergTarget("lake", "over") if table_format == ICEBERG else DeltaTarget(place), "item"
+        )
+        for _ in range(2)
+    ]
+    one.few([raw("c", 1, PLAIN)])
+    for statement in (f"DELETE FROM {one.name} WHERE id = 1", f"INSERT INTO {one.name} SELECT * FROM kept"):
+        spark.table(one.name).createOrReplaceTempView("kept")
+        small = one.target._format.small(spark, one.name)
+        assert small is not None
+        rows = small.rows()
+        assert rows is not None
+        state = one.target.reached(spark, one.name)
+        # WHEN another program changes the table between the look and the commit
+        spark.sql(statement)
+        had = other.has()
+        # THEN the commit fails, and the table is what the other program made of it
+        with pytest.raises((Py4JJavaError, PySparkException)), one.target._format.carrying(spark, state):
+            small.put(rows, state)
+        assert other.has() == had
