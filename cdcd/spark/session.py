@@ -7,12 +7,13 @@ it runs, with how much memory and with which jars, only what the table formats n
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from cdcd.errors import ConfigError
 from cdcd.spark.jars import DELTA, ICEBERG, KAFKA, jars
+from cdcd.spark.platform.java import java
 
 _EXTENSIONS: Final = {
     ICEBERG: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -104,8 +105,7 @@ def activate(spark: SparkSession) -> None:
     In a thread without an active session, Iceberg takes Spark's first session, and Delta's catalog finds no table that
     is a folder.
     """
-    jvm: Any = spark._jvm
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    java(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(spark._jsparkSession)
 
 
 def check_classic(spark: SparkSession, what: str) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.errors import SinkError, SinkUnavailableError
 from cdcd.spark.kafka import KafkaSource, Offsets
+from cdcd.spark.platform.java import LIST, java
 from cdcd.spark.session import check_classic
 
 TIMEOUT_MS: Final = 15_000
@@ -38,6 +39,10 @@ class TopicFacts:
     beginnings: Offsets
 
 
+_ADMIN: Final = "org.apache.kafka.clients.admin"
+_COMMON: Final = "org.apache.kafka.common"
+
+
 class Admin:
     """Kafka's admin client in Spark's JVM; a context manager.
 
@@ -49,15 +54,15 @@ class Admin:
     def __init__(self, spark: SparkSession, source: KafkaSource) -> None:
         check_classic(spark, "Kafka's admin client, by which this finds its topics,")
         self._source = source
-        jvm: Any = spark._jvm
-        self._jvm = jvm
-        properties = jvm.java.util.Properties()
+        self._spark = spark
+        properties = java(spark, "java.util.Properties")()
         timeouts = {"request.timeout.ms": TIMEOUT_MS // 3, "default.api.timeout.ms": TIMEOUT_MS}
         given = {"bootstrap.servers": source.bootstrap_servers, **timeouts, **source.properties}
         for name, value in given.items():
             properties.setProperty(name, str(value))
+        self._milliseconds = java(spark, "java.util.concurrent.TimeUnit").MILLISECONDS
         try:
-            self._client = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+            self._client = java(spark, f"{_ADMIN}.AdminClient").create(properties)
         except Py4JJavaError as error:
             raise self._failure(error) from None
 
@@ -68,7 +73,7 @@ class Admin:
         self.close()
 
     def close(self) -> None:
-        self._client.close(self._jvm.java.time.Duration.ofSeconds(1))
+        self._client.close(java(self._spark, "java.time.Duration").ofSeconds(1))
 
     def facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
         """Look up those of `topics` that exist. The brokers are asked twice, however many topics there are."""
@@ -97,8 +102,8 @@ class Admin:
 
     def cleanup_policies(self, topics: Iterable[str]) -> dict[str, str]:
         """`cleanup.policy` of those of `topics` that exist, where the user may see it (DescribeConfigs)."""
-        resource = self._jvm.org.apache.kafka.common.config.ConfigResource
-        kind = resource.Type.valueOf("TOPIC")
+        resource = java(self._spark, f"{_COMMON}.config.ConfigResource")
+        kind = java(self._spark, f"{_COMMON}.config.ConfigResource$Type").valueOf("TOPIC")
         asked = self._list(resource(kind, topic) for topic in topics)
         if not asked:
             return {}
@@ -138,13 +143,14 @@ class Admin:
     ) -> dict[str, dict[int, int]]:
         if not partitions:
             return {}
-        kafka = self._jvm.org.apache.kafka
-        spec = getattr(kafka.clients.admin.OffsetSpec, what)()
-        asked = self._jvm.java.util.HashMap()
+        spec = getattr(java(self._spark, f"{_ADMIN}.OffsetSpec"), what)()
+        isolation = java(self._spark, f"{_COMMON}.IsolationLevel").valueOf(level)
+        place_of = java(self._spark, f"{_COMMON}.TopicPartition")
+        asked = java(self._spark, "java.util.HashMap")()
         for topic, numbers in partitions.items():
             for number in numbers:
-                asked.put(kafka.common.TopicPartition(topic, number), spec)
-        options = kafka.clients.admin.ListOffsetsOptions(getattr(kafka.common.IsolationLevel, level))
+                asked.put(place_of(topic, number), spec)
+        options = java(self._spark, f"{_ADMIN}.ListOffsetsOptions")(isolation)
         answer = self._answer(self._client.listOffsets(asked, options).all())
         found: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
         for entry in answer.entrySet():
@@ -154,14 +160,14 @@ class Admin:
 
     def _list(self, items: Iterable[Any]) -> Any:
         """A list for the JVM."""
-        listed = self._jvm.java.util.ArrayList()
+        listed = java(self._spark, LIST)()
         for item in items:
             listed.add(item)
         return listed
 
     def _answer(self, future: Any) -> Any:
         try:
-            return future.get(TIMEOUT_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
+            return future.get(TIMEOUT_MS, self._milliseconds)
         except Py4JJavaError as error:
             raise self._failure(error) from None
 

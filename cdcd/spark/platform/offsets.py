@@ -11,6 +11,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from cdcd.errors import ProtocolError
+from cdcd.spark.platform.java import PATH, java
 
 VERSION: Final = "v1"
 
@@ -30,8 +31,7 @@ def batch_ends(spark: SparkSession, checkpoint_location: str, batch_id: int) -> 
 
 def last_batch(spark: SparkSession, checkpoint_location: str) -> int | None:
     """The number of the last batch that has begun; None where there is none."""
-    jvm: Any = spark._jvm
-    folder = jvm.org.apache.hadoop.fs.Path(f"{checkpoint_location.rstrip('/')}/offsets")
+    folder = java(spark, PATH)(f"{checkpoint_location.rstrip('/')}/offsets")
     files = folder.getFileSystem(_hadoop(spark))
     if not files.exists(folder):
         return None
@@ -59,11 +59,10 @@ def read_ends(text: str, path: str) -> Ends:
 
 
 def _text(spark: SparkSession, path: str) -> str:
-    jvm: Any = spark._jvm
-    file = jvm.org.apache.hadoop.fs.Path(path)
+    file = java(spark, PATH)(path)
     stream = file.getFileSystem(_hadoop(spark)).open(file)
     try:
-        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        return bytes(stream.readAllBytes()).decode()
     finally:
         stream.close()
 

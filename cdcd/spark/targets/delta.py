@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.spark.jars import DELTA
+from cdcd.spark.platform.java import PATH, array, java
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import activate
@@ -28,6 +29,8 @@ from cdcd.spark.targets.small_files import Small
 from cdcd.spark.targets.state import PROPERTY, State
 from cdcd.spark.targets.table_format import Commit, TableFormat, assigned, creation, having, listed
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
+
+_DELTA: Final = "org.apache.spark.sql.delta"
 
 DEFAULT_CATALOG: Final = "spark_catalog"
 """The name of Spark's own catalog, which also finds tables by their paths."""
@@ -154,8 +157,7 @@ class DeltaTables(TableFormat):
         # class.
         with suppress(PySparkException, Py4JError):
             found = self._load(spark, name).update().getProperties()
-            jvm: Any = spark._jvm
-            return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found))
+            return dict(java(spark, "scala.jdk.javaapi.CollectionConverters").asJava(found))
         rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
         return {row.key: row.value for row in rows}
 
@@ -207,15 +209,14 @@ class DeltaTables(TableFormat):
                     yield self._name(space, row.tableName)
 
     def _folders(self, spark: SparkSession, path: str) -> Iterator[str]:
-        jvm: Any = spark._jvm
         session: Any = spark._jsparkSession
-        root = jvm.org.apache.hadoop.fs.Path(path)
+        root = java(spark, PATH)(path)
         files = root.getFileSystem(session.sessionState().newHadoopConf())
         if not files.exists(root):
             return
         for space in files.listStatus(root):
             for table in files.listStatus(space.getPath()) if space.isDirectory() else ():
-                if files.exists(jvm.org.apache.hadoop.fs.Path(table.getPath(), "_delta_log")):
+                if files.exists(java(spark, PATH)(table.getPath(), "_delta_log")):
                     yield self._name(space.getPath().getName(), table.getPath().getName())
 
     def files(self, spark: SparkSession, name: str) -> Files:
@@ -248,18 +249,15 @@ class DeltaTables(TableFormat):
 
         They are looked at before and after each commit, and DESCRIBE HISTORY is a job of Spark's each time.
         """
-        jvm: Any = spark._jvm
-        delta = jvm.org.apache.spark.sql.delta
         # What Delta does not tell in this way, the history has: of another catalog's class of tables, or of a commit
         # whose file is gone.
         with suppress(PySparkException, Py4JError):
+            commit_info = java(spark, f"{_DELTA}.DeltaHistoryManager").getCommitInfoOpt
             table = self._load(spark, name)
             snapshot, log = table.update(), table.deltaLog()
-            files = delta.util.DeltaCommitFileProvider.apply(snapshot)
+            files = java(spark, f"{_DELTA}.util.DeltaCommitFileProvider").apply(snapshot)
             for version in range(snapshot.version(), max(-1, snapshot.version() - LOOKED_AT), -1):
-                info = delta.DeltaHistoryManager.getCommitInfoOpt(
-                    log.store(), files.deltaFile(version), log.newDeltaHadoopConf()
-                )
+                info = commit_info(log.store(), files.deltaFile(version), log.newDeltaHadoopConf())
                 if info.isEmpty():
                     return
                 metadata = info.get().userMetadata()
@@ -269,15 +267,12 @@ class DeltaTables(TableFormat):
     def _load(self, spark: SparkSession, name: str) -> Any:
         """The table as Delta's own object."""
         activate(spark)
-        jvm, gateway = spark._jvm, spark.sparkContext._gateway
-        assert jvm is not None
-        assert gateway is not None
         state = spark._jsparkSession.sessionState()
         parts = state.sqlParser().parseMultipartIdentifier(name)
         catalog = DEFAULT_CATALOG if self._path is not None else parts.head()
-        namespace = gateway.new_array(jvm.java.lang.String, 1)
-        namespace[0] = parts.apply(parts.size() - 2)
-        identifier = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespace, parts.last())
+        namespace = array(spark, "java.lang.String", [parts.apply(parts.size() - 2)])
+        of = java(spark, "org.apache.spark.sql.connector.catalog.Identifier").of
+        identifier = of(namespace, parts.last())
         return state.catalogManager().catalog(catalog).loadTable(identifier)
 
     def _history(self, spark: SparkSession, name: str) -> Iterator[tuple[int, str | None, datetime]]:
@@ -306,8 +301,7 @@ class DeltaTables(TableFormat):
         rows.writeTo(name).append()
 
     def _delta(self, spark: SparkSession) -> Any:
-        jvm: Any = spark._jvm
-        return jvm.io.delta.tables.DeltaTable
+        return java(spark, "io.delta.tables.DeltaTable")
 
 
 class DeltaTarget(Lakehouse):

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from cdcd.spark.platform.java import LIST, PATH, java
 from cdcd.spark.targets.small_files import (
     BYTES_MAX,
     FILES_MAX,
@@ -83,6 +84,7 @@ _ID: Final = "delta.columnMapping.id"
 _STORED: Final = "delta.columnMapping.physicalName"
 _METADATA: Final = frozenset({_ID, _STORED, "delta.typeChanges"})
 """What a column's metadata may say."""
+_DELTA: Final = "org.apache.spark.sql.delta"
 _CODEC: Final = "spark.sql.parquet.compression.codec"
 
 
@@ -146,23 +148,23 @@ class _SmallDelta(Small):
                 stream.close()
 
     def put(self, rows: pa.Table, state: State) -> None:
-        jvm: Any = self._spark._jvm
-        delta = jvm.org.apache.spark.sql.delta
+        spark, option = self._spark, java(self._spark, "scala.Option")
         log = self._table.deltaLog()
-        transaction = log.startTransaction(self._table.catalogTable(), jvm.scala.Option.apply(self._snapshot))
+        transaction = log.startTransaction(self._table.catalogTable(), option.apply(self._snapshot))
         # What another process adds meanwhile is a conflict.
         transaction.readWholeTable()
         files = transaction.filterFiles() if self._files is None else self._files
         now = int(time.time() * 1000)
-        actions = jvm.java.util.ArrayList()
+        actions = java(spark, LIST)()
         for number in range(files.size()):
             actions.add(files.apply(number).removeWithTimestamp(now, True))
         if rows.num_rows:
-            actions.add(delta.actions.Action.fromJson(self._file(rows, now)))
-        update = getattr(delta, "DeltaOperations$StreamingUpdate")
-        mode = jvm.org.apache.spark.sql.streaming.OutputMode.Complete()
-        operation = update(mode, state.stamp.writer, state.batch_id, jvm.scala.Option.empty())
-        transaction.commit(jvm.scala.jdk.javaapi.CollectionConverters.asScala(actions).toSeq(), operation)
+            actions.add(java(spark, f"{_DELTA}.actions.Action").fromJson(self._file(rows, now)))
+        update = java(spark, f"{_DELTA}.DeltaOperations$StreamingUpdate")
+        mode = java(spark, "org.apache.spark.sql.streaming.OutputMode").Complete()
+        operation = update(mode, state.stamp.writer, state.batch_id, option.empty())
+        scala = java(spark, "scala.jdk.javaapi.CollectionConverters")
+        transaction.commit(scala.asScala(actions).toSeq(), operation)
 
     def _file(self, rows: pa.Table, now: int) -> str:
         """The action of Delta's log that adds a new file with the rows.
@@ -170,7 +172,6 @@ class _SmallDelta(Small):
         Args:
             now: in milliseconds since 1970.
         """
-        jvm: Any = self._spark._jvm
         log = self._table.deltaLog()
         codec = str(self._spark.conf.get(_CODEC))
         # A file of Spark's says by which version it was written: from 3.0 on, dates are of the Gregorian calendar.
@@ -179,7 +180,7 @@ class _SmallDelta(Small):
         stream = (
             log.dataPath()
             .getFileSystem(log.newDeltaHadoopConf())
-            .create(jvm.org.apache.hadoop.fs.Path(log.dataPath(), path))
+            .create(java(self._spark, PATH)(log.dataPath(), path))
         )
         try:
             stream.write(data)

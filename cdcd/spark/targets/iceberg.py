@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.jars import ICEBERG
+from cdcd.spark.platform.java import java
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.session import REWRITING, activate
@@ -126,10 +127,10 @@ class IcebergTables(TableFormat):
         summary = {} if state is None else _summary(state)
         for key, value in REWRITING.items():
             spark.conf.set(key, value)
-        actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession)
+        actions = java(spark, "org.apache.iceberg.spark.actions.SparkActions").get(spark._jsparkSession)
         compacted = written = 0
         table = self._load(spark, name)
-        oldest = _jvm(spark).java.lang.System.currentTimeMillis() - policy.keep_s * 1000
+        oldest = java(spark, "java.lang.System").currentTimeMillis() - policy.keep_s * 1000
         if pinned is not None:
             oldest = min(oldest, _let_go(table, pinned))
         if table.currentSnapshot() is not None:
@@ -166,9 +167,9 @@ class IcebergTables(TableFormat):
         listed = self._listed.get(table.name())
         if listed is not None and now - listed < min(policy.orphans_s, LISTED_S):
             return
-        java = _jvm(spark)
-        ignore = java.org.apache.iceberg.actions.DeleteOrphanFiles.PrefixMismatchMode.fromString("ignore")
-        oldest = java.java.lang.System.currentTimeMillis() - policy.orphans_s * 1000
+        modes = java(spark, "org.apache.iceberg.actions.DeleteOrphanFiles$PrefixMismatchMode")
+        ignore = modes.fromString("ignore")
+        oldest = java(spark, "java.lang.System").currentTimeMillis() - policy.orphans_s * 1000
         # The same folder under another scheme (s3, s3a) is no orphan, nor a reason to fail.
         actions.deleteOrphanFiles(table).olderThan(oldest).prefixMismatchMode(ignore).execute()
         self._listed[table.name()] = now
@@ -304,7 +305,7 @@ class IcebergTables(TableFormat):
     def _load(self, spark: SparkSession, name: str) -> Any:
         """The table as Iceberg's own object: its metadata is there without a job of Spark's."""
         activate(spark)
-        return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+        return java(spark, "org.apache.iceberg.spark.Spark3Util").loadIcebergTable(spark._jsparkSession, name)
 
 
 class IcebergTarget(Lakehouse):
@@ -367,7 +368,3 @@ def _carry(table: Any, state: State) -> None:
 def _summary(state: State) -> dict[str, str]:
     """What a snapshot's summary says of it."""
     return {PROPERTY: state.to_json(), LSN_PROPERTY: str(Lsn(state.commit_lsn))}
-
-
-def _jvm(spark: SparkSession) -> Any:
-    return spark._jvm

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from cdcd.spark.platform.java import java
 from cdcd.spark.records.defaults import default_of
 from cdcd.spark.records.schema import ColumnSchema
 
@@ -43,17 +44,16 @@ def add_with_default(spark: SparkSession, table: Any, column: ColumnSchema) -> b
     Returns:
         False if that cannot be. Nothing was done then.
     """
-    jvm: Any = spark._jvm
-    if jvm.org.apache.iceberg.TableUtil.formatVersion(table) < SINCE:
+    if java(spark, "org.apache.iceberg.TableUtil").formatVersion(table) < SINCE:
         return False
     there = table.schema().findField(column.name)
     if there is not None:
         return there.initialDefault() is not None
-    literal = _literal(jvm, column.spark, _value(spark, column))
+    literal = _literal(spark, column.spark, _value(spark, column))
     if literal is None:
         return False
     described = spark._jsparkSession.parseDataType(column.spark.json())
-    type_ = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(described)
+    type_ = java(spark, "org.apache.iceberg.spark.SparkSchemaUtil").convert(described)
     table.updateSchema().addColumn(column.name, type_, None, literal.to(type_)).commit()
     return True
 
@@ -88,15 +88,15 @@ def _is_common(value: Column, kind: DataType) -> Column:
     return sf.lit(isinstance(kind, (*_PLAIN, DecimalType)))
 
 
-def _literal(jvm: Any, kind: DataType, value: Any) -> Any:
+def _literal(spark: SparkSession, kind: DataType, value: Any) -> Any:
     """Iceberg's literal. None: there is none."""
     if value is None:
         return None
-    lit = jvm.org.apache.iceberg.expressions.Expressions.lit
+    lit = java(spark, "org.apache.iceberg.expressions.Expressions").lit
     if isinstance(kind, DecimalType):
-        return lit(jvm.java.math.BigDecimal(value))
+        return lit(java(spark, "java.math.BigDecimal")(value))
     if isinstance(kind, BinaryType):
-        return lit(jvm.java.nio.ByteBuffer.wrap(value))
+        return lit(java(spark, "java.nio.ByteBuffer").wrap(value))
     if isinstance(kind, BooleanType | StringType | FloatType | DoubleType):
         return lit(value)
-    return lit(value).to(jvm.org.apache.iceberg.types.Types.LongType.get())
+    return lit(value).to(java(spark, "org.apache.iceberg.types.Types$LongType").get())

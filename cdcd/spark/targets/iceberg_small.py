@@ -16,6 +16,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from cdcd.spark.platform.java import array, java
+from cdcd.spark.platform.sql import parts
 from cdcd.spark.targets.small_files import (
     BYTES_MAX,
     FILES_MAX,
@@ -76,8 +78,7 @@ def small_iceberg(
         )
         if not plain:
             return None
-        jvm: Any = spark._jvm
-        fields = json.loads(jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))["fields"]
+        fields = json.loads(java(spark, "org.apache.iceberg.SchemaParser").toJson(table.schema()))["fields"]
         columns = [_column(field) for field in fields]
         newest = table.currentSnapshot()
         if newest is not None and int(newest.summary().get("total-files-size") or BYTES_MAX + 1) > BYTES_MAX:
@@ -128,9 +129,7 @@ class _SmallIceberg(Small):
                 stream.close()
 
     def put(self, rows: pa.Table, state: State) -> None:
-        jvm: Any = self._spark._jvm
-        iceberg = jvm.org.apache.iceberg
-        everything = iceberg.expressions.Expressions.alwaysTrue()
+        everything = java(self._spark, "org.apache.iceberg.expressions.Expressions").alwaysTrue()
         change = self._table.newOverwrite().overwriteByRowFilter(everything)
         if rows.num_rows:
             change = change.addFile(self._file(rows))
@@ -144,26 +143,35 @@ class _SmallIceberg(Small):
         for key, value in self._summary(state).items():
             change = change.set(key, value)
         change.commit()
-        self._spark.sql(f"REFRESH TABLE {self._name}")
+        self._forget()
+
+    def _forget(self) -> None:
+        """Make the catalog forget what it keeps of the table in memory, as REFRESH TABLE does."""
+        catalog, *namespace, table = parts(self._name)
+        of = java(self._spark, "org.apache.spark.sql.connector.catalog.Identifier").of
+        identifier = of(array(self._spark, "java.lang.String", namespace), table)
+        manager = self._spark._jsparkSession.sessionState().catalogManager()
+        manager.catalog(catalog).invalidateTable(identifier)
 
     def _file(self, rows: pa.Table) -> Any:
         """A new file with the rows, as Iceberg's own object."""
-        jvm: Any = self._spark._jvm
-        iceberg = jvm.org.apache.iceberg
         table = self._table
         codec = table.properties().get(_CODEC) or "zstd"
         place = table.locationProvider().newDataLocation(f"00000-0-{uuid4()}-00001.parquet")
-        made = table.io().newOutputFile(place)
-        stream = made.create()
+        data = written(rows, self._columns, codec)
+        stream = table.io().newOutputFile(place).create()
         try:
-            stream.write(written(rows, self._columns, codec))
+            stream.write(data)
         finally:
             stream.close()
-        there = made.toInputFile()
-        kept = iceberg.MetricsConfig.forTable(table)
-        metrics = iceberg.parquet.ParquetUtil.fileMetrics(there, kept)
-        file = iceberg.DataFiles.builder(table.spec()).withInputFile(there).withFormat("parquet")
-        return file.withMetrics(metrics).build()
+        # Without bounds of the columns: nobody leaves out a file of some kilobytes.
+        file = (
+            java(self._spark, "org.apache.iceberg.DataFiles")
+            .builder(table.spec())
+            .withPath(place)
+            .withFormat("parquet")
+        )
+        return file.withFileSizeInBytes(len(data)).withRecordCount(rows.num_rows).build()
 
 
 def _listed(tasks: Any, most: int) -> list[Any]:

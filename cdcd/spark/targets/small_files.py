@@ -160,15 +160,17 @@ def written(
         codec: by Spark's name. One that is not known becomes zstd.
         metadata: what the file says beside its rows.
     """
-    schema = pa.schema([column.field for column in columns], metadata=metadata)
+    schema = pa.schema([column.field for column in columns])
     sink = io.BytesIO()
-    pq.write_table(
-        pa.table([rows[column.name] for column in columns], schema=schema),
+    with pq.ParquetWriter(
         sink,
+        schema,
         compression=_CODECS.get(codec.lower(), "zstd"),
         store_decimal_as_integer=True,
         store_schema=False,
-    )
+    ) as file:
+        file.write_table(pa.table([rows[column.name] for column in columns], schema=schema))
+        file.add_key_value_metadata(dict(metadata or {}))
     return sink.getvalue()
 
 
