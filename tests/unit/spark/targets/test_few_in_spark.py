@@ -405,7 +405,7 @@ def test_the_driver_does_not_write_over_a_commit_that_it_has_not_read(
         for _ in range(2)
     ]
     one.few([raw("c", 1, PLAIN)])
-    for statement in (f"DELETE FROM {one.name} WHERE id = 1", f"INSERT INTO {one.name} SELECT * FROM kept"):
+    for statement in (f"INSERT INTO {one.name} SELECT * FROM kept", f"DELETE FROM {one.name} WHERE id = 1"):
         spark.table(one.name).createOrReplaceTempView("kept")
         small = one.target._format.small(spark, one.name)
         assert small is not None
