@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.errors import SinkError, SinkUnavailableError
 from cdcd.spark.kafka import KafkaSource, Offsets
-from cdcd.spark.platform.java import LIST, java
+from cdcd.spark.platform.java import LIST, elements, java, mapped
 from cdcd.spark.session import check_classic
 
 TIMEOUT_MS: Final = 15_000
@@ -92,9 +92,9 @@ class Admin:
         if not names:
             return {}
         found: dict[str, Any] = {}
-        for entry in self._client.describeTopics(names).topicNameValues().entrySet():
+        for topic, future in mapped(self._client.describeTopics(names).topicNameValues()).items():
             try:
-                found[entry.getKey()] = self._answer(entry.getValue())
+                found[topic] = self._answer(future)
             except SinkError as error:
                 if _UNKNOWN_TOPIC not in error.message:
                     raise
@@ -108,7 +108,7 @@ class Admin:
         if not asked:
             return {}
         found: dict[str, str] = {}
-        for entry in self._client.describeConfigs(asked).values().entrySet():
+        for entry in elements(self._client.describeConfigs(asked).values().entrySet()):
             try:
                 config = self._answer(entry.getValue())
             except SinkError:
@@ -118,7 +118,7 @@ class Admin:
 
     def topics(self) -> list[str]:
         """Every topic that may be seen."""
-        return sorted(self._answer(self._client.listTopics().names()))
+        return sorted(elements(self._answer(self._client.listTopics().names())))
 
     def ends(self, topics: Iterable[str], *, committed: bool = True) -> dict[str, dict[int, int]]:
         """The offset after the last record of each partition: of those committed, or of all."""
@@ -153,7 +153,7 @@ class Admin:
         options = java(self._spark, f"{_ADMIN}.ListOffsetsOptions")(isolation)
         answer = self._answer(self._client.listOffsets(asked, options).all())
         found: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
-        for entry in answer.entrySet():
+        for entry in elements(answer.entrySet()):
             place = entry.getKey()
             found[place.topic()][place.partition()] = entry.getValue().offset()
         return found
@@ -176,7 +176,10 @@ class Admin:
 
 
 def _partitions(described: Mapping[str, Any]) -> dict[str, list[int]]:
-    return {topic: [part.partition() for part in found.partitions()] for topic, found in described.items()}
+    return {
+        topic: [part.partition() for part in elements(found.partitions())]
+        for topic, found in described.items()
+    }
 
 
 def _id(described: Any) -> str | None:

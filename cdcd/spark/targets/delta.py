@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.spark.jars import DELTA
-from cdcd.spark.platform.java import PATH, array, java
+from cdcd.spark.platform.java import PATH, array, java, mapped
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import activate
@@ -157,7 +157,7 @@ class DeltaTables(TableFormat):
         # class.
         with suppress(PySparkException, Py4JError):
             found = self._load(spark, name).update().getProperties()
-            return dict(java(spark, "scala.jdk.javaapi.CollectionConverters").asJava(found))
+            return mapped(java(spark, "scala.jdk.javaapi.CollectionConverters").asJava(found))
         rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
         return {row.key: row.value for row in rows}
 

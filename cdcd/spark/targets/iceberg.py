@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.jars import ICEBERG
-from cdcd.spark.platform.java import java
+from cdcd.spark.platform.java import elements, java, mapped
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.session import REWRITING, activate
@@ -179,7 +179,7 @@ class IcebergTables(TableFormat):
 
     def properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
         try:
-            return dict(self._load(spark, name).properties())
+            return mapped(self._load(spark, name).properties())
         except IllegalArgumentException as error:
             # A catalog that wraps Spark's own lists tables of other formats too.
             if "not an Iceberg table" in str(error):
@@ -326,12 +326,12 @@ class IcebergTarget(Lakehouse):
 
 def _partition_fields(table: Any) -> list[Any]:
     """The fields of all specifications that a table has or had."""
-    return [field for spec in table.specs().values() for field in spec.fields()]
+    return [field for spec in mapped(table.specs()).values() for field in elements(spec.fields())]
 
 
 def _tags_before(table: Any, commit_lsn: int) -> list[str]:
     """The tags of points before this one."""
-    tags = [name for name, ref in table.refs().items() if ref.isTag()]
+    tags = [name for name, ref in mapped(table.refs()).items() if ref.isTag()]
     return [name for name in tags if (at := tagged_lsn(name)) is not None and at < commit_lsn]
 
 
