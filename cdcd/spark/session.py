@@ -32,8 +32,8 @@ _ALWAYS: Final = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
-    # Delta's timestamps as whole numbers, as in Iceberg. Spark's default is INT96, which Parquet gave up in 2020, and
-    # in which other readers do not find years that are far away.
+    # Delta's files have timestamps as whole numbers, as Iceberg's have. Spark's default is INT96, which Parquet has
+    # deprecated. Arrow reads PostgreSQL's infinity wrongly from it.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A batch is kept for as long as it takes to apply it: looking for what could be packed tighter costs more than that
     # saves.

@@ -40,6 +40,28 @@ def array(spark: SparkSession, of: str, values: list[Any]) -> Any:
     return made
 
 
+def identifier(spark: SparkSession, namespace: list[str], name: str) -> Any:
+    """How catalogs of Spark call a table."""
+    of = java(spark, "org.apache.spark.sql.connector.catalog.Identifier").of
+    return of(array(spark, "java.lang.String", namespace), name)
+
+
+def read_all(stream: Any) -> bytes:
+    """What is left of an InputStream of Java, which is closed then."""
+    try:
+        return bytes(stream.readAllBytes())
+    finally:
+        stream.close()
+
+
+def write_all(stream: Any, data: bytes) -> None:
+    """Write all of a file by an OutputStream of Java, which is closed then."""
+    try:
+        stream.write(data)
+    finally:
+        stream.close()
+
+
 def elements(collection: Any) -> list[Any]:
     """The elements of a collection of Java."""
     array_ = collection.toArray()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from cdcd.errors import ProtocolError
-from cdcd.spark.platform.java import PATH, java
+from cdcd.spark.platform.java import PATH, java, read_all
 
 VERSION: Final = "v1"
 
@@ -60,11 +60,7 @@ def read_ends(text: str, path: str) -> Ends:
 
 def _text(spark: SparkSession, path: str) -> str:
     file = java(spark, PATH)(path)
-    stream = file.getFileSystem(_hadoop(spark)).open(file)
-    try:
-        return bytes(stream.readAllBytes()).decode()
-    finally:
-        stream.close()
+    return read_all(file.getFileSystem(_hadoop(spark)).open(file)).decode()
 
 
 def _hadoop(spark: SparkSession) -> Any:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.spark.jars import DELTA
-from cdcd.spark.platform.java import PATH, array, java, mapped
+from cdcd.spark.platform.java import PATH, identifier, java, mapped
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import activate
@@ -270,10 +270,8 @@ class DeltaTables(TableFormat):
         state = spark._jsparkSession.sessionState()
         parts = state.sqlParser().parseMultipartIdentifier(name)
         catalog = DEFAULT_CATALOG if self._path is not None else parts.head()
-        namespace = array(spark, "java.lang.String", [parts.apply(parts.size() - 2)])
-        of = java(spark, "org.apache.spark.sql.connector.catalog.Identifier").of
-        identifier = of(namespace, parts.last())
-        return state.catalogManager().catalog(catalog).loadTable(identifier)
+        named = identifier(spark, [parts.apply(parts.size() - 2)], parts.last())
+        return state.catalogManager().catalog(catalog).loadTable(named)
 
     def _history(self, spark: SparkSession, name: str) -> Iterator[tuple[int, str | None, datetime]]:
         """Version, metadata and time of all commits that the table's log has."""
@@ -327,8 +325,8 @@ class DeltaTarget(Lakehouse):
 
 
 def rewritten_bytes(keys: int) -> int:
-    """The size of the largest table, in bytes, in which a MERGE of this number of keys replaces files. In a larger
-    table, the MERGE marks rows by deletion vectors.
+    """The maximum size of a table, in bytes, for which a MERGE of so many keys replaces files. In a larger table, the
+    MERGE marks rows by deletion vectors.
     """
     return max(_REWRITTEN_BYTES, keys * _REWRITTEN_BYTES_A_KEY)
 

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cdcd.spark.platform.java import LIST, PATH, java
+from cdcd.spark.platform.java import LIST, PATH, java, read_all, write_all
 from cdcd.spark.targets.small_files import (
     BYTES_MAX,
     FILES_MAX,
@@ -43,9 +43,7 @@ from cdcd.spark.targets.small_files import (
     Column,
     OtherFormError,
     Small,
-    by_spark,
     list_of,
-    read,
     written,
 )
 from cdcd.spark.targets.state import State
@@ -116,36 +114,26 @@ class _SmallDelta(Small):
     def __init__(
         self, spark: SparkSession, name: str, table: Any, snapshot: Any, columns: list[Column]
     ) -> None:
-        self._spark = spark
-        self._name = name
+        super().__init__(spark, name, columns)
         self._table = table
         self._snapshot = snapshot
-        self._columns = columns
         # Delta writes the list of a small table's files beside each commit. Its other ways to it are statements.
         listed = snapshot.checksumOpt().get().allFiles()
-        self._files: Any = listed.get() if listed.isDefined() else None
+        self._listed: Any = listed.get() if listed.isDefined() else None
 
-    def rows(self) -> pa.Table | None:
-        try:
-            return read(self._parts(), self._columns, _by_name)
-        except OtherFormError:
-            return by_spark(self._spark.table(self._name), self._columns)
-
-    def _parts(self) -> Iterator[bytes]:
-        """The files. OtherFormError: a file has marked rows, or they are many, or they are not listed."""
-        if self._files is None or self._files.size() > FILES_MAX:
+    def _files(self) -> Iterator[bytes]:
+        if self._listed is None or self._listed.size() > FILES_MAX:
             raise OtherFormError
         log = self._table.deltaLog()
         system = log.dataPath().getFileSystem(log.newDeltaHadoopConf())
-        files = [self._files.apply(number) for number in range(self._files.size())]
+        files = [self._listed.apply(number) for number in range(self._listed.size())]
         if any(file.deletionVector() is not None for file in files):
             raise OtherFormError
         for file in files:
-            stream = system.open(file.absolutePath(log))
-            try:
-                yield stream.readAllBytes()
-            finally:
-                stream.close()
+            yield read_all(system.open(file.absolutePath(log)))
+
+    def _find(self, schema: pa.Schema, column: Column) -> str | None:
+        return column.stored if schema.get_field_index(column.stored) >= 0 else None
 
     def put(self, rows: pa.Table, state: State) -> None:
         spark, option = self._spark, java(self._spark, "scala.Option")
@@ -153,7 +141,7 @@ class _SmallDelta(Small):
         transaction = log.startTransaction(self._table.catalogTable(), option.apply(self._snapshot))
         # What another process adds meanwhile is a conflict.
         transaction.readWholeTable()
-        files = transaction.filterFiles() if self._files is None else self._files
+        files = transaction.filterFiles() if self._listed is None else self._listed
         now = int(time.time() * 1000)
         actions = java(spark, LIST)()
         for number in range(files.size()):
@@ -177,15 +165,8 @@ class _SmallDelta(Small):
         # A file of Spark's says by which version it was written: from 3.0 on, dates are of the Gregorian calendar.
         data = written(rows, self._columns, codec, {"org.apache.spark.version": self._spark.version})
         path = f"part-00000-{uuid4()}-c000.{codec}.parquet"
-        stream = (
-            log.dataPath()
-            .getFileSystem(log.newDeltaHadoopConf())
-            .create(java(self._spark, PATH)(log.dataPath(), path))
-        )
-        try:
-            stream.write(data)
-        finally:
-            stream.close()
+        system = log.dataPath().getFileSystem(log.newDeltaHadoopConf())
+        write_all(system.create(java(self._spark, PATH)(log.dataPath(), path)), data)
         added = {
             "path": path,
             "partitionValues": {},
@@ -195,10 +176,6 @@ class _SmallDelta(Small):
             "stats": json.dumps({"numRecords": rows.num_rows, "tightBounds": True}),
         }
         return json.dumps({"add": added})
-
-
-def _by_name(schema: pa.Schema, column: Column) -> str | None:
-    return column.stored if schema.get_field_index(column.stored) >= 0 else None
 
 
 def _column(field: StructField) -> Column | None:

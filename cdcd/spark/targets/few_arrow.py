@@ -131,7 +131,7 @@ def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
 
 
 def _numbers(type_: pa.DataType) -> pa.DataType:
-    """The type in which days and microseconds are whole numbers: Python has no years before 1 and after 9999."""
+    """The type with whole numbers in place of dates and times. Those of Python end with the year 9999."""
     if pa.types.is_list(type_):
         return pa.list_(_numbers(type_.value_type))
     if pa.types.is_date32(type_):

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cdcd.spark.platform.java import array, java
+from cdcd.spark.platform.java import identifier, java, read_all, write_all
 from cdcd.spark.platform.sql import parts
 from cdcd.spark.targets.small_files import (
     BYTES_MAX,
@@ -27,9 +27,7 @@ from cdcd.spark.targets.small_files import (
     Column,
     OtherFormError,
     Small,
-    by_spark,
     list_of,
-    read,
     written,
 )
 from cdcd.spark.targets.state import State
@@ -97,21 +95,12 @@ class _SmallIceberg(Small):
         version: Any,
         summary: Callable[[State], Mapping[str, str]],
     ) -> None:
-        self._spark = spark
-        self._name = name
+        super().__init__(spark, name, columns)
         self._table = table
-        self._columns = columns
         self._version = version
         self._summary = summary
 
-    def rows(self) -> pa.Table | None:
-        try:
-            return read(self._files(), self._columns, _by_number)
-        except OtherFormError:
-            return by_spark(self._spark.table(self._name), self._columns)
-
     def _files(self) -> Iterator[bytes]:
-        """The files. OtherFormError: a file has deleted rows beside it, or they are many."""
         if self._version is None:
             return
         tasks = self._table.newScan().useSnapshot(self._version.snapshotId()).planFiles()
@@ -122,11 +111,13 @@ class _SmallIceberg(Small):
         if len(files) > FILES_MAX or any(not file.deletes().isEmpty() for file in files):
             raise OtherFormError
         for file in files:
-            stream = self._table.io().newInputFile(file.file().location()).newStream()
-            try:
-                yield stream.readAllBytes()
-            finally:
-                stream.close()
+            yield read_all(self._table.io().newInputFile(file.file().location()).newStream())
+
+    def _find(self, schema: pa.Schema, column: Column) -> str | None:
+        for field in schema:
+            if (field.metadata or {}).get(ID) == str(column.number).encode():
+                return str(field.name)
+        return None
 
     def put(self, rows: pa.Table, state: State) -> None:
         everything = java(self._spark, "org.apache.iceberg.expressions.Expressions").alwaysTrue()
@@ -146,12 +137,10 @@ class _SmallIceberg(Small):
         self._forget()
 
     def _forget(self) -> None:
-        """Make the catalog forget what it keeps of the table in memory, as REFRESH TABLE does."""
+        """Do what REFRESH TABLE does: a catalog that keeps tables in memory loads this one anew next time."""
         catalog, *namespace, table = parts(self._name)
-        of = java(self._spark, "org.apache.spark.sql.connector.catalog.Identifier").of
-        identifier = of(array(self._spark, "java.lang.String", namespace), table)
         manager = self._spark._jsparkSession.sessionState().catalogManager()
-        manager.catalog(catalog).invalidateTable(identifier)
+        manager.catalog(catalog).invalidateTable(identifier(self._spark, namespace, table))
 
     def _file(self, rows: pa.Table) -> Any:
         """A new file with the rows, as Iceberg's own object."""
@@ -159,12 +148,8 @@ class _SmallIceberg(Small):
         codec = table.properties().get(_CODEC) or "zstd"
         place = table.locationProvider().newDataLocation(f"00000-0-{uuid4()}-00001.parquet")
         data = written(rows, self._columns, codec)
-        stream = table.io().newOutputFile(place).create()
-        try:
-            stream.write(data)
-        finally:
-            stream.close()
-        # Without bounds of the columns: nobody leaves out a file of some kilobytes.
+        write_all(table.io().newOutputFile(place).create(), data)
+        # The file has no bounds of its columns: readers gain nothing if they leave out a file of some kilobytes.
         file = (
             java(self._spark, "org.apache.iceberg.DataFiles")
             .builder(table.spec())
@@ -179,13 +164,6 @@ def _listed(tasks: Any, most: int) -> list[Any]:
     while len(found) < most and tasks.hasNext():
         found.append(tasks.next())
     return found
-
-
-def _by_number(schema: pa.Schema, column: Column) -> str | None:
-    for field in schema:
-        if (field.metadata or {}).get(ID) == str(column.number).encode():
-            return str(field.name)
-    return None
 
 
 def _column(field: Any) -> Column:

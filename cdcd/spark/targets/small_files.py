@@ -7,13 +7,13 @@ former form of the table (a column was added or grew since) is left to Spark, wh
 import io
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.spark.platform.sql import quoted
@@ -43,11 +43,27 @@ LOCAL: Final = pa.timestamp("us")
 
 
 class Small(ABC):
-    """A table of some kilobytes as it was at one version."""
+    """One version of a table of some kilobytes, which the driver can read and replace."""
 
-    @abstractmethod
+    def __init__(self, spark: SparkSession, name: str, columns: Sequence["Column"]) -> None:
+        self._spark = spark
+        self._name = name
+        self._columns = columns
+
     def rows(self) -> pa.Table | None:
         """All rows of the table. None: they are too many for the driver."""
+        try:
+            return read(self._files(), self._columns, self._find)
+        except OtherFormError:
+            return by_spark(self._spark.table(self._name), self._columns)
+
+    @abstractmethod
+    def _files(self) -> Iterator[bytes]:
+        """The files of the table. OtherFormError: a file has deleted rows, or the driver cannot list the files."""
+
+    @abstractmethod
+    def _find(self, schema: pa.Schema, column: "Column") -> str | None:
+        """The name that a column has in a file; None: the file lacks it."""
 
     @abstractmethod
     def put(self, rows: pa.Table, state: State) -> None:

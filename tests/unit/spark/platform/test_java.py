@@ -7,7 +7,7 @@ from py4j.clientserver import JavaClient
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from cdcd.spark.platform.java import LIST, array, elements, java, mapped
+from cdcd.spark.platform.java import LIST, elements, identifier, java, mapped
 
 SEARCH = "r\nu\n"
 """How a command of Py4J begins that looks for a class by a part of its name (py4j.java_gateway.JavaPackage)."""
@@ -32,8 +32,7 @@ def test_classes_and_what_collections_have_come_without_a_search(
     found.put("a", 1)
     assert mapped(found) == {"a": 1}
     assert java(spark, "java.util.AbstractMap$SimpleEntry")("key", 2).getValue() == 2
-    identifier = java(spark, "org.apache.spark.sql.connector.catalog.Identifier")
-    assert list(identifier.of(array(spark, "java.lang.String", ["x", "y"]), "t").namespace()) == ["x", "y"]
+    assert list(identifier(spark, ["x", "y"], "t").namespace()) == ["x", "y"]
     assert len(commands) > 10
     assert [command for command in commands if command.startswith(SEARCH)] == []
     # A loop that goes over the collection searches, so the commands would tell.

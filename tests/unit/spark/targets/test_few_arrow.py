@@ -53,7 +53,7 @@ def test_changes_go_in_as_a_merge_brings_them_in():
     ]
     after = [(1, "new", 2.5, 20, 1, None), (3, "c", None, 30, 1, None), (4, None, None, 20, 4, None)]
     assert found(rows, *changes) == after
-    # Whatever comes again finds nothing to do.
+    # The same changes once more change nothing.
     assert found(table(*after), *changes) == after
 
 
