@@ -58,6 +58,19 @@ class TransactionHanging(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionEnded(Fact):
+    """A transaction hung in the checkpoint topic from `offset` on (`transaction.hanging`). Kafka had acknowledged its
+    commit, so cdcd ended it by another commit, and goes on behind it. Nothing is lost, and nothing is to be done.
+    """
+
+    event: ClassVar[str] = "transaction.ended"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaTokenFailed(Fact):
     """There is no new token for Kafka (`kafka.oauth`). cdcd goes on with the token that it has until that one expires,
     and asks again every ten seconds. The event comes once a minute at most.

@@ -31,7 +31,6 @@ from cdcd.engine.startup_requests import (
     ListTables,
     LookAtLog,
     LookAtSlot,
-    Pause,
     PeekCheckpoint,
     PrepareSink,
     ReadSource,
@@ -178,7 +177,7 @@ class _Rehearsal:
             self._seen = None if state is None else seen(state, self._identity.database)
         return self._seen
 
-    async def _peek_checkpoint(self, _request: PeekCheckpoint) -> Checkpoint | None:
+    async def _peek_checkpoint(self, request: PeekCheckpoint) -> Checkpoint | None:
         config = self._config
         connection, _ = client.configured(config.kafka)
         try:
@@ -190,6 +189,7 @@ class _Rehearsal:
                 CHECKPOINT_S,
                 Event(),
                 exists=False,
+                newest=request.newest,
             )
         except TransientError as error:
             raise unavailable(error) from error
@@ -211,9 +211,6 @@ class _Rehearsal:
     async def _look_at_log(self, _request: LookAtLog) -> DurableLog | None:
         folder = self._config.spool.durable_directory
         return None if folder is None else await asyncio.to_thread(look, Path(folder))
-
-    async def _pause(self, request: Pause) -> None:
-        await asyncio.sleep(request.seconds)
 
     async def _fence(self, _request: Fence) -> Checkpoint | None:
         self._has_fenced = True
@@ -250,7 +247,6 @@ _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[
     ReadSource: _Rehearsal._read_source,
     LookAtLog: _Rehearsal._look_at_log,
     RemoveLogged: _Rehearsal._nothing,
-    Pause: _Rehearsal._pause,
     Fence: _Rehearsal._fence,
     EnsurePublication: _Rehearsal._published,
     DropSlot: _Rehearsal._nothing,

@@ -22,10 +22,11 @@ from cdcd.facts import (
     TopicLost,
     TransactionTimeoutUnknown,
 )
+from cdcd.facts_operation import TransactionEnded
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
-from cdcd.kafka.checkpoint import peek_at_start
+from cdcd.kafka.checkpoint import PARTITION, peek_at_start
 from cdcd.kafka.descriptions import FormerDescriptions, SchemasTopic
 from cdcd.kafka.errors import fill_names, unavailable
 from cdcd.kafka.fitting import SizeLimits
@@ -76,10 +77,10 @@ class KafkaSide:
         """The topics that had records before this session, with their tables. None: they were not looked up yet."""
         self._answer_s = min(TOPICS_S, max(1.0, config.startup_timeout_s))
 
-    async def peek(self) -> Checkpoint | None:
+    async def peek(self, *, newest: bool = False) -> Checkpoint | None:
         """Read the checkpoint without changing anything, before `Sink.open` shuts out another writer.
 
-        `open_sink` has made sure of the topic before.
+        `open_sink` has made sure of the topic before. `newest`: as `PeekCheckpoint` has it.
 
         Raises:
             SinkUnavailableError: the broker is away.
@@ -94,6 +95,7 @@ class KafkaSide:
                 self._answer_s,
                 self.giving_up,
                 exists=True,
+                newest=newest,
             ),
             anywhere=True,
         )
@@ -173,6 +175,9 @@ class KafkaSide:
                 config.topics.message,
             ),
             on_retry=on_retry,
+            on_ended=lambda offset: report(
+                TransactionEnded(topic=config.topics.checkpoint, partition=PARTITION, offset=offset)
+            ),
             sizes=self._sizes,
             settling=self._settling,
         )

@@ -29,7 +29,6 @@ from cdcd.engine.startup_requests import (
     ListTables,
     LookAtLog,
     LookAtSlot,
-    Pause,
     PeekCheckpoint,
     PrepareSink,
     ReadSource,
@@ -161,8 +160,8 @@ class StartRequests:
         self.identity = await self.stream.identify()
         return await self._postgres.look_at_slot(self.sql, self.identity)
 
-    async def _peek_checkpoint(self, _request: PeekCheckpoint) -> Checkpoint | None:
-        return await self._kafka.peek()
+    async def _peek_checkpoint(self, request: PeekCheckpoint) -> Checkpoint | None:
+        return await self._kafka.peek(newest=request.newest)
 
     async def _read_source(self, request: ReadSource) -> Source:
         assert self.stream is not None
@@ -197,12 +196,10 @@ class StartRequests:
         if not log.size:
             self._observe(DurableSpoolDelivered(directory=str(self._config.spool.durable_directory)))
 
-    async def _pause(self, request: Pause) -> None:
-        await asyncio.sleep(request.seconds)
-
-    async def _fence(self, _request: Fence) -> Checkpoint | None:
-        assert self.sink is not None
-        return await self._kafka.call(self.sink.open)
+    async def _fence(self, request: Fence) -> Checkpoint | None:
+        sink = self.sink
+        assert sink is not None
+        return await self._kafka.call(lambda: sink.open(request.told))
 
     async def _ensure_publication(self, _request: EnsurePublication) -> dict[int, str]:
         assert self.sql is not None
@@ -254,7 +251,6 @@ CARRIED_OUT: Final[dict[type[Request[Any]], Callable[[StartRequests, Any], Await
     ReadSource: StartRequests._read_source,
     LookAtLog: StartRequests._look_at_log,
     RemoveLogged: StartRequests._remove_logged,
-    Pause: StartRequests._pause,
     Fence: StartRequests._fence,
     EnsurePublication: StartRequests._ensure_publication,
     DropSlot: StartRequests._drop_slot,

@@ -80,7 +80,12 @@ class LookAtSlot(Request[SlotSeen | None]):
 
 @dataclass(frozen=True, slots=True)
 class PeekCheckpoint(Request[Checkpoint | None]):
-    """Read the newest checkpoint that is visible, without changing anything."""
+    """Read the newest checkpoint that readers see, without changing anything.
+
+    `newest`: the newest one that was written instead, whether its transaction is committed, open or aborted.
+    """
+
+    newest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +109,13 @@ class RemoveLogged(Request[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Pause(Request[None]):
-    """Wait for so many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Fence(Request[Checkpoint | None]):
-    """Shut out every other writer, then read the checkpoint, which nobody else can change any more."""
+    """Shut out every other writer, then read the checkpoint, which nobody else can change any more.
+
+    `told`: a position that PostgreSQL was told because of a checkpoint in Kafka.
+    """
+
+    told: int
 
 
 @dataclass(frozen=True, slots=True)

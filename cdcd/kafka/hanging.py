@@ -12,12 +12,37 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from cdcd.kafka.errors import Partition
+from cdcd.transactions.position import Checkpoint
 
 LOOK_S: Final = 15.0
 """Seconds after an outage for which topics that are written are suspected, and looked at."""
 
 HANGS_S: Final = 10.0
 """Seconds without progress after which a transaction hangs. Brokers need some milliseconds for the end of one."""
+
+
+def is_acknowledged(
+    hidden: Checkpoint | None,
+    visible: Checkpoint | None,
+    *,
+    committed: Checkpoint | None = None,
+    told: int = 0,
+) -> bool:
+    """Whether Kafka has acknowledged the commit of a checkpoint that readers do not see.
+
+    PostgreSQL is told a position only after Kafka has acknowledged a checkpoint that reaches it. So a hidden checkpoint
+    that is the only one to reach it was acknowledged. If this is not certain, its transaction may have been aborted.
+
+    Args:
+        hidden, visible: the newest checkpoint, and the newest that readers see.
+        committed: the last one whose commit this process saw acknowledged.
+        told: a position that PostgreSQL was told because of a checkpoint in Kafka.
+    """
+    if hidden is None:
+        return False
+    if committed is not None and hidden.encode() == committed.encode():
+        return True
+    return visible is not None and visible.position.end_lsn < told <= hidden.position.end_lsn
 
 
 class Ends(NamedTuple):

@@ -24,11 +24,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdcd.engine.queue import GIVEN_AWAY, Batch
 from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.formats.late_records import Produce
-from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
+from cdcd.kafka.checkpoint import PARTITION, OpenTransactionError, newest_checkpoint, read_checkpoint
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import UNANSWERED, map_kafka_error
 from cdcd.kafka.expiry import Expiry
 from cdcd.kafka.fitting import FailedRecord, Fitting, SizeLimits
+from cdcd.kafka.hanging import is_acknowledged
 from cdcd.kafka.marking import Marking
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.partitions import ToPartitions, counter
@@ -90,6 +91,13 @@ tries again (rdkafka_txnmgr.c, rd_kafka_txn_handle_AddPartitionsToTxn). Without 
 """
 
 
+OPEN_HINT: Final = (
+    "cdcd tries again. If another producer has the transaction open, stop it. If nobody has, it hangs: "
+    "docs/troubleshooting.md says how to end it."
+)
+"""What to do if nobody can tell whether a transaction in the checkpoint topic is committed."""
+
+
 class _SilentError(KafkaException):
     """No answer came in time."""
 
@@ -111,6 +119,7 @@ class Sink:
         stopping: set from outside, so that a waiting call gives up with a `TransientError`.
         oversized: what to do with a record that the broker refuses for its size.
         on_retry: called for each failure after which the sink tries again, with the seconds until then.
+        on_ended: called with the offset of a hanging transaction that the sink has ended in the checkpoint topic.
         sizes: the sizes that brokers refused. Give every sink of the process the same object.
         settling: how long a transaction waits before it ends, after an outage.
     """
@@ -125,6 +134,7 @@ class Sink:
         stopping: threading.Event,
         oversized: Oversized,
         on_retry: Callable[[CdcdError, float], None],
+        on_ended: Callable[[int], None] = lambda _offset: None,
         sizes: SizeLimits | None = None,
         settling: Settling | None = None,
     ) -> None:
@@ -135,6 +145,7 @@ class Sink:
         self._stopping = stopping
         self._oversized = oversized
         self._on_retry = on_retry
+        self._on_ended = on_ended
         self._fitting = Fitting(settings, oversized, SizeLimits() if sizes is None else sizes)
         self._settling = Settling() if settling is None else settling
         self._state = TransactionState(EXACTLY_ONCE if settings.exactly_once else AT_LEAST_ONCE)
@@ -143,6 +154,7 @@ class Sink:
         self._produce: Produce | None = None
         self._client: Properties = settings.client
         self._found: Checkpoint | None = None
+        self._told = 0
         self._batch: Batch | None = None
         self._former: Batch | None = None
         self._checkpoint: Checkpoint | None = None
@@ -177,8 +189,11 @@ class Sink:
             Step.DISCARD: self._discard,
         }
 
-    def open(self) -> Checkpoint | None:
+    def open(self, told: int = 0) -> Checkpoint | None:
         """Fence any other producer of this pipeline, and read the checkpoint to resume from.
+
+        Args:
+            told: a position that PostgreSQL was told because of a checkpoint in Kafka.
 
         Raises:
             TransientError: the broker does not answer.
@@ -186,6 +201,7 @@ class Sink:
             LimitError: cdcd cannot write to the directory for claim checks.
         """
         self._oversized.prove()
+        self._told = told
         self._carry_out(self._state.open())
         return self._state.committed
 
@@ -244,6 +260,8 @@ class Sink:
         except KafkaException as error:
             self._hear_cause(error)
             self._failure, self._cause = self._map(error), error
+            if isinstance(error, OpenTransactionError):
+                self._failure = TransientError(self._failure.message, hint=OPEN_HINT)
             failed = self._failed
             too_large = failed is not None and failed.is_too_large
             silent = isinstance(error, _SilentError) and self._credentials_hold()
@@ -312,11 +330,27 @@ class Sink:
     def _read(self) -> None:
         settings = self._settings
         client = {**settings.client, **self._credentials()}
+        where = (client, settings.checkpoint_topic, settings.key, settings.answer_s, self._stopping)
         self._context = f"Reading the checkpoint from topic {settings.checkpoint_topic}"
-        self._found = read_checkpoint(
-            client, settings.checkpoint_topic, settings.key, settings.answer_s, self._stopping
-        )
+        try:
+            self._found = read_checkpoint(*where)
+        except OpenTransactionError as held:
+            hidden = newest_checkpoint(*where) if settings.exactly_once else None
+            committed = self._state.committed
+            if not is_acknowledged(hidden, held.visible, committed=committed, told=self._told):
+                raise
+            assert hidden is not None, "it is acknowledged"
+            self._end_hanging(hidden)
+            self._found = read_checkpoint(*where)
+            self._on_ended(held.offset)
         self._context = self._where
+
+    def _end_hanging(self, checkpoint: Checkpoint) -> None:
+        """Commit `checkpoint` once more: this commit also ends the hanging transaction that has it."""
+        settings = self._settings
+        self._begin()
+        self._live.produce(settings.checkpoint_topic, checkpoint.encode(), settings.key, PARTITION)
+        self._commit()
 
     @property
     def _live(self) -> Producer:

@@ -4,8 +4,11 @@ If the first test fails because readers see the records, this version of Kafka n
 of `kafka/settling.py` nor `kafka/hanging.py` is needed for it.
 """
 
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,10 +17,14 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdcd.engine.queue import Batch
+from cdcd.errors import TransientError
 from cdcd.kafka.admin import Admin
+from cdcd.kafka.checkpoint import peek_at_start
+from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import Partition
 from cdcd.kafka.hanging import HANGS_S, Ends, HangingTransactions
 from cdcd.kafka.settling import Settling
+from cdcd.kafka.sink import OPEN_HINT
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
@@ -25,6 +32,7 @@ from deploy.local.kafka_prepared import cluster_id
 from deploy.local.process import free_port
 from tests.integration.daemon import WAIT_S, until
 from tests.integration.test_kafka_sink import sink_of
+from tests.integration.visible_records import await_decided
 
 
 class TwoBrokers:
@@ -198,3 +206,41 @@ def test_a_transaction_that_a_former_producer_left_is_aborted_when_its_partition
     delivery.sink.open()
     # THEN readers get the record once
     assert delivery.deliver() == [b"value"]
+
+
+FIRST = Checkpoint("7001", 1, "publication=shop", Position(90, 100), 100)
+SECOND = replace(FIRST, position=Position(190, 200), flushed_lsn=200)
+
+
+def test_a_start_goes_on_behind_a_hanging_checkpoint_whose_commit_was_acknowledged(
+    brokers: TwoBrokers, unique: str
+):
+    # GIVEN a checkpoint that readers see, and one whose commit Kafka has acknowledged, and does not show
+    topic = f"{unique}.checkpoint"
+    brokers.create(topic)
+    former = Producer({"bootstrap.servers": brokers.servers, "transactional.id": unique})
+    former.init_transactions(WAIT_S)
+    for checkpoint in (FIRST, SECOND):
+        former.begin_transaction()
+        former.produce(topic, checkpoint.encode(), unique)
+        assert former.flush(WAIT_S) == 0
+        if checkpoint is SECOND:
+            brokers.freeze(topic)
+        former.commit_transaction(WAIT_S)
+        if checkpoint is FIRST:
+            await_decided(brokers.servers, topic)
+    brokers.wake(topic)
+    # THEN a start that compares before it fences finds both
+    client: Properties = {"bootstrap.servers": brokers.servers}
+    look = partial(peek_at_start, client, topic, unique, WAIT_S, threading.Event(), exists=True)
+    assert (look(), look(newest=True)) == (FIRST, SECOND)
+    # AND one that cannot know that the second was committed leaves it, and says what to do
+    sink = sink_of(brokers.first, unique, topic=topic)
+    with pytest.raises(TransientError, match="a transaction in it is open, from offset 2 on") as failure:
+        sink.open(told=100)
+    assert failure.value.hint == OPEN_HINT
+    assert (look(), look(newest=True)) == (FIRST, SECOND)
+    # AND one that knows that PostgreSQL was told of it commits it, and goes on behind it
+    assert sink.open(told=200) == SECOND
+    sink.close()
+    assert look() == SECOND

@@ -28,25 +28,27 @@ RECORDS_MAX = 10_000
 """More records than are handed over before the broker has refused the first request."""
 
 
-def sink_of(
+def sink_of(  # noqa: PLR0917  each test names one or two
     broker: KafkaBroker,
     name: str,
     properties: Mapping[str, int] | None = None,
     on_retry: Callable[[CdcdError, float], None] = lambda _error, _wait_s: None,
     settling: Settling | None = None,
+    topic: str | None = None,
 ) -> Sink:
-    """A sink with a new topic for its checkpoint, which logs its transactions."""
+    """A sink with a topic for its checkpoint, a new one if none is named, which logs its transactions."""
     connection, producer = client.split(
         {"bootstrap.servers": broker.bootstrap_servers, "debug": "eos", **(properties or {})}
     )
-    create_topics(broker.bootstrap_servers, name)
+    if topic is None:
+        create_topics(broker.bootstrap_servers, name)
     return Sink(
         SinkSettings(
             client=connection,
             producer=producer,
             exactly_once=True,
             transactional_id=name,
-            checkpoint_topic=name,
+            checkpoint_topic=topic or name,
             key=name,
             batch_bytes_max=1_000_000,
             timeout_s=20,

@@ -3,14 +3,20 @@
 A producer's transaction is known to the coordinator by the `transactional.id`; `init_transactions` raises the epoch,
 which fences older producers, and ends what they left open. An answer that is lost leaves the producer in the dark: its
 EndTxn may have been carried out, or lost, or be still on its way (KAFKA-17754).
+
+A broker that dies after it has acknowledged a commit, or an abort, may come back and not tell the partitions: the
+transaction hangs, so readers see nothing of it until the next commit (KIP-664), which ends it as committed. If nobody
+can know what became of it, the partitions hear of it at last. What Kafka does besides, nobody can make good: it aborts
+a hanging transaction together with a later one.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from random import Random
 
 from cdcd.errors import TransientError
-from tests.sim.expected import Record
+from tests.sim.expected import PromiseBrokenError, Record
 from tests.sim.oracle import Oracle
 from tests.sim.settings import Settings
 
@@ -27,6 +33,18 @@ class EpochFencedError(Exception):
     """The producer's epoch is not the newest."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """A transaction that has ended, and whose end was not written to the partitions.
+
+    `records`: what a commit makes visible. Those of a transaction that is committed count as delivered already.
+    """
+
+    records: list[Record]
+    checkpoint: bytes
+    committed: bool
+
+
 class Broker:
     """The log, the checkpoint topic, and the transaction coordinator."""
 
@@ -41,16 +59,57 @@ class Broker:
         self._open: list[Record] | None = None
         self._open_checkpoint: bytes | None = None
         self._late: deque[int] = deque()
+        self._hanging: Hanging | None = None
+        self.dies: Callable[[], None] = lambda: None
+        """Takes the broker away for a while."""
 
     def step(self) -> None:
         """A late EndTxn arrives."""
         if self._late and self.rng.random() < 0.2:
             self._end(self._late.popleft())
 
+    @property
+    def newest(self) -> bytes | None:
+        """The last checkpoint that was written, whatever became of its transaction."""
+        return self._open_checkpoint or self.hidden or self.checkpoint
+
+    @property
+    def hidden(self) -> bytes | None:
+        """The checkpoint of a hanging transaction."""
+        return None if self._hanging is None else self._hanging.checkpoint
+
+    @property
+    def acknowledged(self) -> bytes | None:
+        """The last checkpoint whose commit was acknowledged, or must be taken for that."""
+        hanging = self._hanging
+        return hanging.checkpoint if hanging is not None and hanging.committed else self.checkpoint
+
+    def abort_hanging(self) -> None:
+        """A person does, in every partition."""
+        if self._hanging is not None and self._hanging.committed:
+            raise PromiseBrokenError("a transaction is aborted whose commit was acknowledged")
+        self._hanging = None
+
+    def commit_hanging(self) -> None:
+        """A later commit ends what hangs, as committed."""
+        if self._hanging is not None:
+            hanging, self._hanging = self._hanging, None
+            self.oracle.append(hanging.records)
+            self.checkpoint = hanging.checkpoint
+
+    def tell_partitions(self) -> None:
+        """The partitions hear at last what became of it."""
+        if self._hanging is not None and self._hanging.committed:
+            self.commit_hanging()
+        else:
+            self.abort_hanging()
+
     def initialize(self) -> Iterator[None]:
         """init_transactions: fence, and end what is open. Afterwards `epoch` is the caller's."""
         yield from self._answer()
         self.epoch += 1
+        if self._open is not None and self._hangs():
+            self._hang(committed=False)
         self._open = None
         self._open_checkpoint = None
 
@@ -81,7 +140,26 @@ class Broker:
             elif fate < 0.8:
                 self._late.append(epoch)
             raise BrokerError
-        self._end(epoch)
+        if self._hangs():
+            self._hang(committed=True)
+        else:
+            self._end(epoch)
+
+    def _hangs(self) -> bool:
+        """Whether the broker dies now, after the outcome is decided."""
+        if self.healthy or not self.settings.p_hang or self._hanging is not None:
+            return False
+        return self._open_checkpoint is not None and self.rng.random() < self.settings.p_hang
+
+    def _hang(self, *, committed: bool) -> None:
+        assert self._open is not None
+        assert self._open_checkpoint is not None
+        if committed:
+            self.oracle.append(self._open)
+        self._hanging = Hanging([] if committed else self._open, self._open_checkpoint, committed)
+        self._open = None
+        self._open_checkpoint = None
+        self.dies()
 
     def abort(self, epoch: int) -> None:
         """abort_transaction: it arrives or, with the broker away, it does not; a failure counts for nothing."""
@@ -104,8 +182,9 @@ class Broker:
         if self.away:
             raise TransientError("the broker does not answer")
         self.epoch += 1
-        self._open = None
+        self._open = []
         self._open_checkpoint = None
+        self._end(self.epoch)
         self.checkpoint = None
 
     def read_checkpoint(self) -> Iterator[None]:
@@ -135,6 +214,7 @@ class Broker:
         records, checkpoint = self._open, self._open_checkpoint
         self._open = None
         self._open_checkpoint = None
+        self.commit_hanging()
         self.oracle.append(records)
         if checkpoint is not None:
             self.checkpoint = checkpoint

@@ -71,6 +71,7 @@ from tests.sim.planted_focuses import (
 from tests.sim.session import Parts
 from tests.sim.settings import (
     DURABLE,
+    HANGING,
     LEAVING_OUT,
     LEAVING_OUT_AND_READING,
     PARTITIONED,
@@ -200,6 +201,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "first_part_forgotten": _in_session(sink=sink.ForgetsTheFirstPart),
         "fenced_before_judged": _in_session(MOVED, steps=start.FENCED_FIRST),
         "not_judged_before_fencing": _in_session(MOVED, steps=start.NOT_JUDGED),
+        "judged_by_what_readers_see": _in_session(HANGING, steps=start.JUDGED_BY_READERS),
+        "hanging_taken_for_committed": _in_session(HANGING, sink=sink.CommitsWhatHangs),
+        "hanging_taken_for_aborted": _in_session(HANGING, sink=sink.AbortsWhatHangs),
         "checkpoint_read_before_fencing": _in_session(TAKEN_OVER, steps=start.READ_BEFORE_FENCE),
         "slot_looked_at_once": _in_session(FROZEN_AT_THE_START, steps=start.LOOKED_AT_ONCE),
         "settings_untold": _in_session(steps=start.SETTINGS_UNTOLD),

@@ -42,6 +42,20 @@ class TakesUnknownForFailed(Sink):
     }
 
 
+class CommitsWhatHangs(Sink):
+    """Takes every hidden checkpoint for a committed one."""
+
+    is_acknowledged = staticmethod(lambda *_checkpoints, **_known: True)
+
+
+class AbortsWhatHangs(Sink):
+    """Takes every hidden checkpoint for one that was aborted."""
+
+    def _read(self) -> Iterator[None]:
+        self.broker.abort_hanging()
+        return super()._read()
+
+
 class DoesNotFence(Sink):
     """Takes over without shutting out the producer before it."""
 

@@ -6,7 +6,7 @@ from typing import Final
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.startup import STEPS, Start
 from cdcd.engine.startup_positions import Step
-from cdcd.engine.startup_requests import LookAtLog, RemoveLogged
+from cdcd.engine.startup_requests import LookAtLog, PeekCheckpoint, RemoveLogged
 from cdcd.errors import SinkError
 from cdcd.transactions.logged import DurableLog
 
@@ -53,6 +53,14 @@ def looks_at_the_slot_once(start: Start) -> Step:
         positions._look_at_slot = seen  # type: ignore[method-assign]
 
 
+def judges_by_what_readers_see(start: Start) -> Step:
+    """Refuses a checkpoint that does not fit, although another one may be hidden behind it."""
+    positions = start.positions
+    yield from positions._look_at_slot()
+    positions.found = yield PeekCheckpoint()
+    yield from positions._compare()
+
+
 def removes_what_postgresql_was_told_of(start: Start) -> Step:
     """Takes what the slot has passed for delivered, although only the checkpoint says what Kafka has."""
     positions = start.positions
@@ -78,6 +86,7 @@ def writes_settings_untold(start: Start) -> Step:
 
 FENCED_FIRST: Final = swapped(Start.judge, Start.fence)
 NOT_JUDGED: Final = without(Start.judge)
+JUDGED_BY_READERS: Final = replaced(Start.judge, judges_by_what_readers_see)
 READ_BEFORE_FENCE: Final = replaced(Start.fence, fences_without_reading)
 LOOKED_AT_ONCE: Final = replaced(Start.judge, looks_at_the_slot_once)
 NOT_LOCKED: Final = without(Start.take_lock)

@@ -169,6 +169,8 @@ class Session:
         self._lock_lost = False
         self._traces: list[str] = []
         """What others notice of this start."""
+        self._goes_by_the_newest = False
+        """The start could not refuse, because what is not decided yet may fit the slot."""
         self._start: Start | None = None
         self._found: Checkpoint | None = None
         self._published: dict[int, str] = {}
@@ -375,8 +377,11 @@ class Session:
             )
 
     def _must_have_left_no_trace(self, error: PositionError) -> None:
-        """G7: whoever must refuse to start disturbs nobody. The slot is moved only while no instance runs."""
-        if self._traces:
+        """G7: whoever must refuse to start disturbs nobody. The slot is moved only while no instance runs.
+
+        What is not decided until the fence cannot be judged before.
+        """
+        if self._traces and not self._goes_by_the_newest:
             raise PromiseBrokenError(f"refused after {', '.join(self._traces)}: {error}") from error
 
     def _take_lock(self, _request: startup.TakeLock) -> Answered[None]:
@@ -407,13 +412,14 @@ class Session:
         yield
         return None if source.slot_confirmed is None else seen
 
-    def _peek(self, _request: startup.PeekCheckpoint) -> Answered[Checkpoint | None]:
+    def _peek(self, request: startup.PeekCheckpoint) -> Answered[Checkpoint | None]:
         broker = self.around.broker
         try:
             yield from broker.read_checkpoint()
         except BrokerError as error:
             raise TransientError("the broker does not answer") from error
-        read = broker.checkpoint
+        self._goes_by_the_newest |= request.newest
+        read = broker.newest if request.newest else broker.checkpoint
         return None if read is None else Checkpoint.decode(read, "the checkpoint topic")
 
     def _read_source(self, request: startup.ReadSource) -> Answered[Source]:
@@ -434,13 +440,9 @@ class Session:
         assert self.log is not None
         self.log.remove(request.numbers)
 
-    def _pause(self, request: startup.Pause) -> Answered[None]:
-        for _ in range(round(request.seconds / TICK_S)):
-            yield
-
-    def _fence(self, _request: startup.Fence) -> Answered[Checkpoint | None]:
+    def _fence(self, request: startup.Fence) -> Answered[Checkpoint | None]:
         self._traces.append("it fenced")
-        self._found = yield from self.sink.open()
+        self._found = yield from self.sink.open(request.told)
         return self._found
 
     def _ensure_publication(self, _request: startup.EnsurePublication) -> Answered[dict[int, str]]:
@@ -616,7 +618,7 @@ class Session:
         self.connection.send(action.data)
 
     def _bound(self) -> int | None:
-        read = self.around.broker.checkpoint
+        read = self.around.broker.acknowledged
         return None if read is None else Checkpoint.decode(read, "").flushed_lsn
 
     def _start_shipping(self, action: Ship) -> None:
@@ -755,7 +757,6 @@ REQUESTS: Final[dict[type[startup.Request[Any]], Callable[[Session, Any], Answer
     startup.ReadSource: Session._read_source,
     startup.LookAtLog: Session._look_at_log,
     startup.RemoveLogged: Session._remove_logged,
-    startup.Pause: Session._pause,
     startup.Fence: Session._fence,
     startup.EnsurePublication: Session._ensure_publication,
     startup.CreateSlot: Session._create_slot,

@@ -86,6 +86,8 @@ class Settings:
     p_unknown: float
     p_hold: float
     p_part: float
+    p_hang: float = 0.0
+    """How often the broker dies after it has acknowledged a commit, whose transaction then hangs."""
     p_refuse: float = 0.0
     """How often a step of a start, or a request for topics, is refused for good: a person must mend something."""
     locked: int = 0
@@ -147,6 +149,17 @@ REFUSED: Final[dict[str, Any]] = {
     "p_fault": 0.02,
 }
 """First starts that come to nothing."""
+
+HANGING: Final[dict[str, Any]] = {
+    "exactly_once": True,
+    "p_hang": 0.1,
+    "p_reject": 0.0,
+    "p_unknown": 0.0,
+    "away_ticks_max": 40,
+    "faults": ("disconnect", "crash_daemon", "stop_daemon", "freeze", "broker_away"),
+    "p_fault": 0.02,
+}
+"""Transactions that hang after their commit was acknowledged."""
 
 SKIPPING: Final[dict[str, Any]] = {
     "skipped": ("u", "d"),

@@ -1,6 +1,7 @@
 """`cdcd.kafka.transaction_state` carried out against the simulated broker; between two steps others may move."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from operator import methodcaller
 from random import Random
 from typing import ClassVar, Final
 
@@ -8,6 +9,7 @@ from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.formats.encoder import HEADER_WATERMARK
 from cdcd.formats.late_records import Produce
+from cdcd.kafka.hanging import is_acknowledged
 from cdcd.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -43,6 +45,10 @@ def _append_to(records: list[Record]) -> Produce:
     return produce
 
 
+def _decoded(read: bytes | None) -> Checkpoint | None:
+    return None if read is None else Checkpoint.decode(read, "the checkpoint topic")
+
+
 def _marks(batch: Batch) -> list[Record]:
     """The watermarks of the batch. A topic has one partition, which there is if somebody names it."""
     if batch.watermark is None:
@@ -59,6 +65,7 @@ class Sink:
 
     exactly: ClassVar[Transitions] = {}
     at_least: ClassVar[Transitions] = {}
+    is_acknowledged = staticmethod(is_acknowledged)
     marks_first: ClassVar[bool] = False
     """Watermarks stand before the records of their batch, as a planted bug has it."""
 
@@ -76,11 +83,13 @@ class Sink:
         self._batch: Batch | None = None
         self._checkpoint: Checkpoint | None = None
         self._found: Checkpoint | None = None
+        self._told = 0
         self._sent: list[tuple[list[Record], bytes | None]] = []
         """What the producer of at least once has, and the broker has not acknowledged."""
         self._failure: CdcdError | None = None
 
-    def open(self) -> Generator[None, None, Checkpoint | None]:
+    def open(self, told: int) -> Generator[None, None, Checkpoint | None]:
+        self._told = told
         yield from self._carry_out(self._state.open())
         return self._state.committed
 
@@ -140,9 +149,21 @@ class Sink:
         yield
 
     def _read(self) -> Iterator[None]:
-        yield from self.broker.read_checkpoint()
-        read = self.broker.checkpoint
-        self._found = None if read is None else Checkpoint.decode(read, "the checkpoint topic")
+        broker = self.broker
+        yield from broker.read_checkpoint()
+        if broker.hidden is not None:
+            if not self.is_acknowledged(
+                _decoded(broker.hidden),
+                _decoded(broker.checkpoint),
+                committed=self._state.committed,
+                told=self._told,
+            ):
+                broker.tell_partitions()
+                raise BrokerSilentError
+            broker.begin(self._epoch)
+            yield from broker.produce(self._epoch, [], broker.hidden)
+            yield from broker.commit(self._epoch)
+        self._found = _decoded(broker.checkpoint)
 
     def _begin(self) -> Iterator[None]:
         self.broker.begin(self._epoch)
@@ -204,21 +225,21 @@ class Sink:
 
 
 STEPS: Final[Mapping[Step, Callable[[Sink], Iterator[None]]]] = {
-    Step.PROVE: Sink._prove,
-    Step.CREATE: Sink._create,
-    Step.FENCE: Sink._fence,
-    Step.READ: Sink._read,
-    Step.LEASE: Sink._nothing,
-    Step.BEGIN: Sink._begin,
-    Step.NOTE: Sink._note,
-    Step.HAND_OVER: Sink._hand_over,
-    Step.GIVE_AWAY: Sink._give_away,
-    Step.RELEASE: Sink._release,
-    Step.FLUSH: Sink._flush,
-    Step.COMMIT: Sink._commit,
-    Step.FIT: Sink._nothing,
-    Step.PAUSE: Sink._pause,
-    Step.ABORT: Sink._abort,
-    Step.DRAIN: Sink._nothing,
-    Step.DISCARD: Sink._nothing,
+    Step.PROVE: methodcaller("_prove"),
+    Step.CREATE: methodcaller("_create"),
+    Step.FENCE: methodcaller("_fence"),
+    Step.READ: methodcaller("_read"),
+    Step.LEASE: methodcaller("_nothing"),
+    Step.BEGIN: methodcaller("_begin"),
+    Step.NOTE: methodcaller("_note"),
+    Step.HAND_OVER: methodcaller("_hand_over"),
+    Step.GIVE_AWAY: methodcaller("_give_away"),
+    Step.RELEASE: methodcaller("_release"),
+    Step.FLUSH: methodcaller("_flush"),
+    Step.COMMIT: methodcaller("_commit"),
+    Step.FIT: methodcaller("_nothing"),
+    Step.PAUSE: methodcaller("_pause"),
+    Step.ABORT: methodcaller("_abort"),
+    Step.DRAIN: methodcaller("_nothing"),
+    Step.DISCARD: methodcaller("_nothing"),
 }

@@ -40,6 +40,7 @@ from tests.sim.session import Parts
 from tests.sim.settings import (
     DURABLE,
     FLATTENED,
+    HANGING,
     LEAVING_OUT,
     LEAVING_OUT_AND_READING,
     PARTITIONED,
@@ -92,6 +93,13 @@ def ran(tmp_path: Path, focus: Mapping[str, Any]) -> Iterator[World]:
             error.add_note(f"seed {seed} of {focus}")
             raise
         yield world
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("focus", [HANGING, {**DURABLE, "p_hang": 0.1}], ids=["live", "durable"])
+def test_a_commit_that_readers_do_not_see_is_neither_lost_nor_delivered_twice(tmp_path, focus):
+    for world in ran(tmp_path, focus):
+        assert not world.refused
 
 
 @pytest.mark.again

@@ -107,6 +107,7 @@ class World:
         )
         self.instances = [Instance("A", parts, self.around), Instance("B", parts, self.around)]
         self._later: list[tuple[int, Callable[[], None]]] = []
+        self.broker.dies = self._take_broker_away
         self._shaking_until = 0
         if settings.locked:
             self._in(1, 40, self._lock_tables)
@@ -118,7 +119,7 @@ class World:
             self.around.log(f"    {fact}")
         self.complete.observe(fact)
         self.around.changed.observe(fact)
-        self.complete.must_be_delivered(fact, self.broker.checkpoint)
+        self.complete.must_be_delivered(fact, self.broker.acknowledged)
 
     def run(self) -> None:
         """Raises PromiseBrokenError, or whatever the product raises, when a promise is broken."""
@@ -173,7 +174,7 @@ class World:
         if rng.random() < 0.2 or self.postgres.lock_holder is second:
             second.step()
         if self.settings.exactly_once:
-            around.changed.look(self.broker.checkpoint)
+            around.changed.look(self.broker.acknowledged)
 
     # Somebody who has locked tables.
 
@@ -290,7 +291,7 @@ class World:
             self.postgres.move_slot(target)
 
     def _checkpoint(self) -> Checkpoint | None:
-        read = self.broker.checkpoint
+        read = self.broker.acknowledged
         return None if read is None else Checkpoint.decode(read, "")
 
     def _persist(self) -> None:
@@ -307,6 +308,7 @@ class World:
         self.settings.p_decode = 1.0
         self.settings.receive_max = 30
         self._bring_broker_back()
+        self.broker.tell_partitions()
         for instance in self.instances:
             self._wake(instance)
             instance.in_delivery = None

@@ -9,7 +9,6 @@ import pytest
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.record_settings import CHANGES, FORMS
 from cdcd.engine.startup import STEPS, Ready, Start, StartSettings
-from cdcd.engine.startup_positions import JUDGE_AGAIN_S, JUDGEMENTS
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
     ConnectStream,
@@ -23,7 +22,6 @@ from cdcd.engine.startup_requests import (
     ListTables,
     LookAtLog,
     LookAtSlot,
-    Pause,
     PeekCheckpoint,
     PrepareSink,
     ReadSource,
@@ -80,7 +78,9 @@ class World:
         """What is published when the slot is there; None: the same."""
         self.log: DurableLog | None = None
         self.peeked: list[Checkpoint | None] = []
-        """What is seen of the checkpoint before the fence, one look after the other, and then `found`."""
+        """What readers see of the checkpoint before the fence, one look after the other, and then `found`."""
+        self.newest: list[Checkpoint | None] = []
+        """The newest checkpoint that was written, one look after the other, and then `found`."""
         self.seen: list[SlotSeen | None] = []
         """What is seen of the slot, one look after the other, and then `slot`."""
         for name, value in server.items():
@@ -120,8 +120,9 @@ def _nothing(_world: World, _request: Any) -> Any:
     return None
 
 
-def _peeked(world: World, _request: Any) -> Any:
-    return world.peeked.pop(0) if world.peeked else world.found
+def _peeked(world: World, request: PeekCheckpoint) -> Any:
+    looks = world.newest if request.newest else world.peeked
+    return looks.pop(0) if looks else world.found
 
 
 ANSWERS: dict[type[Any], Callable[[World, Any], Any]] = {
@@ -217,20 +218,54 @@ def test_who_must_refuse_disturbs_nobody(world: World):
     assert not {Fence, EnsurePublication, DropSlot, CreateSlot, WriteCheckpoint} & set(world.order)
 
 
-def test_a_checkpoint_that_becomes_visible_late_is_waited_for():
-    world = World(slot=SlotSeen(200), found=replace(HERE, position=Position(190, 200), flushed_lsn=200))
+LATER = replace(HERE, position=Position(190, 200), flushed_lsn=200)
+
+
+def test_a_checkpoint_that_readers_do_not_see_yet_is_not_refused():
+    world = World(slot=SlotSeen(200), found=LATER)
     world.peeked = [HERE]
-    world.start()
-    assert world.order.count(PeekCheckpoint) == 2
-    assert world.the(Pause) == Pause(JUDGE_AGAIN_S)
+    assert world.start().checkpoint == LATER
+    assert [one for one in world.asked if isinstance(one, PeekCheckpoint)] == [
+        PeekCheckpoint(),
+        PeekCheckpoint(newest=True),
+    ]
 
 
-def test_a_checkpoint_is_not_waited_for_without_end():
+def test_the_slot_is_looked_at_again_before_the_newest_checkpoint():
+    """Another instance may have delivered, and moved the slot, since the first look."""
+    world = World(slot=SlotSeen(200), found=LATER)
+    world.seen, world.peeked = [SlotSeen(150)], [HERE]
+    assert world.start().checkpoint == LATER
+
+
+def test_who_must_refuse_looks_for_a_newer_checkpoint_and_disturbs_nobody():
     world = World(slot=SlotSeen(200))
     with pytest.raises(PositionError, match="confirmed up to"):
         world.start()
-    assert world.order.count(PeekCheckpoint) == JUDGEMENTS
-    assert world.order.count(Pause) == JUDGEMENTS - 1
+    assert world.order.count(PeekCheckpoint) == 2
+    assert Fence not in world.order
+
+
+def test_a_newer_checkpoint_that_was_aborted_is_refused_by_the_comparison_that_counts():
+    world = World(slot=SlotSeen(200))
+    world.newest = [LATER]
+    with pytest.raises(PositionError, match="confirmed up to"):
+        world.start()
+    assert Fence in world.order
+
+
+def test_the_fence_hears_what_postgresql_was_told_because_of_kafka():
+    world = World(slot=SlotSeen(100))
+    world.start()
+    assert world.the(Fence) == Fence(100)
+
+
+def test_what_a_durable_log_confirmed_does_not_count_for_that():
+    owner = LogOwner("", "cdcd", SERVER, 1, STREAM)
+    world = World(slot=SlotSeen(150), found=replace(HERE, position=Position(110, 120), flushed_lsn=120))
+    world.log = DurableLog("log", (LoggedSession(1, owner, 110, 160), LoggedSession(2, owner, 150, 170)))
+    world.start(replace(SETTINGS, slot="cdcd"))
+    assert world.the(Fence) == Fence(110)
 
 
 def test_the_judgement_after_the_fence_is_the_one_that_counts():
@@ -450,7 +485,7 @@ def test_a_table_that_is_added_while_the_slots_creation_waits_is_read_beside_the
 def test_a_slot_that_another_instance_made_since_it_was_looked_at_is_looked_at_again():
     world = World(seen=[None])
     assert world.start().slot_confirmed == SLOT.confirmed
-    assert world.order.count(Pause) == 1
+    assert world.order.count(LookAtSlot) == 3
     assert CreateSlot not in world.order
 
 

@@ -1,8 +1,11 @@
 """When a partition whose readers stop is one with a hanging transaction."""
 
+from dataclasses import replace
+
 import pytest
 
-from cdcd.kafka.hanging import HANGS_S, LOOK_S, Ends, HangingTransactions
+from cdcd.kafka.hanging import HANGS_S, LOOK_S, Ends, HangingTransactions, is_acknowledged
+from cdcd.transactions.position import Checkpoint, Position
 
 PLACE = ("shop.public.orders", 0)
 TOPIC = frozenset({PLACE[0]})
@@ -81,3 +84,31 @@ def test_topics_that_are_written_right_after_an_outage_are_looked_at_and_later_o
     assert transactions.answered(TOPIC, 3.0) == TOPIC
     transactions.looked({PLACE: Ends(3, 3)}, TOPIC, 3.0)
     assert transactions.answered({"shop.public.other"}, 3.0 + LOOK_S) == frozenset()
+
+
+VISIBLE = Checkpoint("7001", 1, "publication=shop", Position(90, 100), 100)
+HIDDEN = replace(VISIBLE, position=Position(190, 200), flushed_lsn=200)
+
+
+def test_a_hidden_checkpoint_that_postgresql_was_told_of_was_acknowledged():
+    assert is_acknowledged(HIDDEN, VISIBLE, told=200)
+    assert is_acknowledged(HIDDEN, VISIBLE, told=150)
+
+
+def test_a_hidden_checkpoint_that_this_process_saw_acknowledged_was():
+    assert is_acknowledged(HIDDEN, VISIBLE, committed=replace(HIDDEN))
+    assert not is_acknowledged(HIDDEN, VISIBLE, committed=VISIBLE)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "visible", "told"),
+    [
+        (None, VISIBLE, 200),
+        (HIDDEN, VISIBLE, 100),
+        (HIDDEN, VISIBLE, 201),
+        (HIDDEN, None, 200),
+    ],
+    ids=["none", "a former one reaches it", "it does not reach it", "no former one"],
+)
+def test_otherwise_nobody_can_tell(hidden: Checkpoint | None, visible: Checkpoint | None, told: int):
+    assert not is_acknowledged(hidden, visible, told=told)
