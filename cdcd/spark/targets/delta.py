@@ -104,6 +104,7 @@ class DeltaTables(TableFormat):
         self._catalog = catalog
         self._namespace = namespace
         self._table_properties = _TABLE | dict(properties or {})
+        self._parsed: dict[str, tuple[str, str, str]] = {}
 
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
         suffix = "_changes" if kind is Kind.CHANGELOG and schema.key else ""
@@ -160,6 +161,13 @@ class DeltaTables(TableFormat):
             return mapped(java(spark, "scala.jdk.javaapi.CollectionConverters").asJava(found))
         rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
         return {row.key: row.value for row in rows}
+
+    def columns(self, spark: SparkSession, name: str) -> list[str]:
+        # Without a plan of Spark.
+        with suppress(PySparkException, Py4JError):
+            form = json.loads(self._load(spark, name).update().metadata().schemaString())
+            return [field["name"] for field in form["fields"]]
+        return super().columns(spark, name)
 
     def create(
         self,
@@ -221,9 +229,10 @@ class DeltaTables(TableFormat):
 
     def files(self, spark: SparkSession, name: str) -> Files:
         # Delta writes both numbers beside each commit. The methods of its snapshot that tell them read the whole log in
-        # two statements all the same (4.4).
+        # two statements all the same (4.4). The snapshot is the one that Delta read last in this process: nothing
+        # depends on what others did since then, and a newer one would list the folder of the log.
         with suppress(PySparkException, Py4JError):
-            checksum = self._load(spark, name).update().checksumOpt()
+            checksum = self._load(spark, name).deltaLog().unsafeVolatileSnapshot().checksumOpt()
             if checksum.isDefined():
                 return Files(int(checksum.get().numFiles()), None, int(checksum.get().tableSizeBytes()))
         found = spark.sql(f"DESCRIBE DETAIL {name}").select("numFiles", "sizeInBytes").head()
@@ -268,10 +277,12 @@ class DeltaTables(TableFormat):
         """The table as Delta's own object."""
         activate(spark)
         state = spark._jsparkSession.sessionState()
-        parts = state.sqlParser().parseMultipartIdentifier(name)
-        catalog = DEFAULT_CATALOG if self._path is not None else parts.head()
-        named = identifier(spark, [parts.apply(parts.size() - 2)], parts.last())
-        return state.catalogManager().catalog(catalog).loadTable(named)
+        if name not in self._parsed:
+            parts = state.sqlParser().parseMultipartIdentifier(name)
+            catalog = DEFAULT_CATALOG if self._path is not None else parts.head()
+            self._parsed[name] = catalog, parts.apply(parts.size() - 2), parts.last()
+        catalog, namespace, last = self._parsed[name]
+        return state.catalogManager().catalog(catalog).loadTable(identifier(spark, [namespace], last))
 
     def _history(self, spark: SparkSession, name: str) -> Iterator[tuple[int, str | None, datetime]]:
         """Version, metadata and time of all commits that the table's log has."""

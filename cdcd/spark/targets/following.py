@@ -116,7 +116,7 @@ class Following:
         Raises:
             FencedError: another process writes to the table.
         """
-        there = [part.name for part in spark.table(name).schema]
+        there = self._format.columns(spark, name)
         lacking = [column.name for column in table.schema.columns if column.name not in there]
         names = {aside_of(column): column for column in lacking if aside_of(column) in there}
         names = names or _set_aside(table.schema, there, lacking)

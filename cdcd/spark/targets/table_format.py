@@ -91,6 +91,10 @@ class TableFormat(ABC):
     @abstractmethod
     def properties(self, spark: SparkSession, name: str) -> Mapping[str, str]: ...
 
+    def columns(self, spark: SparkSession, name: str) -> list[str]:
+        """The names of a table's columns, in their order."""
+        return [part.name for part in spark.table(name).schema]
+
     @abstractmethod
     def create(
         self,
