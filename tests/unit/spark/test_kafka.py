@@ -26,3 +26,11 @@ def test_a_large_slice_of_few_partitions_is_read_by_several_tasks():
     # Where each partition is little work, or there are enough of them, Spark has one task for each.
     assert tasks({0: 10}, {0: 10 + TASK_RECORDS}, 4) == {}
     assert tasks({0: 0, 1: 0, 2: 0}, {0: 2_000_000, 1: 5, 2: 5}, 1) == {}
+
+
+def test_clients_have_no_metrics_unless_somebody_asks_for_them():
+    assert KafkaSource("b:9092").options()["kafka.enable.metrics.push"] == "false"
+    asked = {"enable.metrics.push": "true", "metric.reporters": "org.example.Reporter"}
+    options = KafkaSource("b:9092", asked).options()
+    assert options["kafka.enable.metrics.push"] == "true"
+    assert options["kafka.metric.reporters"] == "org.example.Reporter"
