@@ -4,9 +4,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql import SparkSession
+
 from cdcd.errors import ConfigError
 from cdcd.spark.jars import DELTA, ICEBERG
+from cdcd.spark.platform.java import elements, java
 from cdcd.spark.session import (
+    _LATE_COMPILER,
     REMOTE,
     _joined,
     catalog_conf,
@@ -47,6 +51,11 @@ def test_jars_and_extensions_of_a_user_come_beside_ours_and_other_settings_in_th
         "spark.x": "y",
     }
     assert _joined({}, {"spark.jars": "mine.jar"}) == {"spark.jars": "mine.jar"}
+
+
+def test_java_got_the_options_of_a_local_session(spark: SparkSession):
+    runtime = java(spark, "java.lang.management.ManagementFactory").getRuntimeMXBean()
+    assert set(_LATE_COMPILER.split()) <= set(elements(runtime.getInputArguments()))
 
 
 class Remote:
