@@ -4,9 +4,9 @@ The rule: slot and checkpoint are compared twice. The first comparison (`judge`)
 notice anything, so that a daemon that must refuse to start disturbs no healthy one. The second (`fence`) counts,
 because the checkpoint cannot change any more. Each time the slot is looked at before the comparison.
 
-Readers may see a commit late, or not before another one: a broker that dies after it has acknowledged a commit may
-forget to tell the partitions (`kafka/settling.py`). So the first comparison refuses only if the newest checkpoint that
-was written does not fit either, whatever became of its transaction.
+Readers may see a commit late, or only after the next commit: a broker that dies after it has acknowledged a commit may
+not tell the partitions (`kafka/settling.py`). So the first comparison refuses only if the newest checkpoint that was
+written does not fit either. The transaction of this checkpoint may be committed, open or aborted.
 """
 
 from collections.abc import Generator
@@ -110,7 +110,7 @@ class Positions:
         refuse_sealed(found)
         source: Source = yield ReadSource(found, None if slot is None else slot.confirmed)
         log: DurableLog | None = yield LookAtLog()
-        # What is in the log was confirmed without Kafka; it begins where Kafka had everything.
+        # Positions in the log were confirmed without Kafka. The log begins at a position that Kafka had reached.
         sessions = () if log is None else log.sessions
         self._told = sessions[0].begin if sessions else source.slot_confirmed or 0
         self.logged, self.delivered_logs = None, ()

@@ -35,7 +35,7 @@ TAIL_GROWTH: Final = 32
 
 
 class OpenTransactionError(KafkaException):
-    """A transaction of the checkpoint's partition stayed open for `HANGS_S`, although nobody can write to it any more.
+    """A transaction in the checkpoint's partition stayed open for `HANGS_S` while the checkpoint was read.
 
     Attributes:
         offset: where it begins.

@@ -260,8 +260,6 @@ class Sink:
         except KafkaException as error:
             self._hear_cause(error)
             self._failure, self._cause = self._map(error), error
-            if isinstance(error, OpenTransactionError):
-                self._failure = TransientError(self._failure.message, hint=OPEN_HINT)
             failed = self._failed
             too_large = failed is not None and failed.is_too_large
             silent = isinstance(error, _SilentError) and self._credentials_hold()
@@ -598,6 +596,8 @@ class Sink:
         if failed is not None:
             cause, context = failed.error, str(failed)
         mapped = map_kafka_error(cause, context)
+        if isinstance(error, OpenTransactionError):
+            return TransientError(mapped.message, hint=OPEN_HINT)
         if isinstance(mapped, FencedError) and self._expiry.may_have_happened(time.monotonic()):
             return TransientError(
                 f"The broker ended a Kafka transaction that was open for longer than its timeout of "

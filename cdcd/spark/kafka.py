@@ -28,8 +28,8 @@ Offsets = Mapping[int, int]
 
 
 _UNMEASURED: Final = {
-    # Spark makes a client for each partition. What it takes to register the metrics of a client, for JMX and for the
-    # broker (KIP-714), is two fifths of the CPU of a client that reads a few records.
+    # Spark makes a client of Kafka for each partition. The client registers its metrics for JMX and for the broker
+    # (KIP-714). That takes two fifths of the CPU of a client which reads a few records.
     "kafka.metric.reporters": "",
     "kafka.enable.metrics.push": "false",
 }

@@ -71,10 +71,10 @@ _LATE_COMPILER: Final = " ".join(
         "BackEdgeThreshold": 160_000,
     }.items()
 )
-"""Options of Java: its second compiler takes code that ran four times as often as by default.
+"""Options of Java. Its second compiler compiles code after four times as many runs as by default.
 
-A mirror's code is broad: most of it runs some hundred times for each table. By default, the second compiler takes a
-third of the CPU of a run over many small tables.
+A mirror runs much code, and most of it some hundred times for each table. By default, the second compiler takes a third
+of the CPU of a run over many small tables.
 """
 
 _LOCAL: Final = {

@@ -95,6 +95,17 @@ class TwoBrokers:
         self.second.resume()
         self.await_leader(topic, 2)
 
+    def commit_without_leader(
+        self, producer: Producer, topic: str, value: bytes, key: str | None = None
+    ) -> None:
+        """Commit a transaction with one record, whose partition has no leader when the transaction ends."""
+        producer.begin_transaction()
+        producer.produce(topic, value, key)
+        assert producer.flush(WAIT_S) == 0
+        self.freeze(topic)
+        producer.commit_transaction(WAIT_S)
+        self.wake(topic)
+
     def destroy(self) -> None:
         for broker in self._brokers:
             broker.destroy()
@@ -115,12 +126,7 @@ def test_a_transaction_that_ends_without_a_leader_hangs_until_the_next_one_in_th
     producer = Producer({"bootstrap.servers": brokers.servers, "transactional.id": unique})
     producer.init_transactions(WAIT_S)
     # GIVEN a transaction whose partition has no leader when it ends
-    producer.begin_transaction()
-    producer.produce(topic, b"first")
-    assert producer.flush(WAIT_S) == 0
-    brokers.freeze(topic)
-    producer.commit_transaction(WAIT_S)
-    brokers.wake(topic)
+    brokers.commit_without_leader(producer, topic, b"first")
     # THEN readers do not see its record, though Kafka has acknowledged it
     assert brokers.ends(topic) == {(topic, 0): Ends(0, 1)}
     # AND the transaction is found once readers have made no progress for `HANGS_S`
@@ -220,16 +226,11 @@ def test_a_start_goes_on_behind_a_hanging_checkpoint_whose_commit_was_acknowledg
     brokers.create(topic)
     former = Producer({"bootstrap.servers": brokers.servers, "transactional.id": unique})
     former.init_transactions(WAIT_S)
-    for checkpoint in (FIRST, SECOND):
-        former.begin_transaction()
-        former.produce(topic, checkpoint.encode(), unique)
-        assert former.flush(WAIT_S) == 0
-        if checkpoint is SECOND:
-            brokers.freeze(topic)
-        former.commit_transaction(WAIT_S)
-        if checkpoint is FIRST:
-            await_decided(brokers.servers, topic)
-    brokers.wake(topic)
+    former.begin_transaction()
+    former.produce(topic, FIRST.encode(), unique)
+    former.commit_transaction(WAIT_S)
+    await_decided(brokers.servers, topic)
+    brokers.commit_without_leader(former, topic, SECOND.encode(), unique)
     # THEN a start that compares before it fences finds both
     client: Properties = {"bootstrap.servers": brokers.servers}
     look = partial(peek_at_start, client, topic, unique, WAIT_S, threading.Event(), exists=True)

@@ -5,9 +5,9 @@ which fences older producers, and ends what they left open. An answer that is lo
 EndTxn may have been carried out, or lost, or be still on its way (KAFKA-17754).
 
 A broker that dies after it has acknowledged a commit, or an abort, may come back and not tell the partitions: the
-transaction hangs, so readers see nothing of it until the next commit (KIP-664), which ends it as committed. If nobody
-can know what became of it, the partitions hear of it at last. What Kafka does besides, nobody can make good: it aborts
-a hanging transaction together with a later one.
+transaction hangs (KIP-664). Readers see nothing of a hanging transaction until the next commit, which ends it as
+committed. If the sink cannot know its outcome, the partitions hear of the outcome at last. Kafka also aborts a hanging
+transaction together with a later one, which this model leaves out: cdcd cannot make it good.
 """
 
 from collections import deque
@@ -85,7 +85,7 @@ class Broker:
         return hanging.checkpoint if hanging is not None and hanging.committed else self.checkpoint
 
     def abort_hanging(self) -> None:
-        """A person does, in every partition."""
+        """It ends in every partition, and readers never see its records. PromiseBrokenError: it was committed."""
         if self._hanging is not None and self._hanging.committed:
             raise PromiseBrokenError("a transaction is aborted whose commit was acknowledged")
         self._hanging = None

@@ -170,7 +170,7 @@ class Session:
         self._traces: list[str] = []
         """What others notice of this start."""
         self._goes_by_the_newest = False
-        """The start could not refuse, because what is not decided yet may fit the slot."""
+        """The start compared the slot with a checkpoint whose transaction may be open, so it could not refuse."""
         self._start: Start | None = None
         self._found: Checkpoint | None = None
         self._published: dict[int, str] = {}
@@ -379,7 +379,7 @@ class Session:
     def _must_have_left_no_trace(self, error: PositionError) -> None:
         """G7: whoever must refuse to start disturbs nobody. The slot is moved only while no instance runs.
 
-        What is not decided until the fence cannot be judged before.
+        A transaction that is open before the fence is decided by the fence. So nobody can judge it before.
         """
         if self._traces and not self._goes_by_the_newest:
             raise PromiseBrokenError(f"refused after {', '.join(self._traces)}: {error}") from error

@@ -41,13 +41,13 @@ def array(spark: SparkSession, of: str, values: list[Any]) -> Any:
 
 
 def identifier(spark: SparkSession, namespace: list[str], name: str) -> Any:
-    """How catalogs of Spark call a table."""
+    """The name of a table, as catalogs of Spark take it."""
     of = java(spark, "org.apache.spark.sql.connector.catalog.Identifier").of
     return of(array(spark, "java.lang.String", namespace), name)
 
 
 def read_all(stream: Any) -> bytes:
-    """What is left of an InputStream of Java, which is closed then."""
+    """Read an InputStream of Java up to its end, and close it."""
     try:
         return bytes(stream.readAllBytes())
     finally:
@@ -55,7 +55,7 @@ def read_all(stream: Any) -> bytes:
 
 
 def write_all(stream: Any, data: bytes) -> None:
-    """Write all of a file by an OutputStream of Java, which is closed then."""
+    """Write to an OutputStream of Java, and close it."""
     try:
         stream.write(data)
     finally:

@@ -336,8 +336,8 @@ class DeltaTarget(Lakehouse):
 
 
 def rewritten_bytes(keys: int) -> int:
-    """The maximum size of a table, in bytes, for which a MERGE of so many keys replaces files. In a larger table, the
-    MERGE marks rows by deletion vectors.
+    """The size of a table, in bytes, up to which a MERGE with this number of keys replaces files. In a larger table,
+    the MERGE marks rows by deletion vectors.
     """
     return max(_REWRITTEN_BYTES, keys * _REWRITTEN_BYTES_A_KEY)
 
