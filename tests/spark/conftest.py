@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.spark.jars import DELTA, ICEBERG
+from cdcd.spark.targets import batch_arrow
 from cdcd.spark.targets.delta import DeltaTarget
 from cdcd.spark.targets.iceberg import IcebergTarget
 from cdcd.spark.targets.lakehouse import Lakehouse
@@ -26,6 +27,21 @@ def make_target(request: pytest.FixtureRequest, warehouse: Path, unique: str) ->
     if request.param == ICEBERG:
         return lambda: IcebergTarget("lake", unique)
     return lambda: DeltaTarget(str(warehouse / "delta" / unique))
+
+
+@pytest.fixture(params=["driver", "Spark"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs once with small tables that the driver writes, and once with MERGE for all of them."""
+    if request.param == "Spark":
+        monkeypatch.setattr(batch_arrow, "limits", lambda *_: None)
+
+
+@pytest.fixture
+def all_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large beside each batch: nobody replaces the files of such a table."""
+    monkeypatch.setattr(batch_arrow, "_REWRITTEN_BYTES", 0)
+    monkeypatch.setattr(batch_arrow, "_REWRITTEN_BYTES_A_KEY", 0)
+    monkeypatch.setattr(batch_arrow, "_BYTES_A_KEY", 0)
 
 
 @pytest.fixture

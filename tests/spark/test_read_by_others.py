@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, VariantType
 
 from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets import applying, delta
+from cdcd.spark.targets import applying
 from cdcd.spark.targets.delta import DeltaTarget
 from cdcd.spark.targets.few import Raw, reduce_few
 from cdcd.spark.targets.iceberg import IcebergTarget
@@ -86,12 +86,6 @@ def in_source(source: Source) -> list[dict[str, Any]]:
         FROM items ORDER BY id"""
     with source.connect() as connection:
         return connection.cursor(row_factory=dict_row).execute(query).fetchall()
-
-
-@pytest.fixture
-def all_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delta marks changed rows in all tables. Otherwise it would replace the files of small tables."""
-    monkeypatch.setattr(delta, "rewritten_bytes", lambda _keys: 0)
 
 
 @pytest.mark.usefixtures("all_tables_are_large")

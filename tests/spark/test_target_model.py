@@ -34,6 +34,7 @@ BY = (Field("n"), Field("title", "truncate", 1), Field("body", "bucket", 3))
 """Values that change, that are not there, and that the source does not always send."""
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize(
     ("seed", "wanders", "layout"),
     [
@@ -79,6 +80,7 @@ def test_the_table_equals_the_source_whatever_the_batches_are_and_however_often_
     )
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_commit_that_failed_leaves_nothing_of_the_batch(
     spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
 ):
@@ -96,6 +98,7 @@ def test_a_commit_that_failed_leaves_nothing_of_the_batch(
 
     with monkeypatch.context() as patch:
         patch.setattr(Applying, "merge", die)
+        patch.setattr(Applying, "_put", die)
         patch.setattr(type(target._format), "append", die)
         with pytest.raises(KeyboardInterrupt):
             deliver(spark, source, target, last, 1)

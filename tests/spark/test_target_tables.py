@@ -27,7 +27,6 @@ from cdcd.errors import PositionError
 from cdcd.spark.api import create_scd2_view, scd2
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets import delta
 from cdcd.spark.targets.delta import DeltaTarget
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.lakehouse import Lakehouse
@@ -37,6 +36,8 @@ from cdcd.spark.targets.target import Files, Kind, Maintenance, New, UnfitError
 from cdcd.spark.targets.upgrading import upgrade
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import EPOCH, frame
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 ID = ColumnSchema("id", 1, "bigint", 20, -1, LongType())
 N = ColumnSchema("n", 2, "integer", 23, -1, IntegerType())
@@ -117,6 +118,7 @@ def test_a_table_that_is_not_there_is_not_made_by_a_batch_that_needs_a_closer_lo
     assert target.schema(spark, name) is None
 
 
+@pytest.mark.usefixtures("all_tables_are_large")
 def test_delta_merges_a_batch_without_a_copy_of_it_and_that_is_set_for_the_merge_alone(
     spark: SparkSession, warehouse: Path, unique: str
 ):
@@ -142,10 +144,10 @@ def test_delta_merges_a_batch_without_a_copy_of_it_and_that_is_set_for_the_merge
 
 @pytest.mark.parametrize("marks", [False, True])
 def test_delta_marks_rows_of_a_table_that_is_large_beside_the_batch_and_else_replaces_its_files(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marks: bool
+    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, marks: bool
 ):
     if marks:
-        monkeypatch.setattr(delta, "rewritten_bytes", lambda _keys: 0)
+        request.getfixturevalue("all_tables_are_large")
     target = DeltaTarget(str(tmp_path))
     # GIVEN a table
     name = start(spark, target)
@@ -166,11 +168,6 @@ def test_delta_marks_rows_of_a_table_that_is_large_beside_the_batch_and_else_rep
     # THEN no rows are marked for it
     assert len(list(folder.rglob("deletion_vector_*.bin"))) == int(marks)
     assert rows(spark, name, "id", "more") == sorted([(row[0], "x") for row in want], key=str)
-
-
-@pytest.mark.parametrize(("keys", "size"), [(1, 256 << 10), (2048, 256 << 10), (100_000, 12_800_000)])
-def test_the_table_that_a_merge_rewrites_grows_with_the_batch(keys: int, size: int):
-    assert delta.rewritten_bytes(keys) == size
 
 
 def test_what_a_commit_looks_at_costs_no_statement_in_whatever_thread(spark: SparkSession, target: Lakehouse):

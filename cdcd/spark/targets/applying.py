@@ -3,16 +3,19 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.spark.records.descriptions import Form
-from cdcd.spark.targets import changelog
+from cdcd.spark.targets import batch_arrow, changelog
 from cdcd.spark.targets.few import FewChanges, frame
 from cdcd.spark.targets.few_arrow import brought_in
 from cdcd.spark.targets.known import KnownTables, Table
+from cdcd.spark.targets.layout import PLAIN
 from cdcd.spark.targets.loading import overwrite
 from cdcd.spark.targets.making import (
     placed,
@@ -33,6 +36,7 @@ from cdcd.spark.targets.reduction import (
     summary,
 )
 from cdcd.spark.targets.small import BYTES_MAX, RECORDS_MAX, interpreted
+from cdcd.spark.targets.small_files import FEW, Small
 from cdcd.spark.targets.state import At, Origin, Place, Reach, State
 from cdcd.spark.targets.table_format import TableFormat, as_view, having
 from cdcd.spark.targets.target import Applied, Kind, UnfitError
@@ -92,6 +96,7 @@ class Applying:
     def __init__(self, format_: TableFormat, known: KnownTables) -> None:
         self._format = format_
         self._known = known
+        self._in_memory = Lock()
 
     def apply_mirror(self, name: str, table: Table, changes: DataFrame, step: Asked) -> Applied:
         with interpreted(changes.sparkSession, step.is_small(table.state)):
@@ -123,21 +128,53 @@ class Applying:
                 source = resolved(source, here, table.schema, partial, now, buckets=buckets).persist()
             if state.truncated is not None and not table.layout.marks:
                 source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
-            is_small = found.changes <= RECORDS_MAX and self.is_small(spark, name, table)
-            with interpreted(spark, is_small):
-                applied = self._commit(spark, name, table, source, found, state)
+            if not table.is_there:
+                self._known.make(spark, name, table, found.last)
+            applied = self._replaced(spark, name, table, source, found, state)
+            if applied is None:
+                is_small = found.changes <= RECORDS_MAX and self.is_small(spark, name, table)
+                with interpreted(spark, is_small):
+                    applied = self._commit(spark, name, table, source, found, state)
             if found.moves:
                 source.unpersist()
         finally:
             rows.unpersist()
         return applied
 
+    def _replaced(  # noqa: PLR0917 - as `_commit`
+        self, spark: SparkSession, name: str, table: Table, source: DataFrame, found: Summary, state: State
+    ) -> Applied | None:
+        """Bring a reduced batch into a table whose files the driver replaces. None: the batch is one for Spark."""
+        limits = batch_arrow.limits(found, table.schema) if table.layout == PLAIN else None
+        if limits is None:
+            return None
+        # The values of one batch are in the driver's memory at a time.
+        with self._in_memory:
+            small = self._format.small(spark, name, limits)
+            had = None if small is None else small.rows()
+            rows = None if had is None else batch_arrow.brought_in(had, source, table.schema)
+            if small is None or rows is None:
+                return None
+            return self._put(spark, name, table, small, rows, found, state)
+
+    def _put(  # noqa: PLR0917 - as `_commit`
+        self,
+        spark: SparkSession,
+        name: str,
+        table: Table,
+        small: Small,
+        rows: pa.Table,
+        found: Summary,
+        state: State,
+    ) -> Applied:
+        with self._known.commit(spark, name, state) as stamped:
+            small.put(rows, stamped)
+        return _applied(table, found, stamped)
+
     def _commit(  # noqa: PLR0917 - what is known of the table, of the batch, and of both
         self, spark: SparkSession, name: str, table: Table, source: DataFrame, found: Summary, state: State
     ) -> Applied:
-        """Bring a reduced batch into a table, which is made if it is not there."""
-        if not table.is_there:
-            self._known.make(spark, name, table, found.last)
+        """Have Spark bring a reduced batch into a table."""
         with self._known.commit(spark, name, state) as stamped:
             if table.empty:
                 # If another process fills the table at the same moment, this commit replaces the rows of that process.
@@ -146,8 +183,7 @@ class Applying:
                 overwrite(placed(first, table.new), name)
             else:
                 self.merge(spark, name, table, source, found)
-        table.state, table.empty = stamped, False
-        return Applied(found.changes, found.keys, stamped, found.held, found.waiting, found.commit_time)
+        return _applied(table, found, stamped)
 
     def apply_few(  # noqa: PLR0917 - as `Target.apply_few`, and what is known of the table
         self, spark: SparkSession, name: str, table: Table, few: FewChanges, form: Form, step: Asked
@@ -159,17 +195,14 @@ class Applying:
         state = step.after(table.state, step.reach.places(found.last, found.held), None, found)
         if not table.is_there:
             self._known.make(spark, name, table, found.last)
-        small = self._format.small(spark, name)
+        small = self._format.small(spark, name, FEW)
         had = None if small is None else small.rows()
         rows = None if had is None else brought_in(had, few, form)
         if small is None or rows is None:
             with interpreted(spark, is_small=True):
                 merged = frame(spark, few, form).coalesce(1)
                 return self._commit(spark, name, table, merged, found, state)
-        with self._known.commit(spark, name, state) as stamped:
-            small.put(rows, stamped)
-        table.state, table.empty = stamped, False
-        return Applied(found.changes, found.keys, stamped, found.held, found.waiting, found.commit_time)
+        return self._put(spark, name, table, small, rows, found, state)
 
     def is_small(self, spark: SparkSession, name: str, table: Table) -> bool:
         return table.empty or self._format.files(spark, name).size <= BYTES_MAX
@@ -185,6 +218,8 @@ class Applying:
         again: bool = False,
     ) -> None:
         merging = self._format.merging(spark, name, found.keys)
+        # In a small table, the rows that hashes leave out cost less than to plan with the hashes.
+        is_small = table.layout.buckets == 1 and self.is_small(spark, name, table)
         with as_view(source) as view, merging, having(spark, _STABLE_CODE):
             spark.sql(
                 merge(
@@ -194,7 +229,7 @@ class Applying:
                     keeps=found.partial,
                     truncated=None if again else found.truncated,
                     key_range=found.key_range,
-                    hashes=found.hashes,
+                    hashes=() if is_small else found.hashes,
                     layout=table.layout,
                     again=again,
                 )
@@ -261,6 +296,12 @@ class Applying:
         new = changelog.without(changelog.rows(changes, table.schema), spark.table(name))
         with self._known.commit(spark, name, table.state) as table.state:
             self._format.append(placed(new.select(changelog.columns(table.schema)), table.new), name)
+
+
+def _applied(table: Table, found: Summary, stamped: State) -> Applied:
+    """What became of a table whose commit carries the state."""
+    table.state, table.empty = stamped, False
+    return Applied(found.changes, found.keys, stamped, found.held, found.waiting, found.commit_time)
 
 
 def _reduce(changes: DataFrame, table: Table) -> tuple[DataFrame, Summary]:

@@ -22,10 +22,11 @@ from cdcd.spark.platform.java import PATH, identifier, java, mapped
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import activate
+from cdcd.spark.targets.batch_arrow import rewritten_bytes
 from cdcd.spark.targets.delta_small import small_delta
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.pinned import Pinned
-from cdcd.spark.targets.small_files import Small
+from cdcd.spark.targets.small_files import Limits, Small
 from cdcd.spark.targets.state import PROPERTY, State
 from cdcd.spark.targets.table_format import Commit, TableFormat, assigned, creation, having, listed
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
@@ -54,14 +55,6 @@ _REWRITING: Final = {
     # deletion vectors. Without deletion vectors, there are two joins, and Delta replaces the files to change.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-
-_REWRITTEN_BYTES: Final = 256 * 1024
-"""A MERGE replaces the files of each table up to this size. Each commit writes files of some kilobytes anyway."""
-
-_REWRITTEN_BYTES_A_KEY: Final = 128
-"""A MERGE also replaces the files of a larger table that has no more bytes than this for each key of the MERGE. A row
-in Parquet has about this size.
-"""
 
 _TABLE: Final = {
     # Columns have an identity of their own, so that renames and drops leave the files alone.
@@ -201,9 +194,9 @@ class DeltaTables(TableFormat):
         rewrites = keys is None or self.files(spark, name).size <= rewritten_bytes(keys)
         return having(spark, _MERGE | (_REWRITING if rewrites else {}))
 
-    def small(self, spark: SparkSession, name: str) -> Small | None:
+    def small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
         with suppress(PySparkException, Py4JError):
-            return small_delta(spark, name, self._load(spark, name))
+            return small_delta(spark, name, self._load(spark, name), limits)
         return None
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
@@ -333,13 +326,6 @@ class DeltaTarget(Lakehouse):
         properties: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(DeltaTables(path, catalog=catalog, namespace=namespace, properties=properties))
-
-
-def rewritten_bytes(keys: int) -> int:
-    """The size of a table, in bytes, up to which a MERGE with this number of keys replaces files. In a larger table,
-    the MERGE marks rows by deletion vectors.
-    """
-    return max(_REWRITTEN_BYTES, keys * _REWRITTEN_BYTES_A_KEY)
 
 
 def _kept_hours(policy: Maintenance, pinned: Pinned | None) -> int:

@@ -36,11 +36,11 @@ from pyspark.sql.types import (
 
 from cdcd.spark.platform.java import LIST, PATH, java, read_all, write_all
 from cdcd.spark.targets.small_files import (
-    BYTES_MAX,
     FILES_MAX,
     INSTANT,
     LOCAL,
     Column,
+    Limits,
     OtherFormError,
     Small,
     list_of,
@@ -86,7 +86,7 @@ _DELTA: Final = "org.apache.spark.sql.delta"
 _CODEC: Final = "spark.sql.parquet.compression.codec"
 
 
-def small_delta(spark: SparkSession, name: str, table: Any) -> Small | None:
+def small_delta(spark: SparkSession, name: str, table: Any, limits: Limits) -> Small | None:
     """The table, if the driver can read and write it.
 
     Args:
@@ -95,7 +95,7 @@ def small_delta(spark: SparkSession, name: str, table: Any) -> Small | None:
     with suppress(PySparkException, Py4JError):
         snapshot = table.update()
         checksum = snapshot.checksumOpt()
-        if checksum.isEmpty() or int(checksum.get().tableSizeBytes()) > BYTES_MAX:
+        if checksum.isEmpty() or int(checksum.get().tableSizeBytes()) > limits.size:
             return None
         protocol = json.loads(snapshot.protocol().json())["protocol"]
         metadata = json.loads(snapshot.metadata().json())["metaData"]
@@ -106,15 +106,16 @@ def small_delta(spark: SparkSession, name: str, table: Any) -> Small | None:
         columns = [_column(field) for field in StructType.fromJson(json.loads(metadata["schemaString"]))]
         if None in columns:
             return None
-        return _SmallDelta(spark, name, table, snapshot, [column for column in columns if column is not None])
+        plain = [column for column in columns if column is not None]
+        return _SmallDelta(spark, name, plain, limits, table, snapshot)
     return None
 
 
 class _SmallDelta(Small):
-    def __init__(
-        self, spark: SparkSession, name: str, table: Any, snapshot: Any, columns: list[Column]
+    def __init__(  # noqa: PLR0917 - what is known of the table
+        self, spark: SparkSession, name: str, columns: list[Column], limits: Limits, table: Any, snapshot: Any
     ) -> None:
-        super().__init__(spark, name, columns)
+        super().__init__(spark, name, columns, limits)
         self._table = table
         self._snapshot = snapshot
         # Delta writes the list of a small table's files beside each commit. Its other ways to it are statements.

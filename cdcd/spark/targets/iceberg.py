@@ -25,7 +25,7 @@ from cdcd.spark.targets.iceberg_defaults import add_with_default
 from cdcd.spark.targets.iceberg_small import small_iceberg
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.pinned import Pinned, Tag, tagged_lsn
-from cdcd.spark.targets.small_files import Small
+from cdcd.spark.targets.small_files import Limits, Small
 from cdcd.spark.targets.state import PROPERTY, State
 from cdcd.spark.targets.table_format import Commit, TableFormat, assigned, creation, having, listed
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
@@ -242,8 +242,8 @@ class IcebergTables(TableFormat):
         transaction.commitTransaction()
         spark.sql(f"REFRESH TABLE {name}")
 
-    def small(self, spark: SparkSession, name: str) -> Small | None:
-        return small_iceberg(spark, name, self._load(spark, name), _summary)
+    def small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
+        return small_iceberg(spark, name, self._load(spark, name), limits, _summary)
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
         if self._namespace is not None:

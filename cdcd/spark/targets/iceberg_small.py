@@ -19,12 +19,12 @@ from pyspark.sql import SparkSession
 from cdcd.spark.platform.java import identifier, java, read_all, write_all
 from cdcd.spark.platform.sql import parts
 from cdcd.spark.targets.small_files import (
-    BYTES_MAX,
     FILES_MAX,
     ID,
     INSTANT,
     LOCAL,
     Column,
+    Limits,
     OtherFormError,
     Small,
     list_of,
@@ -56,7 +56,11 @@ class _OtherError(Exception):
 
 
 def small_iceberg(
-    spark: SparkSession, name: str, table: Any, summary: Callable[[State], Mapping[str, str]]
+    spark: SparkSession,
+    name: str,
+    table: Any,
+    limits: Limits,
+    summary: Callable[[State], Mapping[str, str]],
 ) -> Small | None:
     """The table, if the driver can read and write it.
 
@@ -79,9 +83,10 @@ def small_iceberg(
         fields = json.loads(java(spark, "org.apache.iceberg.SchemaParser").toJson(table.schema()))["fields"]
         columns = [_column(field) for field in fields]
         newest = table.currentSnapshot()
-        if newest is not None and int(newest.summary().get("total-files-size") or BYTES_MAX + 1) > BYTES_MAX:
+        size = 0 if newest is None else newest.summary().get("total-files-size")
+        if size is None or int(size) > limits.size:
             return None
-        return _SmallIceberg(spark, name, table, columns, newest, summary)
+        return _SmallIceberg(spark, name, columns, limits, table, newest, summary)
     return None
 
 
@@ -90,12 +95,13 @@ class _SmallIceberg(Small):
         self,
         spark: SparkSession,
         name: str,
-        table: Any,
         columns: list[Column],
+        limits: Limits,
+        table: Any,
         version: Any,
         summary: Callable[[State], Mapping[str, str]],
     ) -> None:
-        super().__init__(spark, name, columns)
+        super().__init__(spark, name, columns, limits)
         self._table = table
         self._version = version
         self._summary = summary

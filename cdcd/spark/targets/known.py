@@ -92,8 +92,13 @@ class KnownTables:
         self.take_back(spark, name)
         stamped = self._stamped(state, self.check_writer(spark, name))
         self.version_changes(name)
-        with self._format.committing(spark), self._format.carrying(spark, stamped):
-            yield stamped
+        try:
+            with self._format.committing(spark), self._format.carrying(spark, stamped):
+                yield stamped
+        except Exception:
+            # That another process has committed meanwhile says more than the conflict that the format tells of.
+            self.check_writer(spark, name)
+            raise
         self.check_writer(spark, name)
 
     def _stamped(self, state: State, newest: Commit | None) -> State:

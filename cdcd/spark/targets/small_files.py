@@ -19,13 +19,8 @@ from pyspark.sql import functions as sf
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.targets.state import State
 
-BYTES_MAX: Final = 256 * 1024
-"""Size of all files of a table up to which the driver writes it anew. Each commit writes files of some kilobytes
-anyway."""
 FILES_MAX: Final = 32
 """Number of files up to which the driver reads them, one after the other."""
-ROWS_MAX: Final = 20_000
-"""Number of rows up to which the driver takes a table. It looks at the key of each row."""
 VALUES_BYTES_MAX: Final = 32 * 1024 * 1024
 """Size of all values up to which the driver takes a table. Values that repeat themselves take few bytes in a file."""
 
@@ -42,20 +37,37 @@ INSTANT: Final = pa.timestamp("us", tz="UTC")
 LOCAL: Final = pa.timestamp("us")
 
 
-class Small(ABC):
-    """One version of a table of some kilobytes, which the driver can read and replace."""
+class Limits(NamedTuple):
+    """How large a table may be that the driver takes.
 
-    def __init__(self, spark: SparkSession, name: str, columns: Sequence["Column"]) -> None:
+    Attributes:
+        size: of all files, in bytes.
+        rows: how many it has.
+    """
+
+    size: int
+    rows: int
+
+
+FEW: Final = Limits(256 * 1024, 20_000)
+"""For a few changes. Each commit writes files of some kilobytes anyway, and the driver looks at the key of each row."""
+
+
+class Small(ABC):
+    """One version of a small table, which the driver can read and replace."""
+
+    def __init__(self, spark: SparkSession, name: str, columns: Sequence["Column"], limits: Limits) -> None:
         self._spark = spark
         self._name = name
         self._columns = columns
+        self._rows_max = limits.rows
 
     def rows(self) -> pa.Table | None:
         """All rows of the table. None: they are too many for the driver."""
         try:
-            return read(self._files(), self._columns, self._find)
+            return read(self._files(), self._columns, self._find, self._rows_max)
         except OtherFormError:
-            return by_spark(self._spark.table(self._name), self._columns)
+            return by_spark(self._spark.table(self._name), self._columns, self._rows_max)
 
     @abstractmethod
     def _files(self) -> Iterator[bytes]:
@@ -104,12 +116,16 @@ class OtherFormError(Exception):
 
 
 def read(
-    files: Iterable[bytes], columns: Sequence[Column], find: Callable[[pa.Schema, Column], str | None]
+    files: Iterable[bytes],
+    columns: Sequence[Column],
+    find: Callable[[pa.Schema, Column], str | None],
+    rows_max: int,
 ) -> pa.Table:
     """The rows of files.
 
     Args:
         find: gives the name that a column has in a file; None: the file lacks it.
+        rows_max: how many rows the files may have.
 
     Raises:
         OtherFormError: see there.
@@ -120,7 +136,7 @@ def read(
         file = pq.ParquetFile(pa.BufferReader(data))
         rows += file.metadata.num_rows
         names = _names(file, columns, find)
-        if rows > ROWS_MAX:
+        if rows > rows_max:
             raise OtherFormError
         for batch in file.iter_batches(_BATCH_ROWS):
             size += batch.nbytes
@@ -148,14 +164,14 @@ def _names(
     return names
 
 
-def by_spark(table: DataFrame, columns: Sequence[Column]) -> pa.Table | None:
+def by_spark(table: DataFrame, columns: Sequence[Column], rows_max: int) -> pa.Table | None:
     """The rows of a table that Spark reads. None: they are too many for the driver."""
     texts = [
         sf.coalesce(sf.length(sf.col(quoted(column.name)).cast("string")), sf.lit(0)) for column in columns
     ]
     found = table.agg(sf.count("*"), sf.sum(reduce(operator.add, texts))).head()
     assert found is not None, "an aggregate has one row"
-    if found[0] > ROWS_MAX or (found[1] or 0) > VALUES_BYTES_MAX:
+    if found[0] > rows_max or (found[1] or 0) > VALUES_BYTES_MAX:
         return None
     rows = table.toArrow()
     return of_columns([rows[column.name] for column in columns], columns)

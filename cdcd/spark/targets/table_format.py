@@ -17,7 +17,7 @@ from cdcd.errors import ConfigError
 from cdcd.spark.platform.sql import parts, quoted, text
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.pinned import Pinned, Tag
-from cdcd.spark.targets.small_files import Small
+from cdcd.spark.targets.small_files import Limits, Small
 from cdcd.spark.targets.state import State
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
 
@@ -132,8 +132,8 @@ class TableFormat(ABC):
         """
         return nullcontext()
 
-    def small(self, spark: SparkSession, name: str) -> Small | None:
-        """The table, if it has some kilobytes and the driver can write it. None: only Spark can."""
+    def small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
+        """The table, if it is not larger than `limits` and the driver can write it. None: only Spark can."""
         return None
 
     @abstractmethod

@@ -21,6 +21,7 @@ from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.layout import Layout
 from cdcd.spark.targets.reduction import HELD, fresh, prepared, summary
 from cdcd.spark.targets.reduction import reduced as by_spark
+from cdcd.spark.targets.small_files import FEW
 from cdcd.spark.targets.state import WHOLE, At, Origin, Place, Reach, State
 from cdcd.spark.targets.target import Applied, Kind, New
 from tests.unit.spark.targets.test_few import FORMS, PLAIN, form_of, raw
@@ -407,7 +408,7 @@ def test_the_driver_does_not_write_over_a_commit_that_it_has_not_read(
     one.few([raw("c", 1, PLAIN)])
     for statement in (f"INSERT INTO {one.name} SELECT * FROM kept", f"DELETE FROM {one.name} WHERE id = 1"):
         spark.table(one.name).createOrReplaceTempView("kept")
-        small = one.target._format.small(spark, one.name)
+        small = one.target._format.small(spark, one.name, FEW)
         assert small is not None
         rows = small.rows()
         assert rows is not None

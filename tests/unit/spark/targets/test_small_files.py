@@ -39,8 +39,8 @@ def stored(table: pa.Table, metadata: Mapping[str, str] | None = None, **how: An
 
 def test_what_is_written_is_read_again_with_its_names_and_numbers():
     data = written(rows(), COLUMNS, "snappy", {"who": "me"})
-    assert read([data, data], COLUMNS, by_name).column_names == ["id", "at", "price", "tags"]
-    again = read([data], COLUMNS, by_name)
+    assert read([data, data], COLUMNS, by_name, 2000).column_names == ["id", "at", "price", "tags"]
+    again = read([data], COLUMNS, by_name, 2000)
     assert again["at"].cast(pa.int64()).to_pylist() == FAR
     assert again["tags"].to_pylist() == rows()["tags"].to_pylist()
     file = pq.ParquetFile(pa.BufferReader(data))
@@ -62,10 +62,10 @@ def test_a_codec_that_is_not_known_becomes_zstd(codec: str, found: str):
 
 
 def test_no_file_is_a_table_without_rows():
-    assert read([], COLUMNS, by_name).num_rows == 0
+    assert read([], COLUMNS, by_name, 2000).num_rows == 0
     assert (
-        read([written(rows(0), COLUMNS, "zstd")], COLUMNS, by_name).schema
-        == read([], COLUMNS, by_name).schema
+        read([written(rows(0), COLUMNS, "zstd")], COLUMNS, by_name, 2000).schema
+        == read([], COLUMNS, by_name, 2000).schema
     )
 
 
@@ -82,18 +82,18 @@ def test_no_file_is_a_table_without_rows():
     ],
 )
 def test_a_file_of_another_form_is_left_to_spark(data: bytes):
-    assert read([stored(rows())], COLUMNS, by_name).num_rows == 3
+    assert read([stored(rows())], COLUMNS, by_name, 2000).num_rows == 3
     with pytest.raises(OtherFormError):
-        read([data], COLUMNS, by_name)
+        read([data], COLUMNS, by_name, 2000)
 
 
 def test_a_table_that_is_larger_than_its_files_is_left_to_spark(monkeypatch: pytest.MonkeyPatch):
     data = written(rows(1000), COLUMNS, "zstd")
-    assert read([data], COLUMNS, by_name).num_rows == 1000
+    assert read([data], COLUMNS, by_name, 2000).num_rows == 1000
     monkeypatch.setattr(small_files, "VALUES_BYTES_MAX", 10_000)
     with pytest.raises(OtherFormError):
-        read([data], COLUMNS, by_name)
+        read([data], COLUMNS, by_name, 2000)
     monkeypatch.undo()
-    monkeypatch.setattr(small_files, "ROWS_MAX", 1999)
+    assert read([data, data], COLUMNS, by_name, 2000).num_rows == 2000
     with pytest.raises(OtherFormError):
-        read([data, data], COLUMNS, by_name)
+        read([data, data], COLUMNS, by_name, 1999)
