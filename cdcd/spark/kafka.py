@@ -27,12 +27,16 @@ Offsets = Mapping[int, int]
 """By partition."""
 
 
-_UNMEASURED: Final = {
+_CHEAP: Final = {
     # Spark makes a client of Kafka for each partition. The client registers its metrics for JMX and for the broker
     # (KIP-714). That takes two fifths of the CPU of a client which reads a few records.
     "kafka.metric.reporters": "",
     "kafka.enable.metrics.push": "false",
+    # In milliseconds. A client asks for records after the last one of a partition, and by default the broker waits half
+    # a second for them. It answers one request of a client after the other, so the client's next question waits too.
+    "kafka.fetch.max.wait.ms": "10",
 }
+"""Properties of Spark's clients of Kafka, which read what is there and do not wait for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class KafkaSource:
         """For Spark's Kafka source, in batch and in stream."""
         own = {f"kafka.{name}": value for name, value in self.properties.items()}
         return {
-            **_UNMEASURED,
+            **_CHEAP,
             **own,
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "kafka.isolation.level": "read_committed",

@@ -44,7 +44,7 @@ TABLE_BYTES_MAX: Final = 4 * 1024 * 1024
 _REWRITTEN_BYTES: Final = 256 * 1024
 """The files of each table up to this size are replaced. Each commit writes files of some kilobytes anyway."""
 _REWRITTEN_BYTES_A_KEY: Final = 128
-"""A MERGE replaces the files of a larger table too if they have no more bytes than this for each key of the batch. A row
+"""A MERGE also replaces the files of a larger table that has no more bytes than this for each key of the MERGE. A row
 in Parquet has about this size.
 """
 _BYTES_A_KEY: Final = 512

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.spark.jars import DELTA
-from cdcd.spark.platform.java import PATH, identifier, java, mapped
+from cdcd.spark.platform.java import PATH, identifier, java, texts
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import activate
@@ -98,6 +98,7 @@ class DeltaTables(TableFormat):
         self._namespace = namespace
         self._table_properties = _TABLE | dict(properties or {})
         self._parsed: dict[str, tuple[str, str, str]] = {}
+        self._loaded: dict[str, Any] = {}
 
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
         suffix = "_changes" if kind is Kind.CHANGELOG and schema.key else ""
@@ -151,7 +152,7 @@ class DeltaTables(TableFormat):
         # class.
         with suppress(PySparkException, Py4JError):
             found = self._load(spark, name).update().getProperties()
-            return mapped(java(spark, "scala.jdk.javaapi.CollectionConverters").asJava(found))
+            return texts(spark, java(spark, "scala.jdk.javaapi.CollectionConverters").asJava(found))
         rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
         return {row.key: row.value for row in rows}
 
@@ -258,24 +259,31 @@ class DeltaTables(TableFormat):
             table = self._load(spark, name)
             snapshot, log = table.update(), table.deltaLog()
             files = java(spark, f"{_DELTA}.util.DeltaCommitFileProvider").apply(snapshot)
-            for version in range(snapshot.version(), max(-1, snapshot.version() - LOOKED_AT), -1):
-                info = commit_info(log.store(), files.deltaFile(version), log.newDeltaHadoopConf())
+            store, conf, newest = log.store(), log.newDeltaHadoopConf(), snapshot.version()
+            for version in range(newest, max(-1, newest - LOOKED_AT), -1):
+                info = commit_info(store, files.deltaFile(version), conf)
                 if info.isEmpty():
                     return
-                metadata = info.get().userMetadata()
-                at = datetime.fromtimestamp(info.get().timestamp().getTime() / 1000, UTC)
-                yield version, metadata.get() if metadata.isDefined() else None, at
+                said = json.loads(info.get().json())["commitInfo"]
+                at = datetime.fromtimestamp(said["timestamp"] / 1000, UTC)
+                yield version, said.get("userMetadata"), at
 
     def _load(self, spark: SparkSession, name: str) -> Any:
         """The table as Delta's own object."""
         activate(spark)
+        # A folder stays the same table for Delta. A catalog may have another table by this name next time.
+        if name in self._loaded:
+            return self._loaded[name]
         state = spark._jsparkSession.sessionState()
         if name not in self._parsed:
             parts = state.sqlParser().parseMultipartIdentifier(name)
             catalog = DEFAULT_CATALOG if self._path is not None else parts.head()
             self._parsed[name] = catalog, parts.apply(parts.size() - 2), parts.last()
         catalog, namespace, last = self._parsed[name]
-        return state.catalogManager().catalog(catalog).loadTable(identifier(spark, [namespace], last))
+        loaded = state.catalogManager().catalog(catalog).loadTable(identifier(spark, [namespace], last))
+        if self._path is not None:
+            self._loaded[name] = loaded
+        return loaded
 
     def _history(self, spark: SparkSession, name: str) -> Iterator[tuple[int, str | None, datetime]]:
         """Version, metadata and time of all commits that the table's log has."""

@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.jars import ICEBERG
-from cdcd.spark.platform.java import elements, java, mapped
+from cdcd.spark.platform.java import elements, java, mapped, texts
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.session import REWRITING, activate
 from cdcd.spark.targets.iceberg_defaults import add_with_default
-from cdcd.spark.targets.iceberg_small import small_iceberg
+from cdcd.spark.targets.iceberg_small import fields_of, small_iceberg
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.pinned import Pinned, Tag, tagged_lsn
 from cdcd.spark.targets.small_files import Limits, Small
@@ -179,12 +179,16 @@ class IcebergTables(TableFormat):
 
     def properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
         try:
-            return mapped(self._load(spark, name).properties())
+            return texts(spark, self._load(spark, name).properties())
         except IllegalArgumentException as error:
             # A catalog that wraps Spark's own lists tables of other formats too.
             if "not an Iceberg table" in str(error):
                 return {}
             raise
+
+    def columns(self, spark: SparkSession, name: str) -> list[str]:
+        # Without a plan of Spark.
+        return [field["name"] for field in fields_of(spark, self._load(spark, name))]
 
     def create(
         self,

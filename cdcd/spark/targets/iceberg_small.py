@@ -80,14 +80,24 @@ def small_iceberg(
         )
         if not plain:
             return None
-        fields = json.loads(java(spark, "org.apache.iceberg.SchemaParser").toJson(table.schema()))["fields"]
-        columns = [_column(field) for field in fields]
+        columns = [_column(field) for field in fields_of(spark, table)]
         newest = table.currentSnapshot()
         size = 0 if newest is None else newest.summary().get("total-files-size")
         if size is None or int(size) > limits.size:
             return None
         return _SmallIceberg(spark, name, columns, limits, table, newest, summary)
     return None
+
+
+def fields_of(spark: SparkSession, table: Any) -> list[Any]:
+    """The fields of a table's columns, as Iceberg's JSON has them.
+
+    Args:
+        table: as Iceberg's own object.
+    """
+    text: str = java(spark, "org.apache.iceberg.SchemaParser").toJson(table.schema())
+    fields: list[Any] = json.loads(text)["fields"]
+    return fields
 
 
 class _SmallIceberg(Small):

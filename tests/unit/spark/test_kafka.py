@@ -28,6 +28,12 @@ def test_a_large_slice_of_few_partitions_is_read_by_several_tasks():
     assert tasks({0: 0, 1: 0, 2: 0}, {0: 2_000_000, 1: 5, 2: 5}, 1) == {}
 
 
+def test_a_broker_does_not_wait_for_records_after_those_that_are_there():
+    assert KafkaSource("b:9092").options()["kafka.fetch.max.wait.ms"] == "10"
+    asked = KafkaSource("b:9092", {"fetch.max.wait.ms": "500"})
+    assert asked.options()["kafka.fetch.max.wait.ms"] == "500"
+
+
 def test_clients_have_no_metrics_unless_somebody_asks_for_them():
     assert KafkaSource("b:9092").options()["kafka.enable.metrics.push"] == "false"
     asked = {"enable.metrics.push": "true", "metric.reporters": "org.example.Reporter"}

@@ -7,7 +7,7 @@ from py4j.clientserver import JavaClient
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from cdcd.spark.platform.java import LIST, elements, identifier, java, mapped
+from cdcd.spark.platform.java import LIST, elements, identifier, java, mapped, texts
 
 SEARCH = "r\nu\n"
 """How a command of Py4J begins that looks for a class by a part of its name (py4j.java_gateway.JavaPackage)."""
@@ -31,6 +31,9 @@ def test_classes_and_what_collections_have_come_without_a_search(
     found = java(spark, "java.util.TreeMap")()
     found.put("a", 1)
     assert mapped(found) == {"a": 1}
+    found.put("a", 'say "Grüße" 🐘\n')
+    found.put("none", None)
+    assert texts(spark, found) == {"a": 'say "Grüße" 🐘\n', "none": None}
     assert java(spark, "java.util.AbstractMap$SimpleEntry")("key", 2).getValue() == 2
     assert list(identifier(spark, ["x", "y"], "t").namespace()) == ["x", "y"]
     assert len(commands) > 10
