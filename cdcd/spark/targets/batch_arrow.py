@@ -108,14 +108,15 @@ def brought_in(rows: pa.Table, source: DataFrame, schema: TableSchema) -> pa.Tab
         return None
     unknown = sf.lit(None).cast("array<string>").alias(UNKNOWN)
     new = source.select(OP, *map(quoted, names), LSN, EVENT, unknown).toArrow()
-    return joined(rows, new, schema.key)
+    typed = {field.name: new[field.name].cast(field.type) for field in rows.schema}
+    return joined(rows, pa.table({**typed, OP: new[OP]}), schema.key)
 
 
 def joined(rows: pa.Table, new: pa.Table, key: Sequence[str]) -> pa.Table | None:
     """The rows of a table after changes, one for each key. None: the table has a key twice.
 
     Args:
-        new: the changes, with the columns of `rows` and OP.
+        new: the changes, with the columns of `rows` in their types, and OP.
     """
     pairs = _numbered(rows, key, _THERE).join(
         _numbered(new, key, _NEW), list(key), join_type="inner", right_suffix=_OF_CHANGE
@@ -130,7 +131,7 @@ def joined(rows: pa.Table, new: pa.Table, key: Sequence[str]) -> pa.Table | None
     late = pairs.filter(pc.invert(is_later))[_NEW]
     stay = rows.filter(_not_in(rows.num_rows, gone))
     put = new.filter(pc.and_(_not_in(new.num_rows, late), pc.not_equal(new[OP], "d")))
-    columns = [put[field.name].cast(field.type) for field in rows.schema]
+    columns = [put[field.name] for field in rows.schema]
     return pa.concat_tables([stay, pa.table(columns, schema=rows.schema)])
 
 

@@ -1,5 +1,7 @@
+import datetime as dt
 import random
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +18,8 @@ from cdcd.spark.targets.batch_arrow import (
     limits,
     rewritten_bytes,
 )
-from cdcd.spark.targets.reduction import Summary
+from cdcd.spark.targets.merge import UNKNOWN
+from cdcd.spark.targets.reduction import EVENT, LSN, OP, Summary
 from cdcd.spark.targets.small_files import VALUES_BYTES_MAX, Limits
 
 ID = ColumnSchema("id", 1, "bigint", 20, -1, LongType())
@@ -25,7 +28,7 @@ N = ColumnSchema("n", 3, "integer", 23, -1, IntegerType())
 FORM = TableSchema("shop.public.items", "public", "items", "form-1", ("id", "part"), (ID, PART, N))
 OWN = {"_cdcd_commit_lsn": pa.int64(), "_cdcd_event_no": pa.int64(), "_cdcd_unknown": pa.list_(pa.string())}
 ROWS = pa.schema({"id": pa.int64(), "part": pa.string(), "n": pa.int32(), **OWN})
-CHANGES = pa.schema({"_cdcd_op": pa.string(), "id": pa.int64(), "part": pa.string(), "n": pa.int64(), **OWN})
+CHANGES = pa.schema({"_cdcd_op": pa.string(), "id": pa.int64(), "part": pa.string(), "n": pa.int32(), **OWN})
 FOUND = Summary(
     changes=9, keys=3000, last=(9, 1), held={}, waiting=0, truncated=None, partial=frozenset(), moves=False,
     key_range=None, hashes=frozenset(), unfit=0, commit_time=None, values_bytes=100,
@@ -112,6 +115,32 @@ def test_random_rows_and_changes_give_what_a_dictionary_gives(seed: int):
     assert after([(*key, *values) for key, values in rows.items()], *given) == sorted(
         (*key, *values) for key, values in want.items()
     )
+
+
+@pytest.mark.parametrize(
+    ("type_", "first", "last"),
+    [
+        (pa.bool_(), False, True),
+        (pa.int16(), -1, 1),
+        (pa.binary(), b"\0", b"\xff"),
+        (pa.date32(), dt.date(1, 1, 1), dt.date(9999, 12, 31)),
+        (pa.decimal128(38, 2), Decimal("-0.01"), Decimal("0.01")),
+        (pa.timestamp("us"), -9_223_372_036_832_400_000, 9_223_372_036_825_200_000),
+        (pa.timestamp("us", tz="UTC"), -1, 9_223_372_036_825_200_000),
+    ],
+)
+def test_a_key_may_be_of_any_type_whose_values_are_equal_or_not(type_: pa.DataType, first: Any, last: Any):
+    place = {
+        LSN: pa.array([10, 10]),
+        EVENT: pa.array([1, 1]),
+        UNKNOWN: pa.array([None, None], pa.list_(pa.string())),
+    }
+    rows = pa.table({"id": pa.array([first, last], type_), **place})
+    changes = pa.table({OP: ["d"], "id": pa.array([last], type_), LSN: [20], EVENT: [1], UNKNOWN: [None]})
+    changes = changes.set_column(4, UNKNOWN, pa.array([None], pa.list_(pa.string())))
+    found = joined(rows, changes, ("id",))
+    assert found is not None
+    assert found["id"].combine_chunks() == pa.array([first], type_)
 
 
 def test_a_table_with_other_columns_than_a_plain_mirror_is_left_to_spark(spark: SparkSession):
