@@ -390,6 +390,7 @@ def test_a_table_without_a_key_has_the_old_row_of_an_update_beside_the_new_one(
     assert rows(spark, name, "_cdcd_op", "id", "n", "note") == [("b", 1, 1, "old"), ("u", 1, 2, "new")]
 
 
+@pytest.mark.usefixtures("all_tables_are_large")
 def test_a_version_is_found_by_its_common_lsn_also_after_tidying_up(
     spark: SparkSession, make_target: MakeTarget
 ):
