@@ -118,7 +118,7 @@ _TABLE: Final[tuple[_Row, ...]] = (
     _Row("_INVALID_ARG _NOT_CONFIGURED _CONFLICT", SinkError, "Check kafka.properties."),
     # What passes.
     _Row(
-        "_TRANSPORT _ALL_BROKERS_DOWN _RESOLVE _SSL BROKER_NOT_AVAILABLE NETWORK_EXCEPTION",
+        "_TRANSPORT _ALL_BROKERS_DOWN _DESTROY_BROKER _RESOLVE _SSL BROKER_NOT_AVAILABLE NETWORK_EXCEPTION",
         TransientError,
         _AWAY,
     ),
@@ -180,9 +180,17 @@ does not help, and a refusal where it does."""
 _BY_NAME: Final[Mapping[str, _Row]] = {name: row for row in _TABLE for name in row.names.split()}
 
 
-UNANSWERED: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
+UNANSWERED: Final = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._DESTROY_BROKER,
+    }
+)
 """Codes of errors of librdkafka that say: no broker answered in time, or its connection was lost. If the time is over
-and no connection has been made yet, librdkafka says that all connections are down (`_ALL_BROKERS_DOWN`)."""
+and no connection has been made yet, librdkafka says that all connections are down (`_ALL_BROKERS_DOWN`). If the other
+brokers do not list a broker any more, librdkafka forgets that broker, and its requests fail (`_DESTROY_BROKER`)."""
 
 RETRIABLE: Final = UNANSWERED | frozenset(
     {

@@ -20,6 +20,8 @@ _NO_LEADER: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError._UNKNOWN_TOPIC,
+    # The broker that led the partition was away, so the client has forgotten it.
+    KafkaError._DESTROY_BROKER,
 )
 
 

@@ -28,6 +28,7 @@ from cdcd.kafka.errors import (
         (KafkaError.UNKNOWN_TOPIC_OR_PART, SinkError),
         (KafkaError.MSG_SIZE_TOO_LARGE, SinkError),
         (KafkaError._TRANSPORT, TransientError),
+        (KafkaError._DESTROY_BROKER, TransientError),
         (KafkaError._ALL_BROKERS_DOWN, TransientError),
         (KafkaError.NOT_ENOUGH_REPLICAS, TransientError),
         (KafkaError.NOT_LEADER_FOR_PARTITION, TransientError),
