@@ -110,7 +110,7 @@ class RemoveLogged(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class Fence(Request[Checkpoint | None]):
-    """Shut out every other writer, then read the checkpoint. Nobody else can change it any more.
+    """Shut out every other writer, then read the checkpoint. From then on, only this daemon can change the checkpoint.
 
     `told`: a position that PostgreSQL was told because of a checkpoint in Kafka.
     """

@@ -36,7 +36,9 @@ _CHEAP: Final = {
     # a second for them. It answers one request of a client after the other, so the client's next question waits too.
     "kafka.fetch.max.wait.ms": "10",
 }
-"""Properties of Spark's clients of Kafka, which read what is there and do not wait for more."""
+"""Properties of Spark's clients of Kafka. The records that a mirror asks for are in the topic already, so its clients
+need no metrics, and need not wait for records.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,15 +30,22 @@ def make_target(request: pytest.FixtureRequest, warehouse: Path, unique: str) ->
 
 
 @pytest.fixture(params=["driver", "Spark"])
-def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test runs once with small tables that the driver writes, and once with MERGE for all of them."""
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The test runs once with small tables that the driver writes, and once with MERGE for all of them.
+
+    Returns:
+        Who writes: `driver` or `Spark`.
+    """
     if request.param == "Spark":
         monkeypatch.setattr(batch_arrow, "limits", lambda *_: None)
+    return str(request.param)
 
 
 @pytest.fixture
 def all_tables_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large beside each batch: nobody replaces the files of such a table."""
+    """Every table that has rows counts as large beside each batch. So a MERGE changes the table, and marks rows in
+    Delta.
+    """
     monkeypatch.setattr(batch_arrow, "_REWRITTEN_BYTES", 0)
     monkeypatch.setattr(batch_arrow, "_REWRITTEN_BYTES_A_KEY", 0)
     monkeypatch.setattr(batch_arrow, "_BYTES_A_KEY", 0)

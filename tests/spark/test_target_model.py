@@ -10,6 +10,7 @@ from cdcd.spark.targets.applying import Applying
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.layout import DELETED, Deletes, Layout
 from cdcd.spark.targets.partitions import Field
+from cdcd.spark.targets.small_files import Small
 from cdcd.spark.targets.target import Kind
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import FORM, Source, frame
@@ -100,16 +101,19 @@ def test_a_commit_that_failed_leaves_nothing_of_the_batch(
     target = make_target()
     name = target.name_of(FORM, Kind.MIRROR)
     target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1))
-    first, last = source.ends(2)
+    last = [len(records) for records in source.log]
+    first = [end // 2 for end in last]
     deliver(spark, source, target, first, 0)
     had = contents(spark, name)
+    assert had
 
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(Applying, "merge", die)
-        patch.setattr(Applying, "_put", die)
+        for each in Small.__subclasses__():
+            patch.setattr(each, "put", die)
         patch.setattr(type(target._format), "append", die)
         with pytest.raises(KeyboardInterrupt):
             deliver(spark, source, target, last, 1)

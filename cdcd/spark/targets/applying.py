@@ -1,6 +1,6 @@
 """Brings a batch of changes into a table, in one commit that carries the position."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -36,7 +36,7 @@ from cdcd.spark.targets.reduction import (
     summary,
 )
 from cdcd.spark.targets.small import BYTES_MAX, RECORDS_MAX, interpreted
-from cdcd.spark.targets.small_files import FEW, Small
+from cdcd.spark.targets.small_files import FEW, Limits
 from cdcd.spark.targets.state import At, Origin, Place, Reach, State
 from cdcd.spark.targets.table_format import TableFormat, as_view, having
 from cdcd.spark.targets.target import Applied, Kind, UnfitError
@@ -148,25 +148,38 @@ class Applying:
         limits = batch_arrow.limits(found, table.schema) if table.layout == PLAIN else None
         if limits is None:
             return None
-        # The values of one batch are in the driver's memory at a time.
+        # The driver has the values of one batch in memory at a time.
         with self._in_memory:
-            small = self._format.small(spark, name, limits)
-            had = None if small is None else small.rows()
-            rows = None if had is None else batch_arrow.brought_in(had, source, table.schema)
-            if small is None or rows is None:
-                return None
-            return self._put(spark, name, table, small, rows, found, state)
+            return self._replace(
+                spark,
+                name,
+                table,
+                limits,
+                lambda had: batch_arrow.brought_in(had, source, table.schema),
+                found,
+                state,
+            )
 
-    def _put(  # noqa: PLR0917 - as `_commit`
+    def _replace(  # noqa: PLR0917 - as `_commit`
         self,
         spark: SparkSession,
         name: str,
         table: Table,
-        small: Small,
-        rows: pa.Table,
+        limits: Limits,
+        brought: Callable[[pa.Table], pa.Table | None],
         found: Summary,
         state: State,
-    ) -> Applied:
+    ) -> Applied | None:
+        """Have the driver replace all rows of a table. None: the table is one for Spark, and nothing was done.
+
+        Args:
+            brought: gives the rows after the batch; None: something is not plain.
+        """
+        small = self._format.small(spark, name, limits)
+        had = None if small is None else small.rows()
+        rows = None if had is None else brought(had)
+        if small is None or rows is None:
+            return None
         with self._known.commit(spark, name, state) as stamped:
             small.put(rows, stamped)
         return _applied(table, found, stamped)
@@ -195,14 +208,12 @@ class Applying:
         state = step.after(table.state, step.reach.places(found.last, found.held), None, found)
         if not table.is_there:
             self._known.make(spark, name, table, found.last)
-        small = self._format.small(spark, name, FEW)
-        had = None if small is None else small.rows()
-        rows = None if had is None else brought_in(had, few, form)
-        if small is None or rows is None:
+        applied = self._replace(spark, name, table, FEW, lambda had: brought_in(had, few, form), found, state)
+        if applied is None:
             with interpreted(spark, is_small=True):
                 merged = frame(spark, few, form).coalesce(1)
-                return self._commit(spark, name, table, merged, found, state)
-        return self._put(spark, name, table, small, rows, found, state)
+                applied = self._commit(spark, name, table, merged, found, state)
+        return applied
 
     def is_small(self, spark: SparkSession, name: str, table: Table) -> bool:
         return table.empty or self._format.files(spark, name).size <= BYTES_MAX

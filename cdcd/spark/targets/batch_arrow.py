@@ -1,12 +1,13 @@
-"""A whole batch brought into the rows of a table in the driver: what a MERGE does (`merge`), for a table that the MERGE
-would write anew anyway.
+"""A whole batch brought into the rows of a table in the driver: what a MERGE does (`merge`), for a table that is small
+beside the batch.
 
 Spark reads, parses and reduces the batch. A MERGE of the result is two or three joins, each with a plan of its own, and
 to plan them costs more CPU than some ten thousand rows. So the driver takes the reduced rows and those of the table as
 Arrow, joins their keys, and replaces the table's files by one.
 
-The rule: only what is plain is done here. A batch with a truncate, or with a value that was not sent, and a table that
-is larger than the batch, are left to a MERGE. A row that no change is about stays the row that was read.
+The rule: the driver takes only batches and tables that are plain. A batch with a truncate or with a value that was not
+sent, and a table that is large beside the batch, are left to a MERGE. A row without a change stays the row that was
+read.
 """
 
 from collections.abc import Sequence
@@ -16,33 +17,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.merge import UNKNOWN
+from cdcd.spark.targets.partitions import EXACT
 from cdcd.spark.targets.reduction import EVENT, LSN, OP, Summary
-from cdcd.spark.targets.small_files import VALUES_BYTES_MAX, Limits
+from cdcd.spark.targets.small_files import FEW, VALUES_BYTES_MAX, Limits
 
 KEYS_MAX: Final = 200_000
 """Number of keys of a batch, and of rows of a table, up to which the driver takes them."""
 TABLE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Size of all files of a table up to which the driver takes it."""
 
-_REWRITTEN_BYTES: Final = 256 * 1024
-"""The files of each table up to this size are replaced. Each commit writes files of some kilobytes anyway."""
+_REWRITTEN_BYTES: Final = FEW.size
+"""The files of each table up to this size are replaced, however few keys the batch has."""
 _REWRITTEN_BYTES_A_KEY: Final = 128
 """A MERGE also replaces the files of a larger table that has no more bytes than this for each key of the MERGE. A row
 in Parquet has about this size.
@@ -51,20 +40,6 @@ _BYTES_A_KEY: Final = 512
 """The driver replaces files of up to this size for each key of the batch. They may have some five times the rows that
 change, because a MERGE costs more CPU than to write the others again.
 """
-
-_KEYS: Final = (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
-"""Types whose values are equal for Arrow where they are equal for Spark. A DOUBLE may be NaN, or -0.0."""
 
 _THERE, _NEW = "_cdcd_there", "_cdcd_new"
 _OF_CHANGE: Final = "_cdcd_change"
@@ -87,13 +62,9 @@ def limits(found: Summary, schema: TableSchema) -> Limits | None:
         or found.values_bytes > VALUES_BYTES_MAX
     ):
         return None
-    if not schema.key or not all(_is_key(schema.column(name).spark) for name in schema.key):
+    if not schema.key or not all(isinstance(schema.column(name).spark, EXACT) for name in schema.key):
         return None
     return Limits(min(TABLE_BYTES_MAX, max(_REWRITTEN_BYTES, found.keys * _BYTES_A_KEY)), KEYS_MAX)
-
-
-def _is_key(type_: DataType) -> bool:
-    return isinstance(type_, _KEYS)
 
 
 def brought_in(rows: pa.Table, source: DataFrame, schema: TableSchema) -> pa.Table | None:
@@ -103,13 +74,18 @@ def brought_in(rows: pa.Table, source: DataFrame, schema: TableSchema) -> pa.Tab
         rows: all of the mirror, which neither has buckets nor marks deletes.
         source: the reduced batch (`reduction.reduced`), which is plain as `limits` says.
     """
-    names = [column.name for column in schema.columns]
-    if set(rows.column_names) != {*names, LSN, EVENT, UNKNOWN}:
+    if not is_plain(rows, schema):
         return None
+    names = [column.name for column in schema.columns]
     unknown = sf.lit(None).cast("array<string>").alias(UNKNOWN)
     new = source.select(OP, *map(quoted, names), LSN, EVENT, unknown).toArrow()
     typed = {field.name: new[field.name].cast(field.type) for field in rows.schema}
     return joined(rows, pa.table({**typed, OP: new[OP]}), schema.key)
+
+
+def is_plain(rows: pa.Table, schema: TableSchema) -> bool:
+    """Whether rows have the columns of a mirror and no others. Buckets and marked deletes have columns of their own."""
+    return set(rows.column_names) == {LSN, EVENT, UNKNOWN, *[column.name for column in schema.columns]}
 
 
 def joined(rows: pa.Table, new: pa.Table, key: Sequence[str]) -> pa.Table | None:
@@ -141,5 +117,5 @@ def _numbered(rows: pa.Table, key: Sequence[str], number: str) -> pa.Table:
 
 
 def _not_in(count: int, numbers: pa.ChunkedArray) -> pa.Array:
-    """For each number from 0 on, whether it is none of these."""
+    """For each number from 0 to `count` - 1: true if `numbers` lacks the number."""
     return pc.invert(pc.is_in(pa.array(range(count), pa.int64()), value_set=numbers.combine_chunks()))

@@ -20,6 +20,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DoubleType, FloatType, Stri
 from cdcd.spark.records.descriptions import Form
 from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.types import element_of
+from cdcd.spark.targets.batch_arrow import is_plain
 from cdcd.spark.targets.few import Change, FewChanges
 from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.reduction import EVENT, LSN
@@ -38,8 +39,7 @@ def brought_in(rows: pa.Table, few: FewChanges, form: Form) -> pa.Table | None:
         rows: all of the mirror, which neither has buckets nor marks deletes.
         form: of the mirror and of the changes.
     """
-    columns = {column.name for column in form.schema.columns}
-    if set(rows.column_names) != columns | {LSN, EVENT, UNKNOWN}:
+    if not is_plain(rows, form.schema):
         return None
     try:
         return _brought_in(rows, few.changes, form)

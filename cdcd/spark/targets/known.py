@@ -96,7 +96,7 @@ class KnownTables:
             with self._format.committing(spark), self._format.carrying(spark, stamped):
                 yield stamped
         except Exception:
-            # That another process has committed meanwhile says more than the conflict that the format tells of.
+            # If another process has committed meanwhile, FencedError says more than the conflict of the table format.
             self.check_writer(spark, name)
             raise
         self.check_writer(spark, name)

@@ -40,8 +40,12 @@ _NUMBERED: Final = ("bucket", "truncate")
 _WHOLE: Final = (ShortType, IntegerType, LongType)
 _TIMES: Final = (TimestampType, TimestampNTZType)
 
+EXACT: Final = (BooleanType, *_WHOLE, DecimalType, DateType, *_TIMES, StringType, BinaryType)
+"""Types of which all programs agree whether two values are equal. They do not agree about NaN and -0.0 in REAL and
+DOUBLE."""
+
 _TAKES: Final[dict[str, tuple[type[DataType], ...]]] = {
-    IDENTITY: (BooleanType, *_WHOLE, DecimalType, DateType, *_TIMES, StringType, BinaryType),
+    IDENTITY: EXACT,
     "years": (DateType, *_TIMES),
     "months": (DateType, *_TIMES),
     "days": (DateType, *_TIMES),
