@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-)
+from confluent_kafka.admin import AdminClient
 
 from deploy.local import KafkaBroker
 from tests.integration import created_topics

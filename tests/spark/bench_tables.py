@@ -1,14 +1,18 @@
 """What many small tables cost: the CPU of `cdcd mirror --once` for each table that has a few changes.
 
-    python -m tests.spark.bench_tables [--tables N …] [--format iceberg|delta …] [--changes N]
+    python -m tests.spark.bench_tables [--tables N …] [--format iceberg|delta …] [--changes N] [--tasks]
 
 A real PostgreSQL, the daemon and a broker fill the topics. For each number of tables there are two runs of
 `cdcd mirror --once`: the first creates the tables, the second merges a few changes into each. The CPU is that of the
 whole process, Python and Java, from its start to its end, as /proc counts it: so it says the same on a machine that
 others use too. What lies between two numbers of tables, divided by their difference, is the cost of one more table.
+
+With `--tasks`, it also prints what Spark counts itself: the CPU of all tasks, from the log of events. What the driver
+does is not in that: plans, commits, and the tables whose files it replaces itself. Writing this log costs some CPU.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -42,6 +46,9 @@ def main() -> None:
     parser.add_argument("--changes", type=int, default=5)
     parser.add_argument("--format", choices=["iceberg", "delta"], nargs="+", default=["iceberg", "delta"])
     parser.add_argument("--threads", action="store_true", help="also print the CPU by kind of thread")
+    parser.add_argument(
+        "--tasks", action="store_true", help="also print the CPU of tasks, by Spark's own counters"
+    )
     parser.add_argument("--conf", nargs="*", default=[], help="of Spark, name=value")
     arguments = parser.parse_args()
     conf = dict(text.split("=", 1) for text in arguments.conf)
@@ -63,7 +70,9 @@ def _round(
     what = "created" if round_ == 0 else "merged"
     had: tuple[int, float] | None = None
     for tables in sorted(arguments.tables):
-        took = _run(source, format_, tables, conf)
+        place = source.folder / f"{format_}-{tables}"
+        events = place / f"events-{round_}"
+        took = _run(source, format_, tables, place, conf | (_logged(events) if arguments.tasks else {}))
         total = sum(took.values())
         beside = ""
         if had is not None:
@@ -72,6 +81,12 @@ def _round(
             f"{format_}, {tables} tables {what}: {total:.1f} s of CPU, {total / tables:.3f} s a table{beside}",
             flush=True,
         )
+        if arguments.tasks:
+            number, cpu = _tasks(events)
+            print(
+                f"   Spark's own counters: {number} tasks, {cpu:.2f} s of CPU, {cpu / tables:.4f} s a table",
+                flush=True,
+            )
         if arguments.threads:
             most = sorted(took.items(), key=lambda each: -each[1])[:8]
             print("  ", ", ".join(f"{kind} {cpu:.1f}" for kind, cpu in most), flush=True)
@@ -92,9 +107,37 @@ def _changed(number: int, changes: int) -> Iterator[str]:
         yield f"UPDATE t_{number} SET n = n + 100 WHERE id = {key.format(i=i)}"
 
 
-def _run(source: Source, format_: str, tables: int, conf: dict[str, str]) -> dict[str, float]:
+def _logged(events: Path) -> dict[str, str]:
+    """The settings that have Spark write its events to this folder."""
+    events.mkdir(parents=True)
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+
+
+def _tasks(events: Path) -> tuple[int, float]:
+    """The number of tasks of one run, and their seconds of CPU.
+
+    `Executor CPU Time` and `Executor Deserialize CPU Time` are in nanoseconds (Spark, "Monitoring").
+    """
+    number, nanoseconds = 0, 0
+    for file in events.rglob("*"):
+        if file.is_dir() or file.name.startswith("."):
+            continue
+        for line in file.read_text().splitlines():
+            event = json.loads(line)
+            if event["Event"] == "SparkListenerTaskEnd":
+                metrics = event["Task Metrics"]
+                number += 1
+                nanoseconds += metrics["Executor CPU Time"] + metrics["Executor Deserialize CPU Time"]
+    assert number, f"no task has ended in {events}"
+    return number, nanoseconds / 1e9
+
+
+def _run(source: Source, format_: str, tables: int, place: Path, conf: dict[str, str]) -> dict[str, float]:
     """Seconds of CPU of one run by kind of thread."""
-    place = source.folder / f"{format_}-{tables}"
     place.mkdir(parents=True, exist_ok=True)
     file = place / "mirror.yaml"
     config = {

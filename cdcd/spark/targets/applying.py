@@ -17,9 +17,7 @@ from cdcd.spark.targets.few_arrow import brought_in
 from cdcd.spark.targets.known import KnownTables, Table
 from cdcd.spark.targets.layout import PLAIN
 from cdcd.spark.targets.loading import overwrite
-from cdcd.spark.targets.making import (
-    placed,
-)
+from cdcd.spark.targets.making import placed
 from cdcd.spark.targets.merge import first_rows, merge
 from cdcd.spark.targets.moves import resolved
 from cdcd.spark.targets.reduction import (

@@ -1,9 +1,7 @@
 """Rows that a table owes, and what the checkpoint says of them."""
 
 from cdcd.engine.actions import Look, Read
-from cdcd.facts import (
-    SnapshotRestarted,
-)
+from cdcd.facts import SnapshotRestarted
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import KeyQuery, PageQuery
 from cdcd.snapshots.table_task import OWED_KEYS_MAX, Part, TableTask
