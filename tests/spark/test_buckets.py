@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StringType
 from cdcd.errors import ConfigError
 from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets import applying
 from cdcd.spark.targets.buckets import BUCKET
 from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.target import Kind, LaidOut, New
@@ -108,9 +109,10 @@ def test_a_value_that_stayed_at_an_old_key_is_looked_for_in_its_bucket(
     assert spark.table(name).count() == ROWS
 
 
-def test_a_table_without_buckets_shuffles_only_rows_of_the_batchs_hashes(
-    spark: SparkSession, make_target: MakeTarget
+def test_a_large_table_without_buckets_shuffles_only_rows_of_the_batchs_hashes(
+    spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(applying, "BYTES_MAX", 0)
     target, name = filled(spark, make_target, ROWS, 1)
     with counted(spark, "") as counts:
         target.apply(name, frame(spark, [update(7, 100, -7)], KEYED))
