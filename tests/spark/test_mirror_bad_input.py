@@ -160,12 +160,12 @@ def test_a_topic_that_was_deleted_before_it_was_read_is_no_silent_gap(
         mirror.close()
     errors += mirror.stopped.values()
     assert errors
-    for error in errors:
-        if error.message == f"The topic {topic} was deleted.":
-            assert "run the daemon: it makes the topic anew" in error.hint
+    for said in errors:
+        if said.message == f"The topic {topic} was deleted.":
+            assert "run the daemon: it makes the topic anew" in said.hint
         else:
-            assert "gone from Kafka" in error.message
-            assert "cdcd mirror --config FILE --snapshot" in error.hint
+            assert "gone from Kafka" in said.message
+            assert "cdcd mirror --config FILE --snapshot" in said.hint
 
 
 def test_a_broker_that_goes_away_is_waited_for(
