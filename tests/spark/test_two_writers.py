@@ -80,8 +80,8 @@ def test_two_processes_that_fill_a_table_at_the_same_moment_leave_each_row_once(
     monkeypatch.setattr(one._applying._format, "carrying", late)
     with pytest.raises(FencedError):
         one.apply(name, frame(spark, first, FORM))
-    # THEN the table is what its newest commit says that it is. The commit of this process replaces that of the other
-    # one, but for Delta's own transaction, which fails.
+    # THEN the rows of the table and its position belong to the same commit. In Delta, the driver's commit fails, so the
+    # table keeps the commit of the other process. In each other case, the commit of this process replaces that commit.
     third = make_target()
     fails = both_ways == "driver" and third.format == DELTA
     assert rows(spark, name, "id") == ([(1,), (2,)] if fails else [(1,)])

@@ -41,8 +41,9 @@ _WHOLE: Final = (ShortType, IntegerType, LongType)
 _TIMES: Final = (TimestampType, TimestampNTZType)
 
 EXACT: Final = (BooleanType, *_WHOLE, DecimalType, DateType, *_TIMES, StringType, BinaryType)
-"""Types of which all programs agree whether two values are equal. They do not agree about NaN and -0.0 in REAL and
-DOUBLE."""
+"""The types for which Spark, Iceberg, Delta and Arrow compare values for equality in the same way. REAL and DOUBLE are
+not among these types, because programs differ on whether NaN equals NaN and whether -0.0 equals 0.0.
+"""
 
 _TAKES: Final[dict[str, tuple[type[DataType], ...]]] = {
     IDENTITY: EXACT,
