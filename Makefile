@@ -4,7 +4,7 @@ SECONDS ?=
 SEED ?=
 SEEDS ?=
 PYTEST = .venv/bin/python -m pytest
-SLOW = chaos or soak or bench or spark or deploy or search or versions
+SLOW = chaos or soak or bench or spark or deploy or search or versions or (attack and not worst)
 # Tests wait for servers half of their time, hence one more than two cores carry. A file's tests share its servers, so they
 # stay together, in the order of tests/conftest.py: the long files first, so that no worker is left alone with one.
 BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
@@ -12,7 +12,7 @@ BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 # Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo test compiled unit check sim wide integration versions chaos debezium ha switchover trial soak spark bench optimised cost profile pages deploy-test dist lock clean
+.PHONY: setup servers demo test compiled unit check attacks sim wide integration versions chaos debezium ha switchover trial soak spark bench optimised cost profile pages deploy-test dist lock clean
 
 setup: .venv/stamp
 
@@ -22,7 +22,7 @@ servers: setup
 demo: .venv/stamp-spark servers
 	.venv/bin/python -m deploy.demo --mirror iceberg $(if $(SECONDS),--seconds $(SECONDS))
 
-test: servers .venv/stamp-docs
+test: check servers .venv/stamp-docs
 	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled && $(PYTEST) $(BESIDE) -m "not ($(SLOW) or again)"; \
 		else echo "NOT TESTED compiled: there is no C compiler, or no Python.h (Debian: gcc python3-dev)"; \
 		$(PYTEST) $(BESIDE) -m "not ($(SLOW))"; fi
@@ -51,6 +51,10 @@ integration: servers
 # The versions of PostgreSQL between the first and the last, where nothing is known to be different.
 versions: servers
 	$(PYTEST) $(BESIDE) -m versions
+
+# What somebody below the operator may try, on the first and the last PostgreSQL; ends with a table of who tried what.
+attacks: servers
+	$(PYTEST) $(BESIDE) -m "attack and not versions" tests/attacks
 
 chaos: servers
 	$(PYTEST) -m chaos

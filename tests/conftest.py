@@ -62,7 +62,7 @@ LONG = (
 )
 
 # Cheap and telling tests first. A folder's tests carry the folder's mark.
-ORDER = ["unit", "golden", "sim", "deploy", "integration", "spark", "bench"]
+ORDER = ["unit", "golden", "sim", "deploy", "attacks", "integration", "spark", "bench"]
 MARKED = {"sim", "integration", "spark", "bench"}
 
 SPARK_TIMEOUT_S = 1800
