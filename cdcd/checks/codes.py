@@ -35,6 +35,18 @@ _TABLE: Final = (
         "Whether `http.certificate_file` and `http.key_file` are a certificate with its key.",
         (2,),
     ),
+    Code(
+        "secret.file",
+        "This machine",
+        "A file with a secret that other users can read or replace. An error if `security.strict` is set.",
+        (2,),
+    ),
+    Code(
+        "secret.weak",
+        "This machine",
+        "A key or token that can be guessed. An error if `security.strict` is set.",
+        (2,),
+    ),
     Code("spool.directory", "This machine", "Whether cdcd can write to `spool.directory`.", (8,)),
     Code(
         "spool.durable",

@@ -1,12 +1,13 @@
-"""What `cdcd check` says of this machine: the port of the pages, and the directories that cdcd writes to."""
+"""What `cdcd check` says of this machine: the port of the pages, its secrets, the directories that cdcd writes to."""
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from cdcd.checks.directories import existing, spool_problem
-from cdcd.checks.finding import Finding, of_error
+from cdcd.checks.finding import Finding, Level, of_error
 from cdcd.config.loading import Config
+from cdcd.credentials.weaknesses import weaknesses
 from cdcd.errors import ConfigError, LimitError
 from cdcd.kafka.oversized import Oversized
 from cdcd.telemetry.http import listening_socket
@@ -18,6 +19,7 @@ def examine(config: Config) -> Iterator[Finding]:
     """All findings. It asks who listens on the port if that is in use."""
     yield from _port(config)
     yield from _certificate(config)
+    yield from _secrets(config)
     yield from _spool(config)
     yield from _durable(config)
     yield from _claim_checks(config)
@@ -50,6 +52,12 @@ def _certificate(config: Config) -> Iterator[Finding]:
         yield of_error("http.certificate", subject, error)
     else:
         yield Finding("ok", "http.certificate", subject, "a certificate with its key")
+
+
+def _secrets(config: Config) -> Iterator[Finding]:
+    level: Level = "error" if config.security.strict else "warning"
+    for each in weaknesses(config):
+        yield Finding(level, "secret.file" if each.of_file else "secret.weak", each.key, each.found, each.fix)
 
 
 def _listens(config: Config) -> bool:

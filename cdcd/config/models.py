@@ -30,6 +30,7 @@ from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
 from cdcd.config.sections.registry import RegistryConfig
 from cdcd.config.sections.routes import RoutesConfig
+from cdcd.config.sections.security import SecurityConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.tables import TablesConfig
 from cdcd.config.sections.topics import TopicsConfig
@@ -94,6 +95,9 @@ class Config(Section):
     snapshot: SnapshotConfig = Field(description="Rows that are in the tables already.")
     http: HttpConfig = Field(
         description="Server for the page at /, the status, /metrics, /healthz and /readyz."
+    )
+    security: SecurityConfig = Field(
+        description="Whether what weakens the pipeline's protection is a warning or ends the start."
     )
     ready: ReadyConfig = Field(description="When /readyz says that the pipeline keeps up.")
     log: LogConfig = Field(description="What is logged, to standard error.")

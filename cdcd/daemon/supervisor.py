@@ -29,6 +29,7 @@ from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded
 from cdcd.config.secrets import reread
 from cdcd.credentials.providers import access
+from cdcd.credentials.weaknesses import refuse_weaknesses
 from cdcd.daemon import memory
 from cdcd.daemon.durable_log import has_log
 from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
@@ -107,6 +108,7 @@ def run(
         config, telemetry, observe, accept_gap=accept_gap, screen=screen, reread_file=reread_file
     )
     try:
+        refuse_weaknesses(config)
         with serve_http(config, telemetry, lambda: supervisor.config, ask) as address:
             observe(Started(name=config.name, http=address))
             return asyncio.run(supervisor.run())
@@ -251,6 +253,7 @@ class Supervisor:
             self._reload.clear()
             try:
                 read = await asyncio.to_thread(self._reread_file)
+                refuse_weaknesses(read)
             except ConfigError as error:
                 self._observe(ConfigRefused(message=error.message, hint=error.hint))
             else:

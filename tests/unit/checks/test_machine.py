@@ -94,3 +94,21 @@ def test_a_spool_directory_that_belongs_to_another_is_an_error(tmp_path: Path):
     problem = spool_problem(tmp_path)
     assert problem is not None
     assert "Permission denied" in problem.message
+
+
+@pytest.mark.parametrize(("strict", "level"), [("false", "warning"), ("true", "error")])
+def test_secrets_that_others_can_get_are_findings(tmp_path: Path, strict: str, level: str):
+    token = tmp_path / "token"
+    token.write_text("t" * 16)
+    token.chmod(0o644)
+    config = parse_config(
+        f"name: shop\npostgres: {{dsn: host=db}}\nkafka: {{bootstrap_servers: 'b:1'}}\nsecurity: {{strict: {strict}}}\n"
+        f"http: {{port: 0, token_file: {token}}}\nspool: {{directory: {tmp_path}/spool}}\n",
+        {},
+    )
+    assert {
+        (about(code, config).level, about(code, config).subject) for code in ("secret.file", "secret.weak")
+    } == {
+        (level, "http.token_file"),
+        (level, "http.token"),
+    }
