@@ -49,11 +49,8 @@ def narrowing(name: str, publication: Publication, lists: Lists) -> Narrowing | 
 
 
 def _statement(name: str, tables: Iterable[PublishedTable], publication: Publication) -> str:
-    options = [f"publish = '{', '.join(publication.operations)}'"]
-    if publication.via_root:
-        options.append("publish_via_partition_root = true")
     target = f"TABLE {', '.join(map(_published, tables))}"
-    return f"{creation(name, target)} WITH ({', '.join(options)})"
+    return creation(name, target, via_root=publication.via_root, operations=publication.operations)
 
 
 def _published(table: PublishedTable) -> str:

@@ -104,6 +104,13 @@ _TABLE: Final = (
         "The publication, or whether the role can create it from `postgres.tables`.",
         (3,),
     ),
+    Code(
+        "publication.age",
+        "PostgreSQL",
+        "The publication is missing or younger than the position of the slot. PostgreSQL cannot decode changes that "
+        "were written before its creation.",
+        (3,),
+    ),
     Code("publication.operations", "PostgreSQL", "The publication leaves out inserts, updates, deletes or truncates."),
     Code("publication.tables", "PostgreSQL", "The publication and `postgres.tables` name different tables."),
     Code(

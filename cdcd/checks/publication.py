@@ -1,16 +1,19 @@
 """What `cdcd check` says of the publication and of the tables in it."""
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Collection, Iterator, Sequence
 
 from cdcd.checks.finding import NAMED_MAX, Finding, named, of_error
 from cdcd.errors import CdcdError
 from cdcd.postgres.inspection import Facts, Wanted
-from cdcd.postgres.publication import OPERATIONS, PublishedTable, creation, creation_hint
+from cdcd.postgres.publication import (
+    OPERATIONS,
+    PARTITION_ROOT,
+    PublishedTable,
+    creation_hint,
+)
+from cdcd.postgres.publication_history import TOO_YOUNG_HINT
 from cdcd.postgres.replication import identifier
-from cdcd.rows.routing import collisions
-
-PARTITION_ROOT: Final = "publish_via_partition_root = true"
+from cdcd.rows.routing import TopicNames, collisions
 
 
 def sql_name(table: PublishedTable) -> str:
@@ -45,6 +48,8 @@ def check_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     else:
         found = f"{scope}: {named([table.qualified for table in publication.tables])}"
         yield Finding("ok", "publication.state", name, found)
+    if facts.too_young is not None:
+        yield of_error("publication.age", name, facts.too_young)
     missing = [operation for operation in OPERATIONS if operation not in publication.operations]
     if missing:
         yield Finding(
@@ -80,6 +85,15 @@ def _missing_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             why = f"role {session.role} may not create it"
         if why and not session.may_create and "may not create it" not in why:
             why += f"; role {session.role} may not create it"
+    if facts.slot is not None and facts.slot.confirmed_flush_lsn is not None:
+        yield Finding(
+            "warning",
+            "publication.age",
+            name,
+            f"is missing, and slot {facts.slot.name} is there. PostgreSQL cannot decode changes that were written "
+            "while there was no publication",
+            f"If its tables were written to meanwhile: {TOO_YOUNG_HINT}",
+        )
     if why:
         yield Finding("error", "publication.state", name, f"is missing, and {why}", by_hand)
         return
@@ -152,9 +166,10 @@ def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     """Before the first start, which decides how topics are called."""
     publication = facts.publication
-    if publication is not None and publication.via_root:
+    if publication is None or publication.via_root:
+        # A publication that cdcd creates, or whose creation it prints, publishes partitioned tables as a whole.
         return
-    roots = sorted({*(table.root for table in facts.tables if table.root), *facts.partitioned})
+    roots = sorted({table.root for table in facts.tables if table.root})
     if not roots:
         return
     subject = f"publication {wanted.publication}"
@@ -162,13 +177,10 @@ def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         f"without {PARTITION_ROOT.split(' ', 1)[0]}, each partition has a topic of its own: {named(roots)}"
     )
     if facts.slot is not None:
+        # The start compares this with the checkpoint. Older checkpoints do not know it: `check_root_topics`.
         yield Finding("ok", "publication.partitions", subject, found)
         return
-    command = (
-        f"{creation(wanted.publication, facts.target)} WITH ({PARTITION_ROOT})"
-        if publication is None
-        else f"ALTER PUBLICATION {identifier(publication.name)} SET ({PARTITION_ROOT})"
-    )
+    command = f"ALTER PUBLICATION {identifier(publication.name)} SET ({PARTITION_ROOT})"
     yield Finding(
         "warning",
         "publication.partitions",
@@ -176,6 +188,30 @@ def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         f"{found}. A row that moves to another partition is a delete in one topic and an insert in another.",
         f"For one topic for each partitioned table, before the first start: {command};",
     )
+
+
+def check_root_topics(facts: Facts, wanted: TopicNames, topics: Collection[str]) -> Iterator[Finding]:
+    """Topics of partitioned tables that receive nothing, because the publication publishes partitions.
+
+    Args:
+        topics: all topics that exist in Kafka.
+    """
+    publication = facts.publication
+    if publication is None or publication.via_root or facts.slot is None:
+        return
+    for root in sorted({table.root for table in facts.tables if table.root}):
+        schema, _, name = root.partition(".")
+        there = sorted({*wanted.all_of(schema, name)}.intersection(topics))
+        if there:
+            yield Finding(
+                "warning",
+                "publication.partitions",
+                f"topic {there[0]}",
+                f"it is the topic of the partitioned table {root}, and receives nothing: publication "
+                f"{publication.name} publishes each partition into a topic of its own",
+                f"If the pipeline delivered {root} as a whole: ALTER PUBLICATION {identifier(publication.name)} SET "
+                f"({PARTITION_ROOT});",
+            )
 
 
 def check_identities(facts: Facts, _: Wanted) -> Iterator[Finding]:

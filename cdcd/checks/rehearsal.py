@@ -33,6 +33,7 @@ from cdcd.engine.startup_requests import (
     LookAtSlot,
     PeekCheckpoint,
     PrepareSink,
+    ReadRoots,
     ReadSource,
     RemoveLogged,
     Request,
@@ -50,6 +51,7 @@ from cdcd.kafka.checkpoint import peek_at_start
 from cdcd.kafka.errors import unavailable
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.inspection import Facts
+from cdcd.postgres.publication_history import read_roots
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import read_slot, seen
 from cdcd.postgres.source import read_source
@@ -225,6 +227,12 @@ class _Rehearsal:
             return {oid: name for oid, name in sent.items() if has(name)}
         return {table.oid: table.qualified for table in self._facts.tables}
 
+    async def _read_roots(self, _request: ReadRoots) -> bool | None:
+        assert self._sql is not None
+        if self._facts.publication is None:
+            return True if self._facts.partitioned else None
+        return await read_roots(self._sql, self._facts.publication.name)
+
     async def _create_slot(self, request: CreateSlot) -> SlotMade:
         assert self._identity is not None
         postgres = self._config.postgres
@@ -249,6 +257,7 @@ _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[
     RemoveLogged: _Rehearsal._nothing,
     Fence: _Rehearsal._fence,
     EnsurePublication: _Rehearsal._published,
+    ReadRoots: _Rehearsal._read_roots,
     DropSlot: _Rehearsal._nothing,
     CreateSlot: _Rehearsal._create_slot,
     EndTwoPhase: _Rehearsal._nothing,

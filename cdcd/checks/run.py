@@ -19,6 +19,7 @@ from cdcd.checks.kafka import TableTopic
 from cdcd.checks.keys import KeyFacts, check_keys, look_at_keys
 from cdcd.checks.outbox import check_outbox, look_at_outbox
 from cdcd.checks.partitions import check_partitions, look_at_partitions
+from cdcd.checks.publication import check_root_topics
 from cdcd.checks.registry import SUBJECT, ask_registry
 from cdcd.checks.rehearsal import Outcome, rehearse
 from cdcd.checks.routes import check_all_routes, look_at_routes
@@ -343,4 +344,5 @@ def _ask_about_topics(config: Config, source: Facts) -> list[Finding]:
         return []
     wanted = replace(kafka_wanted(config), topics=list(tables), tables=tables)
     facts = kafka.read_facts(_admin(config), wanted)
-    return kafka.examine(facts, wanted, (*kafka.TOPICS, check_existing))
+    found = kafka.examine(facts, wanted, (*kafka.TOPICS, check_existing))
+    return [*found, *check_root_topics(source, topic_names, facts.names)]

@@ -187,9 +187,9 @@ class PostgresSide:
         if not await has_publication(sql, postgres.publication):
             raise SourceError(
                 f"Publication {postgres.publication} was dropped while it was in use.",
-                hint="Create the publication again as it was (CREATE PUBLICATION), then start cdcd. PostgreSQL cannot "
-                "decode changes that were written while there was none. If there are any, the next start stops at "
-                "them, and says what to do.",
+                hint="If nothing was written to its tables since, create the publication again as it was (`cdcd check` "
+                "prints the command), and start cdcd. Otherwise PostgreSQL cannot decode what was written without a "
+                "publication: restart the pipeline from scratch with `cdcd reset --yes`.",
             )
 
     def _forecast(self, state: SlotState) -> None:

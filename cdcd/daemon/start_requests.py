@@ -31,6 +31,7 @@ from cdcd.engine.startup_requests import (
     LookAtSlot,
     PeekCheckpoint,
     PrepareSink,
+    ReadRoots,
     ReadSource,
     RemoveLogged,
     Request,
@@ -46,6 +47,7 @@ from cdcd.facts_operation import DurableSpoolDelivered
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, Dsn, connect
 from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.publication_history import read_roots
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.source import read_source
 from cdcd.telemetry.state import Telemetry
@@ -207,6 +209,10 @@ class StartRequests:
         self.snapshots = SnapshotDriver(self._config, self._dsn, self._stack)
         return await self.snapshots.published()
 
+    async def _read_roots(self, _request: ReadRoots) -> bool | None:
+        assert self.sql is not None
+        return await read_roots(self.sql, self._config.postgres.publication)
+
     async def _drop_slot(self, _request: DropSlot) -> None:
         assert self.sql is not None
         await self._postgres.drop_slot(self.sql)
@@ -253,6 +259,7 @@ CARRIED_OUT: Final[dict[type[Request[Any]], Callable[[StartRequests, Any], Await
     RemoveLogged: StartRequests._remove_logged,
     Fence: StartRequests._fence,
     EnsurePublication: StartRequests._ensure_publication,
+    ReadRoots: StartRequests._read_roots,
     DropSlot: StartRequests._drop_slot,
     CreateSlot: StartRequests._create_slot,
     EndTwoPhase: StartRequests._end_two_phase,

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from cdcd.errors import PositionError
+from cdcd.transactions.position import RecordSettings
+
 _BY: Final = "(`cdcd snapshot start --table SCHEMA.TABLE`)"
 _AGAIN: Final = f"Read the tables again {_BY}, if readers need all rows as they are written now."
 _NEW_TOPICS: Final = (
@@ -89,3 +92,45 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
     }
 )
 """By setting. A setting that is not here changes no record of a row, or none that readers would miss."""
+
+ROOTS: Final = "publication.publish_via_partition_root"
+"""Entry of the checkpoint's settings: 1 if partitioned tables are published as a whole, 0 if by partition.
+
+It is missing until the pipeline has read a publication with a partitioned table.
+"""
+
+
+def with_roots(
+    settings: RecordSettings, found: RecordSettings | None, via_root: bool | None
+) -> RecordSettings:
+    """Settings for the next checkpoint. `via_root`: as `ReadRoots` answers; None keeps the entry of `found`."""
+    known = _roots(found) if via_root is None else int(via_root)
+    return settings if known is None else (*settings, (ROOTS, known))
+
+
+def _roots(settings: RecordSettings | None) -> int | None:
+    return dict(settings or ()).get(ROOTS)
+
+
+def refuse_other_roots(
+    found: RecordSettings | None, via_root: bool | None, publication: str
+) -> PositionError | None:
+    """The refusal to start if partitioned tables would change their topics; None: the pipeline may start.
+
+    Args:
+        found: the settings in the checkpoint.
+        via_root: as `ReadRoots` answers.
+        publication: its name.
+    """
+    known = _roots(found)
+    if known is None or via_root is None or known == via_root:
+        return None
+    now, former = ("by partition", "as a whole") if known else ("as a whole", "by partition")
+    quoted = '"{}"'.format(publication.replace('"', '""'))
+    return PositionError(
+        f"Publication {publication} publishes partitioned tables {now}. This pipeline has delivered them {former}, so "
+        "their changes would go to other topics, and the present topics would receive nothing more.",
+        hint=f"Restore the publication: ALTER PUBLICATION {quoted} SET (publish_via_partition_root = "
+        f"{'true' if known else 'false'}); or, if consumers are prepared for the other topics, start once with "
+        "`cdcd run --accept-gap`.",
+    )

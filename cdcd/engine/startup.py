@@ -5,9 +5,9 @@ answer, and decides. The daemon (`daemon/start_requests.py`) and the simulator o
 
 1. Take the advisory lock, which a heartbeat keeps from then on. No other instance of the pipeline is active on this
    server any more, and the stream of a former one is ended.
-2. Make sure that the topics exist, and look at the checkpoint without a trace. The checkpoint is compared with server
-   and slot before another instance could notice anything. So a daemon that must refuse to start, because its
-   configuration names a former primary or another cluster, disturbs no healthy instance.
+2. Make sure that the topics exist, and look at the checkpoint without a trace. The checkpoint is compared with server,
+   slot and publication before another instance could notice anything. So a daemon that must refuse to start, because
+   its configuration names a former primary or another cluster, disturbs no healthy instance.
 3. Fence: `init_transactions` shuts out a former instance that is still alive somewhere. Read the checkpoint again,
    because only now it cannot change any more, and compare again. This second comparison is the one that counts.
 4. Ensure the publication and the slot, which are created if they are missing. A missing slot is a gap if there is a
@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.queue import Batch
-from cdcd.engine.record_settings import CHANGES, FORMS
+from cdcd.engine.record_settings import CHANGES, FORMS, ROOTS, refuse_other_roots, with_roots
 from cdcd.engine.startup_positions import Positions, Step, first_flush
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
@@ -37,6 +37,7 @@ from cdcd.engine.startup_requests import (
     ImportSnapshot,
     ListTables,
     PrepareSink,
+    ReadRoots,
     RemoveLogged,
     Request,
     SetFailover,
@@ -46,7 +47,7 @@ from cdcd.engine.startup_requests import (
     TakeLock,
     WriteCheckpoint,
 )
-from cdcd.errors import TransientError
+from cdcd.errors import PositionError, TransientError
 from cdcd.facts import (
     CheckpointRead,
     GapAccepted,
@@ -169,6 +170,8 @@ class Start:
             slot_name=settings.slot,
         )
         self._published: Mapping[int, str] = {}
+        self._via_root: bool | None = None
+        self._roots_gap: PositionError | None = None
         self.slot_made = False
         """This start created the slot."""
         self._snapshot: str | None = None
@@ -257,6 +260,20 @@ class Start:
         if reason is not None:
             self._observe(SnapshotNeeded(message=reason.message))
         self._published = yield EnsurePublication()
+
+    def judge_roots(self) -> Step:
+        """Compare how partitioned tables are published before the fence, so that a refusal disturbs nobody."""
+        yield from self.compare_roots()
+
+    def compare_roots(self) -> Step:
+        """Refuse a publication that would send partitioned tables to other topics, unless a gap is accepted."""
+        self._via_root = yield ReadRoots()
+        found = self.positions.found
+        self._roots_gap = refuse_other_roots(
+            None if found is None else found.settings, self._via_root, self.settings.publication
+        )
+        if self._roots_gap is not None and not self.positions.accept_gap:
+            raise self._roots_gap
 
     def refuse_collisions(self) -> Step:
         """Two tables with one topic are refused before there is a slot, which would hold WAL for nobody."""
@@ -351,19 +368,19 @@ class Start:
     def write_checkpoint(self) -> Step:
         """Write where this session begins, if the former one did not end there."""
         settings, positions = self.settings, self.positions
-        slot, gap = positions.slot, positions.gap
+        slot = positions.slot
         assert slot is not None
         assert slot.confirmed is not None
         assert self._options is not None
         start = positions.resumed()
         position = start.position
-        if gap is not None:
+        for gap in filter(None, (positions.gap, self._roots_gap)):
             self._observe(GapAccepted(message=gap.message, position=str(position)))
         if settings.counts_epochs:
             start = replace(start, epoch=start.epoch + 1)
         snapshot = None if self._progress == Progress() else self._progress
         self._compare_settings()
-        start = replace(start, snapshot=snapshot, settings=settings.records)
+        start = replace(start, snapshot=snapshot, settings=self._settings_now())
         self._observe(
             CheckpointRead(
                 topic=settings.checkpoint_topic, found=positions.found is not None, position=str(position)
@@ -383,12 +400,18 @@ class Start:
             logged=positions.logged,
         )
 
+    def _settings_now(self) -> RecordSettings | None:
+        now, found = self.settings.records, self.positions.found
+        if now is None:
+            return None
+        return with_roots(now, None if found is None else found.settings, self._via_root)
+
     def _compare_settings(self) -> None:
         """Tell which settings of records are not those of the checkpoint, before the checkpoint has the new ones."""
         found, now = self.positions.found, self.settings.records
         if found is None or found.settings is None or now is None:
             return
-        changed = {name for name, _ in {*found.settings} ^ {*now}}
+        changed = {name for name, _ in {*found.settings} ^ {*now}} - {ROOTS}
         for name in sorted(changed):
             change = CHANGES.get(name, FORMS)
             self._observe(RecordSettingChanged(setting=name, effect=change.effect, hint=change.hint))
@@ -401,9 +424,11 @@ STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
     Start.choose_options,
     Start.prepare_sink,
     Start.judge,
+    Start.judge_roots,
     Start.fence,
     Start.remove_delivered_logs,
     Start.ensure_publication,
+    Start.compare_roots,
     Start.refuse_collisions,
     Start.ensure_slot,
     Start.import_snapshot,

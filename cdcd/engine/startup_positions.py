@@ -56,7 +56,7 @@ class Positions:
     ) -> None:
         self._pipeline = pipeline
         self._slot_name = slot_name
-        self._accept_gap = accept_gap
+        self.accept_gap = accept_gap
         self._when_needed = when_needed
         self.slot: SlotSeen | None = None
         """The slot, if there is one that can be used."""
@@ -124,7 +124,7 @@ class Positions:
         try:
             resume(found, source, accept_gap=False)
         except PositionError as gap:
-            if not (self._accept_gap or self._reads_again(source)):
+            if not (self.accept_gap or self._reads_again(source)):
                 raise
             self.gap = gap
         else:

@@ -124,6 +124,11 @@ class EnsurePublication(Request[Mapping[int, str]]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadRoots(Request[bool | None]):
+    """How partitioned tables are published. Answer: True: as a whole; False: by partition; None: none is published."""
+
+
+@dataclass(frozen=True, slots=True)
 class DropSlot(Request[None]):
     """Drop the slot, which is of no more use."""
 

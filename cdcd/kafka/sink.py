@@ -105,8 +105,15 @@ class _SilentError(KafkaException):
         super().__init__(KafkaError(KafkaError._TIMED_OUT, why))
 
 
+class _GivenUpError(_SilentError):
+    """The sink was stopped while it waited. Nothing is known to be wrong with Kafka."""
+
+    def __init__(self) -> None:
+        super().__init__("the sink was stopped")
+
+
 class _StoppedError(Exception):
-    """`stopping` was set during a back-off."""
+    """`stopping` is set, so nothing is tried again."""
 
 
 class Sink:
@@ -259,7 +266,8 @@ class Sink:
             return Event.REFUSED
         except KafkaException as error:
             self._hear_cause(error)
-            self._failure, self._cause = self._map(error), error
+            self._failure = _stopped() if isinstance(error, _GivenUpError) else self._map(error)
+            self._cause = error
             failed = self._failed
             too_large = failed is not None and failed.is_too_large
             silent = isinstance(error, _SilentError) and self._credentials_hold()
@@ -474,7 +482,9 @@ class Sink:
 
     def _check_waiting(self, deadline: float) -> None:
         self._raise_failed()
-        if self._stopping.is_set() or time.monotonic() > deadline:
+        if self._stopping.is_set():
+            raise _GivenUpError
+        if time.monotonic() > deadline:
             raise _SilentError("records were not acknowledged in time")
 
     def _commit(self) -> None:
@@ -490,7 +500,7 @@ class Sink:
         asked_at = time.monotonic()
         while (wait_s := self._settling.wait_s(asked_at, time.monotonic())) > 0:
             if self._stopping.wait(min(wait_s, SLICE_S)):
-                raise _SilentError("the sink was stopped while Kafka came back")
+                raise _GivenUpError
 
     def _insist(self, call: Callable[[float], object]) -> None:
         """Repeat a call until it succeeds. librdkafka's transaction calls may be repeated after a timeout."""
@@ -509,6 +519,9 @@ class Sink:
 
     def _pause(self) -> None:
         assert self._failure is not None
+        if self._stopping.is_set():
+            # Told as a failure of Kafka, the end of the session would lead an operator to the wrong side.
+            raise _StoppedError
         wait_s = self._backoff.next(random.random())  # noqa: S311  spreads attempts, guards nothing
         self._on_retry(self._failure, wait_s)
         if self._stopping.wait(wait_s):
@@ -606,3 +619,10 @@ class Sink:
                 "kafka.transaction.whole_bytes_max, so that a large transaction is sent within that time.",
             )
         return mapped
+
+
+def _stopped() -> TransientError:
+    return TransientError(
+        "The session ended while Kafka had not yet acknowledged its last records.",
+        hint="Nothing is to be done: the next session sends them again.",
+    )

@@ -22,9 +22,10 @@ from cdcd.postgres.publication import (
     read_candidates,
     read_publication,
 )
+from cdcd.postgres.publication_history import find_too_young
 from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import ReplicationStream
-from cdcd.postgres.slot import SlotState, read_slot
+from cdcd.postgres.slot import PLUGIN, SlotState, read_slot
 from cdcd.protocol.versions import StreamingMode
 from cdcd.rows.routing import TopicNames
 from cdcd.snapshots.patterns import parse_pattern
@@ -157,6 +158,9 @@ class Facts:
     """Those of them in which several rows may have the same key."""
     left_out: tuple[str, ...] = ()
     """Of the published tables, or those to be published, the ones that the pipeline leaves out, as `schema.table`."""
+
+    too_young: CdcdError | None = None
+    """Why the stream would fail at changes that are older than the publication."""
 
     @property
     def tables(self) -> tuple[PublishedTable, ...]:
@@ -301,6 +305,9 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
         "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical' AND active"
     )
     publication = await read_publication(connection, wanted.publication)
+    too_young = None
+    if publication is not None and slot is not None and slot.plugin == PLUGIN:
+        too_young = await find_too_young(connection, publication.name, slot.name)
     patterns = [parse_pattern(pattern) for pattern in wanted.tables or ("*.*",)]
     matched: tuple[PublishedTable, ...] | CdcdError = ()
     differences, target = NO_DIFFERENCES, "ALL TABLES"
@@ -339,4 +346,5 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
         partitioned=tuple(table for (table,) in partitioned),
         active=(active[0][0] or f"pid {active[0][1]}") if active else "",
         left_out=tuple([table.qualified for table in sent if not has(table.qualified)]),
+        too_young=too_young,
     )

@@ -206,9 +206,24 @@ async def ensure_publication(connection: Connection, name: str, patterns: Sequen
     return True
 
 
-def creation(name: str, target: str) -> str:
-    """The command that creates the publication for what follows FOR."""
-    return f"CREATE PUBLICATION {identifier(name)} FOR {target}"
+PARTITION_ROOT: Final = "publish_via_partition_root = true"
+
+
+def creation(
+    name: str, target: str, *, via_root: bool = True, operations: Collection[str] | None = None
+) -> str:
+    """The command that creates the publication. All commands that cdcd runs or prints are made here.
+
+    Args:
+        target: what follows FOR.
+        via_root: changes of partitions are sent as their partitioned table's. Without this option, each partition has
+            a topic of its own, and consumers of the partitioned table's topic receive nothing more.
+        operations: what is published; None: everything, which is PostgreSQL's default.
+    """
+    options = [] if operations is None else [f"publish = '{', '.join(operations)}'"]
+    options += [PARTITION_ROOT] if via_root else []
+    command = f"CREATE PUBLICATION {identifier(name)} FOR {target}"
+    return f"{command} WITH ({', '.join(options)})" if options else command
 
 
 def creation_hint(name: str, target: str) -> str:

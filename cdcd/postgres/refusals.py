@@ -63,9 +63,10 @@ _SNAPSHOT_GONE: Final = (
 )
 
 _PUBLICATION: Final = (
-    "Changes at this point of the WAL cannot be read without publication {publication}. If it was dropped and "
-    "created again, what changed in between is not published: create it (CREATE PUBLICATION), drop the slot, bring "
-    "the consumers back to a known state, and create a new slot with `cdcd run --accept-gap`."
+    "PostgreSQL cannot decode changes at this point of the WAL, because publication {publication} did not exist when "
+    "they were written. Creating it now does not help. Restart the pipeline from scratch: `cdcd reset --yes` removes "
+    "slot and checkpoint, and the next `cdcd run` reads the tables again (snapshot.mode). Rows that were deleted "
+    "meanwhile leave no record."
 )
 _CREDENTIALS: Final = (
     "Check role and password: in postgres.dsn, PGPASSWORD, the password file, or the secret they come from. Where "

@@ -232,6 +232,23 @@ def a_dropped_slot(scene: Scene) -> None:
     scene.one.drop_slot()
 
 
+def a_publication_made_anew_behind_the_slot(scene: Scene) -> None:
+    publication = f"cdcd_{scene.one.name}"
+    scene.one.start()
+    assert scene.one.daemon.stop() == 0
+    scene.execute(f"DROP PUBLICATION {publication}")
+    scene.one.insert(2)
+    scene.execute(f"CREATE PUBLICATION {publication} FOR TABLE t")
+
+
+def a_publication_that_no_longer_publishes_by_the_root(scene: Scene) -> None:
+    scene.execute("CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    scene.execute("CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (9)")
+    scene.one.start()
+    assert scene.one.daemon.stop() == 0
+    scene.execute(f"ALTER PUBLICATION cdcd_{scene.one.name} SET (publish_via_partition_root = false)")
+
+
 def no_select(scene: Scene) -> None:
     scene.as_role()
     scene.configure(snapshot={"mode": "initial"})
@@ -591,6 +608,12 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_slot_of_another_plugin: (3, "slot.state", "Choose another name in postgres.slot"),
     a_slot_in_use: (3, "slot.active", "pg_terminate_backend"),
     a_dropped_slot: (6, "position.state", "--accept-gap"),
+    a_publication_made_anew_behind_the_slot: (3, "publication.age", "`cdcd reset --yes`"),
+    a_publication_that_no_longer_publishes_by_the_root: (
+        6,
+        "position.state",
+        "ALTER PUBLICATION cdcd_{name} SET (publish_via_partition_root = true);",
+    ),
     no_select: (3, "table.select", f"GRANT SELECT ON public.t TO {ROLE}"),
     too_few_connections_of_the_role: (3, "server.connections", f"ALTER ROLE {ROLE} CONNECTION LIMIT"),
     too_few_connections_of_the_database: (

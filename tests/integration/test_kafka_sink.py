@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from cdcd.engine.queue import Batch
-from cdcd.errors import CdcdError, SinkError
+from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
 from cdcd.formats.encoder import Record
 from cdcd.formats.late_records import Produce
 from cdcd.kafka import client
@@ -34,6 +34,7 @@ def sink_of(  # noqa: PLR0917  each test names one or two
     properties: Mapping[str, int] | None = None,
     on_retry: Callable[[CdcdError, float], None] = lambda _error, _wait_s: None,
     settling: Settling | None = None,
+    stopping: threading.Event | None = None,
     topic: str | None = None,
 ) -> Sink:
     """A sink with a topic for its checkpoint, a new one if none is named, which logs its transactions."""
@@ -58,7 +59,7 @@ def sink_of(  # noqa: PLR0917  each test names one or two
         prove_ownership=lambda: None,
         credentials=dict,
         lapsed=lambda: False,
-        stopping=threading.Event(),
+        stopping=stopping or threading.Event(),
         oversized=Oversized(),
         on_retry=on_retry,
         settling=settling,
@@ -129,3 +130,29 @@ def test_a_refusal_for_size_is_heard_though_a_later_call_fails_first(
     sink.close()
     assert batch.refused
     assert not retries, "a refusal for size is no failure that may pass"
+
+
+def test_a_stop_that_ends_the_wait_for_acknowledgements_is_not_told_as_a_failure_of_kafka(
+    private_broker: Callable[..., KafkaBroker], unique: str
+):
+    # GIVEN records that wait, because the broker stands still for a moment
+    broker = private_broker()
+    told: list[CdcdError] = []
+    stopping = threading.Event()
+    sink = sink_of(broker, unique, on_retry=lambda error, _: told.append(error), stopping=stopping)
+    sink.open()
+    position = Position(1, 2)
+    batch = Batch(position, position, items=[(unique, b"key", b"value", None)])
+    broker.pause()
+    # WHEN the session ends by a failure of the other side
+    threading.Timer(0.5, stopping.set).start()
+    try:
+        with pytest.raises(TransientError) as ended:
+            sink.deliver(batch, Checkpoint("1", 1, "", position, 0))
+    finally:
+        broker.resume()
+    # THEN nobody is sent to Kafka
+    assert told == []
+    assert not isinstance(ended.value, SinkUnavailableError)
+    assert "broker" not in f"{ended.value}"
+    sink.close()

@@ -2,11 +2,15 @@
 
 from random import Random
 
+from cdcd.engine.record_settings import ROOTS
 from cdcd.facts import Fact, RecordSettingChanged
 from cdcd.transactions.position import Checkpoint, RecordSettings
 from tests.sim.expected import PromiseBrokenError
 
 SETTING = "filters.tables"
+
+ROOTS_EVERY = 16
+"""One of so many worlds has partitioned tables."""
 
 
 class ChangedSettings:
@@ -18,10 +22,20 @@ class ChangedSettings:
         self._read: bytes | None = None
         self._delivered: RecordSettings | None = None
         self._told = False
+        self._roots_rng = Random(seed)
+        self._has_roots = seed % ROOTS_EVERY == ROOTS_EVERY - 1
+        self._roots: int | None = None
 
     def draw(self) -> RecordSettings:
         value = self._rng.choice((0, 0, 1, 2))
         return ((SETTING, value),) if value else ()
+
+    def draw_roots(self) -> bool | None:
+        """How partitioned tables are published while a session starts; None: there is none.
+
+        Somebody alters the publication now and then, and restores it.
+        """
+        return self._roots_rng.choice((None, True, True, False)) if self._has_roots else None
 
     def observe(self, fact: Fact) -> None:
         self._told |= isinstance(fact, RecordSettingChanged) and fact.setting == SETTING
@@ -31,9 +45,20 @@ class ChangedSettings:
         if checkpoint is self._read:
             return
         self._read = checkpoint
-        found = None if checkpoint is None else Checkpoint.decode(checkpoint, "").settings
+        settings = None if checkpoint is None else Checkpoint.decode(checkpoint, "").settings
+        found = None if settings is None else tuple([one for one in settings if one[0] != ROOTS])
+        self._look_at_roots(settings)
         if self._delivered is not None and found not in {None, self._delivered}:
             if not self._told:
                 raise PromiseBrokenError(f"from {self._delivered} to {found}, and nothing was told")
             self._told = False
         self._delivered = found
+
+    def _look_at_roots(self, settings: RecordSettings | None) -> None:
+        """No simulated start accepts a gap: so what a checkpoint says of partitioned tables stays as it is."""
+        roots = dict(settings or ()).get(ROOTS)
+        if self._roots is not None and settings is not None and roots != self._roots:
+            raise PromiseBrokenError(
+                f"partitioned tables changed their topics: from {self._roots} to {roots}"
+            )
+        self._roots = roots if roots is not None else self._roots

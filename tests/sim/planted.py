@@ -206,6 +206,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "hanging_taken_for_aborted": _in_session(HANGING, sink=sink.AbortsWhatHangs),
         "checkpoint_read_before_fencing": _in_session(TAKEN_OVER, steps=start.READ_BEFORE_FENCE),
         "slot_looked_at_once": _in_session(FROZEN_AT_THE_START, steps=start.LOOKED_AT_ONCE),
+        "roots_lost": _in_session(steps=start.ROOTS_LOST),
         "settings_untold": _in_session(steps=start.SETTINGS_UNTOLD),
         "started_without_the_lock": _in_session(steps=start.NOT_LOCKED),
         "drops_a_slot_that_delivered": _in_session(focus=REFUSED, first_start=start.DropsWhatDelivered),

@@ -6,7 +6,7 @@ from typing import Final
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.startup import STEPS, Start
 from cdcd.engine.startup_positions import Step
-from cdcd.engine.startup_requests import LookAtLog, PeekCheckpoint, RemoveLogged
+from cdcd.engine.startup_requests import LookAtLog, PeekCheckpoint, ReadRoots, RemoveLogged
 from cdcd.errors import SinkError
 from cdcd.transactions.logged import DurableLog
 
@@ -84,12 +84,20 @@ def writes_settings_untold(start: Start) -> Step:
         start.positions.found = found
 
 
+def takes_any_roots(start: Start) -> Step:
+    """Goes on by whatever the publication says of partitioned tables now."""
+    start._via_root = yield ReadRoots()
+
+
 FENCED_FIRST: Final = swapped(Start.judge, Start.fence)
 NOT_JUDGED: Final = without(Start.judge)
 JUDGED_BY_READERS: Final = replaced(Start.judge, judges_by_what_readers_see)
 READ_BEFORE_FENCE: Final = replaced(Start.fence, fences_without_reading)
 LOOKED_AT_ONCE: Final = replaced(Start.judge, looks_at_the_slot_once)
 NOT_LOCKED: Final = without(Start.take_lock)
+ROOTS_LOST: Final = tuple(
+    takes_any_roots if step is Start.compare_roots else step for step in without(Start.judge_roots)
+)
 SETTINGS_UNTOLD: Final = replaced(Start.write_checkpoint, writes_settings_untold)
 LOG_REMOVED_BY_THE_SLOT: Final = replaced(Start.remove_delivered_logs, removes_what_postgresql_was_told_of)
 

@@ -174,6 +174,7 @@ class Session:
         self._start: Start | None = None
         self._found: Checkpoint | None = None
         self._published: dict[int, str] = {}
+        self._roots = None if around.healthy else around.changed.draw_roots()
         self._exported: dict[int, str] = {}
         self._opening: Iterator[None] | None = self._open()
 
@@ -351,6 +352,9 @@ class Session:
                 break
             except PositionError as error:
                 self._must_have_left_no_trace(error)
+                if "partitioned tables" in error.message:
+                    # An operator restores the publication, as the hint says.
+                    raise TransientError(error.message) from error
                 raise
             answer = yield from REQUESTS[type(request)](self, request)
         yield
@@ -449,6 +453,10 @@ class Session:
         yield
         self._published = self.asker.published()
         return dict(self._published)
+
+    def _read_roots(self, _request: startup.ReadRoots) -> Answered[bool | None]:
+        yield from ()
+        return self._roots
 
     def _list_tables(self, _request: startup.ListTables) -> Answered[dict[int, str]]:
         listed = self.asker.published()
@@ -759,6 +767,7 @@ REQUESTS: Final[dict[type[startup.Request[Any]], Callable[[Session, Any], Answer
     startup.RemoveLogged: Session._remove_logged,
     startup.Fence: Session._fence,
     startup.EnsurePublication: Session._ensure_publication,
+    startup.ReadRoots: Session._read_roots,
     startup.CreateSlot: Session._create_slot,
     startup.EndTwoPhase: Session._end_two_phase,
     startup.ImportSnapshot: Session._import_snapshot,

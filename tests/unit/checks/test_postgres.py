@@ -12,6 +12,7 @@ from cdcd.checks.finding import Finding
 from cdcd.errors import CdcdError, SourceError
 from cdcd.postgres.inspection import Facts, Session, Setting, Wanted
 from cdcd.postgres.publication import OPERATIONS, Differences, Publication, PublishedTable
+from cdcd.postgres.publication_history import too_young
 from cdcd.postgres.slot import SlotState
 from cdcd.rows.routing import TopicNames
 from cdcd.snapshots.selection import TableSelection
@@ -69,7 +70,7 @@ def with_publication(**fields: Any) -> Facts:
 def without_publication(
     matched: "tuple[PublishedTable, ...] | CdcdError" = (ORDERS,), **fields: Any
 ) -> Facts:
-    return replace(with_session(**fields), publication=None, matched=matched)
+    return replace(with_session(**fields), publication=None, matched=matched, slot=None)
 
 
 def with_slot(**fields: Any) -> Facts:
@@ -342,7 +343,10 @@ def test_the_one_cure_of_a_publication_that_this_role_may_not_create_is_the_comm
     )
     (finding,) = publication.check_publication(facts, WANTED)
     assert "does not own public.orders; role cdcd may not create it" in finding.found
-    assert 'CREATE PUBLICATION "p" FOR TABLE "public"."orders";' in finding.fix
+    assert (
+        'CREATE PUBLICATION "p" FOR TABLE "public"."orders" WITH (publish_via_partition_root = true);'
+        in finding.fix
+    )
     assert "GRANT" not in finding.fix
 
 
@@ -356,11 +360,6 @@ LEAF = replace(ORDERS, oid=7, name="orders_2025", root="public.orders")
             replace(with_publication(tables=(LEAF,)), slot=None),
             "warning",
             'ALTER PUBLICATION "p" SET (publish_via_partition_root = true);',
-        ),
-        (
-            replace(without_publication(), slot=None, partitioned=("public.orders",)),
-            "warning",
-            'CREATE PUBLICATION "p" FOR ALL TABLES WITH (publish_via_partition_root = true);',
         ),
         # Whoever has a slot has decided.
         (with_publication(tables=(LEAF,)), "ok", ""),
@@ -378,6 +377,38 @@ def test_partitions_with_topics_of_their_own_are_told_before_the_first_start(
 def test_partitions_under_one_topic_are_nothing_to_tell() -> None:
     assert not list(publication.check_partitions(with_publication(via_root=True), WANTED))
     assert not list(publication.check_partitions(FACTS, WANTED))
+    # A publication that cdcd makes, or whose command it prints, publishes them as a whole.
+    without = replace(without_publication(), slot=None, partitioned=("public.orders",))
+    assert not list(publication.check_partitions(without, WANTED))
+
+
+def test_a_topic_of_a_partitioned_table_that_receives_nothing_is_a_warning() -> None:
+    """A slot means that consumers depend on the names of the topics."""
+    leaves = with_publication(tables=(LEAF,))
+    root, leaf = (next(iter(WANTED.topics.all_of("public", name))) for name in ("orders", "orders_2025"))
+    (finding,) = publication.check_root_topics(leaves, WANTED.topics, {root, leaf})
+    assert (finding.level, finding.code) == ("warning", "publication.partitions")
+    assert root in finding.subject
+    assert 'ALTER PUBLICATION "p" SET (publish_via_partition_root = true);' in finding.fix
+    for facts, topics in (
+        (leaves, {leaf}),
+        (replace(leaves, slot=None), {root}),
+        (with_publication(tables=(LEAF,), via_root=True), {root}),
+    ):
+        assert not list(publication.check_root_topics(facts, WANTED.topics, topics))
+
+
+def test_a_publication_that_the_slot_cannot_be_read_by_is_an_error() -> None:
+    found = list(publication.check_publication(replace(FACTS, too_young=too_young("p", "cdcd")), WANTED))
+    (finding,) = [one for one in found if one.level == "error"]
+    assert finding.code == "publication.age"
+    assert "cdcd reset --yes" in finding.fix
+
+
+def test_a_publication_that_is_missing_beside_a_slot_says_what_creating_it_cannot_mend() -> None:
+    found = list(publication.check_publication(replace(without_publication(), slot=SLOT), WANTED))
+    assert (found[0].level, found[0].code) == ("warning", "publication.age")
+    assert "cdcd reset --yes" in found[0].fix
 
 
 def test_a_publication_that_differs_from_the_configured_tables_is_told_with_the_command() -> None:

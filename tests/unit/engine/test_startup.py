@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cdcd.engine.exported import ExportedTables
-from cdcd.engine.record_settings import CHANGES, FORMS
+from cdcd.engine.record_settings import CHANGES, FORMS, ROOTS
 from cdcd.engine.startup import STEPS, Ready, Start, StartSettings
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
@@ -24,6 +24,7 @@ from cdcd.engine.startup_requests import (
     LookAtSlot,
     PeekCheckpoint,
     PrepareSink,
+    ReadRoots,
     ReadSource,
     RemoveLogged,
     Request,
@@ -73,6 +74,7 @@ class World:
         self.version = 180000
         self.is_standby = False
         self.published = {1: "public.t"}
+        self.via_root: bool | None = None
         self.exported = EXPORT
         self.listed: dict[int, str] | None = None
         """What is published when the slot is there; None: the same."""
@@ -134,6 +136,7 @@ ANSWERS: dict[type[Any], Callable[[World, Any], Any]] = {
     ReadSource: lambda world, request: replace(world.source, slot_confirmed=request.slot_confirmed),
     LookAtLog: lambda world, _: world.log,
     EnsurePublication: lambda world, _: world.published,
+    ReadRoots: lambda world, _: world.via_root,
     ListTables: lambda world, _: world.published if world.listed is None else world.listed,
     CreateSlot: lambda _, request: SlotMade(SlotSeen(300), "0003-1" if request.export else None),
     ImportSnapshot: lambda world, _: world.exported,
@@ -154,11 +157,13 @@ def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
         PeekCheckpoint,
         ReadSource,
         LookAtLog,
+        ReadRoots,
         Fence,
         LookAtSlot,
         ReadSource,
         LookAtLog,
         EnsurePublication,
+        ReadRoots,
     ]
     assert ready.checkpoint == HERE
     assert ready.exported is None
@@ -443,6 +448,30 @@ def test_a_setting_that_only_a_newer_version_knows_is_told_too():
     assert world.said(RecordSettingChanged) == [
         RecordSettingChanged(setting="format.colour", effect=FORMS.effect, hint=FORMS.hint)
     ]
+
+
+@pytest.mark.parametrize("via_root", [True, False])
+def test_partitioned_tables_that_would_change_their_topics_are_refused(via_root: bool):
+    found = World(found=HERE, via_root=via_root).start(replace(SETTINGS, records=NOW)).checkpoint
+    assert dict(found.settings or ())[ROOTS] == via_root
+    world = World(found=found, via_root=not via_root)
+    with pytest.raises(PositionError) as refusal:
+        world.start(replace(SETTINGS, records=NOW))
+    assert f"SET (publish_via_partition_root = {str(via_root).lower()});" in refusal.value.hint
+    assert not {Fence, EnsurePublication, WriteCheckpoint} & set(world.order)
+    # A gap that is accepted is told, and the checkpoint has what is published now.
+    accepted = World(found=found, via_root=not via_root)
+    ready = accepted.start(replace(SETTINGS, records=NOW), accept_gap=True)
+    assert [fact.message for fact in accepted.said(GapAccepted)] == [refusal.value.message]  # type: ignore[attr-defined]
+    assert dict(ready.checkpoint.settings or ())[ROOTS] == (not via_root)
+    assert accepted.said(RecordSettingChanged) == []
+
+
+def test_a_publication_without_partitioned_tables_keeps_what_the_checkpoint_knows():
+    found = World(found=HERE, via_root=True).start(replace(SETTINGS, records=NOW)).checkpoint
+    between = World(found=found, via_root=None).start(replace(SETTINGS, records=NOW)).checkpoint
+    with pytest.raises(PositionError):
+        World(found=between, via_root=False).start(replace(SETTINGS, records=NOW))
 
 
 @pytest.mark.parametrize("slot_has", [True, False])
