@@ -196,6 +196,7 @@ class TopicCreated(Fact):
 
 
 READ_TABLE: Final = "cdcd snapshot start --table {}"
+READ_ROWS: Final = "cdcd snapshot start --table {} --where '<condition>'"
 """The command of an operator that makes a running daemon read a table. Fill in `schema.table`."""
 
 
@@ -430,6 +431,20 @@ class SnapshotFinished(Fact):
 
     event: ClassVar[str] = "snapshot.finished"
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotConditionDropped(Fact):
+    """The checkpoint has a snapshot request with a condition (`--where`), and nothing proves that this pipeline wrote
+    it. cdcd runs nothing as SQL that a topic says, so it does not read the table. To ask again, run `command` with the
+    condition. With `topics.checkpoint_key`, such requests survive a restart.
+    """
+
+    event: ClassVar[str] = "condition.dropped"
+    level: ClassVar[Level] = "warning"
+    table: str
+    request: str
+    command: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,37 @@ class TransactionEnded(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointRecordsIgnored(Fact):
+    """The checkpoint topic has `count` records that do not count: of another key, of no known form, without the tag of
+    the pipeline's key, or copies of former records. `first_offset` and `last_offset` say where, and `reason` is that of
+    the last one. cdcd goes on with the newest valid record. Find out who writes there, and let only the pipeline's
+    principal write to the topic.
+    """
+
+    event: ClassVar[str] = "checkpoint.ignored"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    partition: int
+    count: int
+    first_offset: int
+    last_offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointUnsigned(Fact):
+    """The pipeline has a key for its checkpoints (`topics.checkpoint_key`, or a key of `columns`), and the newest
+    checkpoint has no tag made with it. This is right once: at the first start with the key. Otherwise somebody else
+    wrote the record, or the key was changed.
+    """
+
+    event: ClassVar[str] = "checkpoint.unsigned"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaTokenFailed(Fact):
     """There is no new token for Kafka (`kafka.oauth`). cdcd goes on with the token that it has until that one expires,
     and asks again every ten seconds. The event comes once a minute at most.

@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any, Final
 
 from cdcd.checks.rows import Reading
-from cdcd.checks.settings import start_settings
+from cdcd.checks.settings import checkpoint_records, start_settings
 from cdcd.config.loading import Config
 from cdcd.durable.log import look
 from cdcd.engine.exported import ExportedTables
@@ -187,11 +187,12 @@ class _Rehearsal:
                 peek_at_start,
                 connection,
                 config.topics.checkpoint,
-                config.name,
+                checkpoint_records(config),
                 CHECKPOINT_S,
                 Event(),
                 exists=False,
                 newest=request.newest,
+                told=request.told,
             )
         except TransientError as error:
             raise unavailable(error) from error

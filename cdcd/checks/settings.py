@@ -10,7 +10,7 @@ from cdcd import __version__
 from cdcd.config.loading import Config
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.format import FormatConfig
-from cdcd.credentials.columns import protections
+from cdcd.credentials.columns import PROCESS_KEY, checkpoint_keys, protections
 from cdcd.engine.feedback import interval_for
 from cdcd.engine.record_settings import CHANGES
 from cdcd.engine.settings import EngineSettings
@@ -24,6 +24,7 @@ from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.topics import TopicSpec
 from cdcd.rows.modes import Modes
 from cdcd.snapshots.beginning import ONLY
+from cdcd.transactions.checkpoint_record import CheckpointRecords
 from cdcd.transactions.position import RecordSettings
 
 _KEYS: Final = ("hash_key", "encryption_key")
@@ -52,6 +53,7 @@ def start_settings(config: Config) -> StartSettings:
         counts_epochs=config.kafka.delivery == "at_least_once",
         name=config.name,
         records=record_settings(config),
+        authenticates=bool(checkpoint_keys(config)),
     )
 
 
@@ -200,13 +202,18 @@ def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
         exactly_once=config.kafka.delivery == "exactly_once",
         transactional_id=config.kafka.transactional_id,
         checkpoint_topic=config.topics.checkpoint,
-        key=config.name,
+        records=checkpoint_records(config),
         batch_bytes_max=config.kafka.transaction.bytes_max,
         timeout_s=timeout_s,
         backoff_initial_s=config.kafka.retry.initial_s,
         backoff_max_s=config.kafka.retry.max_s,
         parted=bool(config.partitioner.columns),
     )
+
+
+def checkpoint_records(config: Config) -> CheckpointRecords:
+    """The records of this pipeline in its checkpoint topic, with its keys."""
+    return CheckpointRecords(config.name, checkpoint_keys(config), PROCESS_KEY)
 
 
 def topic_spec(config: Config) -> TopicSpec:

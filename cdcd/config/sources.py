@@ -286,6 +286,7 @@ def read_secret_files(layers: Layers) -> None:
         ("http", "token_file"),
         ("registry", "password_file"),
         ("registry", "token_file"),
+        ("topics", "checkpoint_key_file"),
         ("columns", "hash_key_file"),
         ("columns", "encryption_key_file"),
     ]

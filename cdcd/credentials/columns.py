@@ -3,10 +3,12 @@
 HMAC and AES are the library's (cryptography), which is imported only where a rule needs it.
 """
 
+import hmac
 import os
 from base64 import b64encode
 from typing import Final
 
+from cdcd.config.models import Config
 from cdcd.config.sections.columns import ColumnsConfig, encryption_key_bytes
 from cdcd.rows.protection import ENCRYPT, HASH, ColumnRule, Protections, Seal
 from cdcd.snapshots.patterns import parse_column_pattern
@@ -74,6 +76,26 @@ def encrypting(key: bytes) -> Seal:
         return b64encode(nonce + cipher.encrypt(nonce, value, None))
 
     return seal
+
+
+def checkpoint_keys(config: Config) -> tuple[bytes, ...]:
+    """The keys that authenticate the pipeline's checkpoints: the first one signs, and each of them verifies.
+
+    A key of `columns` is not used itself, but what is made of it. So a tag says nothing of a hashed value.
+    """
+    columns = config.columns
+    given = (config.topics.checkpoint_key, columns.hash_key, columns.encryption_key)
+    return tuple(
+        [
+            hmac.digest(key.get_secret_value().encode(), b"cdcd: tag of a checkpoint", "sha256")
+            for key in given
+            if key is not None
+        ]
+    )
+
+
+PROCESS_KEY: Final = os.urandom(32)
+"""A key of this process alone, for what it reads back itself."""
 
 
 class SpoolCipher:

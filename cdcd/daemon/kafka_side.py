@@ -7,7 +7,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings, topic_spec
+from cdcd.checks.settings import (
+    TRANSACTION_S,
+    checkpoint_records,
+    names,
+    own_topics,
+    sink_settings,
+    topic_spec,
+)
 from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
 from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
@@ -22,11 +29,11 @@ from cdcd.facts import (
     TopicLost,
     TransactionTimeoutUnknown,
 )
-from cdcd.facts_operation import TransactionEnded
+from cdcd.facts_operation import CheckpointRecordsIgnored, TransactionEnded
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
-from cdcd.kafka.checkpoint import PARTITION, peek_at_start
+from cdcd.kafka.checkpoint import PARTITION, OnIgnored, peek_at_start
 from cdcd.kafka.descriptions import FormerDescriptions, SchemasTopic
 from cdcd.kafka.errors import fill_names, unavailable
 from cdcd.kafka.fitting import SizeLimits
@@ -37,6 +44,7 @@ from cdcd.kafka.sink import Sink
 from cdcd.kafka.topics import check_keyless, ensure_topics, existing_topics
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.retry import Backoff
+from cdcd.transactions.checkpoint_record import Ignored
 from cdcd.transactions.position import Checkpoint
 
 VERIFY_S: Final = 5.0
@@ -75,32 +83,58 @@ class KafkaSide:
         """Whether there is a checkpoint, so that topics of tables may have had records before this session."""
         self._had_records: Mapping[str, str] | None = None
         """The topics that had records before this session, with their tables. None: they were not looked up yet."""
+        self._ignored_until = -1
+        """The last record of the checkpoint topic that was reported because it does not count."""
         self._answer_s = min(TOPICS_S, max(1.0, config.startup_timeout_s))
 
-    async def peek(self, *, newest: bool = False) -> Checkpoint | None:
+    async def peek(self, *, newest: bool = False, told: int = 0) -> Checkpoint | None:
         """Read the checkpoint without changing anything, before `Sink.open` shuts out another writer.
 
-        `open_sink` has made sure of the topic before. `newest`: as `PeekCheckpoint` has it.
+        `open_sink` has made sure of the topic before. `newest`, `told`: as `PeekCheckpoint` has it.
 
         Raises:
             SinkUnavailableError: the broker is away.
         """
         config = self._config
         connection, _ = client.configured(config.kafka)
+        on_ignored = self._report_ignored()
         found = await self.call(
             lambda: peek_at_start(
                 connection,
                 config.topics.checkpoint,
-                config.name,
+                checkpoint_records(config),
                 self._answer_s,
                 self.giving_up,
                 exists=True,
                 newest=newest,
+                told=told,
+                on_ignored=on_ignored,
             ),
             anywhere=True,
         )
         self._goes_on = found is not None
         return found
+
+    def _report_ignored(self) -> OnIgnored:
+        """Report the records of the checkpoint topic that do not count, once for each that is new."""
+        loop = asyncio.get_running_loop()
+        topic = self._config.topics.checkpoint
+
+        def report(ignored: Ignored) -> None:
+            if ignored.last <= self._ignored_until:
+                return
+            self._ignored_until = ignored.last
+            fact = CheckpointRecordsIgnored(
+                topic=topic,
+                partition=PARTITION,
+                count=ignored.count,
+                first_offset=ignored.first,
+                last_offset=ignored.last,
+                reason=ignored.why,
+            )
+            loop.call_soon_threadsafe(self._observe, fact)
+
+        return report
 
     async def forget(self) -> None:
         """Take back the checkpoint that this session wrote. The sink is of no more use then."""
@@ -109,7 +143,12 @@ class KafkaSide:
         transactional_id = config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None
         await self.call(
             lambda: forget_checkpoint(
-                connection, producer, config.topics.checkpoint, config.name, transactional_id, self._answer_s
+                connection,
+                producer,
+                config.topics.checkpoint,
+                checkpoint_records(config),
+                transactional_id,
+                self._answer_s,
             )
         )
 
@@ -178,6 +217,7 @@ class KafkaSide:
             on_ended=lambda offset: report(
                 TransactionEnded(topic=config.topics.checkpoint, partition=PARTITION, offset=offset)
             ),
+            on_ignored=self._report_ignored(),
             sizes=self._sizes,
             settling=self._settling,
         )

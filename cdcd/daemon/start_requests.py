@@ -163,7 +163,7 @@ class StartRequests:
         return await self._postgres.look_at_slot(self.sql, self.identity)
 
     async def _peek_checkpoint(self, request: PeekCheckpoint) -> Checkpoint | None:
-        return await self._kafka.peek(newest=request.newest)
+        return await self._kafka.peek(newest=request.newest, told=request.told)
 
     async def _read_source(self, request: ReadSource) -> Source:
         assert self.stream is not None

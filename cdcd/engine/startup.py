@@ -17,7 +17,7 @@ answer, and decides. The daemon (`daemon/start_requests.py`) and the simulator o
    are not decided yet. An initial snapshot is read before replication starts.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -49,19 +49,33 @@ from cdcd.engine.startup_requests import (
 )
 from cdcd.errors import PositionError, TransientError
 from cdcd.facts import (
+    READ_ROWS,
     CheckpointRead,
     GapAccepted,
     Observer,
     RecordSettingChanged,
+    SnapshotConditionDropped,
     SnapshotNeeded,
     SnapshotResumed,
     TwoPhaseEnded,
     TwoPhaseKept,
+    cut_short,
 )
+from cdcd.facts_operation import CheckpointUnsigned
 from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
 from cdcd.rows.routing import TopicNames, collisions
-from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial, leave_out, wanted
+from cdcd.snapshots.beginning import (
+    WHEN_NEEDED,
+    Beginning,
+    begin,
+    first_tables,
+    initial,
+    leave_out,
+    wanted,
+    without_conditions,
+)
 from cdcd.snapshots.progress import EXPORTED, Progress
+from cdcd.snapshots.table_task import TableTask
 from cdcd.transactions.logged import LoggedSession
 from cdcd.transactions.position import Checkpoint, RecordSettings
 
@@ -78,6 +92,7 @@ class StartSettings:
         counts_epochs: Kafka does not fence writers (`delivery: at_least_once`), so checkpoints count them.
         topics: the names of the pipeline's topics.
         records: the settings that decide how rows become records; None: they are not compared.
+        authenticates: the pipeline has a key, so its checkpoints have tags.
     """
 
     slot: str
@@ -96,6 +111,7 @@ class StartSettings:
     counts_epochs: bool = False
     name: str = ""
     records: RecordSettings | None = None
+    authenticates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +140,8 @@ class Ready:
 Tables = Mapping[int, str]
 """Published tables as `schema.table`, by oid."""
 
+WithoutConditions = Callable[[Progress, bool], tuple[Progress, Sequence[TableTask]]]
+
 FirstTables = Callable[[Tables, Tables, Tables | None], tuple[Tables, Tables]]
 
 
@@ -137,6 +155,7 @@ class Start:
         accept_gap: start although slot and checkpoint do not meet.
         steps: the steps in their order; a planted bug has others.
         first_tables: as `beginning.first_tables`; a planted bug has another one.
+        without_conditions: as `beginning.without_conditions`; a planted bug has another one.
         first: how far it has got that makes a slot; a planted bug has another one.
     """
 
@@ -151,6 +170,7 @@ class Start:
         accept_gap: bool = False,
         steps: "tuple[Callable[[Start], Step], ...] | None" = None,
         first_tables: FirstTables = first_tables,
+        without_conditions: WithoutConditions = without_conditions,
         first: FirstStart | None = None,
     ) -> None:
         self.settings = settings
@@ -160,6 +180,7 @@ class Start:
         self._binary = binary
         self._steps = STEPS if steps is None else steps
         self._first_tables = first_tables
+        self._without_conditions = without_conditions
         # What the steps find out, in this order.
         self._server_version = 0
         self._options: Options | None = None
@@ -287,7 +308,7 @@ class Start:
         found = positions.found
         beginning = self._beginning = begin(
             settings.snapshot_mode,
-            None if found is None else found.snapshot,
+            self._progress_of(found),
             has_checkpoint=found is not None,
             has_gap=positions.gap is not None,
         )
@@ -299,6 +320,21 @@ class Start:
         # After a slot was created with an exported snapshot, another command would end that snapshot.
         if self._snapshot is None and settings.failover and not positions.slot.failover:
             yield SetFailover()
+
+    def _progress_of(self, found: Checkpoint | None) -> Progress | None:
+        """The progress that the checkpoint has, without conditions that a stranger may have written: they are SQL."""
+        if found is None or found.snapshot is None:
+            return None
+        progress, dropped = self._without_conditions(found.snapshot, found.authentic)
+        for task in dropped:
+            self._observe(
+                SnapshotConditionDropped(
+                    table=task.name,
+                    request=cut_short(task.request, 200),
+                    command=READ_ROWS.format(task.name),
+                )
+            )
+        return progress
 
     def _create_slot(self, beginning: Beginning) -> Step:
         positions = self.positions
@@ -386,7 +422,11 @@ class Start:
                 topic=settings.checkpoint_topic, found=positions.found is not None, position=str(position)
             )
         )
-        if start != positions.found:
+        found = positions.found
+        unsigned = settings.authenticates and found is not None and not found.authentic
+        if unsigned:
+            self._observe(CheckpointUnsigned(topic=settings.checkpoint_topic, position=str(position)))
+        if start != found or unsigned:
             self._first.checkpoint = "asked"
             yield WriteCheckpoint(Batch(position, position, snapshot=snapshot), start)
             self._first.checkpoint = "written"

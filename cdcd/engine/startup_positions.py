@@ -77,14 +77,19 @@ class Positions:
     def judge(self) -> Step:
         """Compare with what readers see, and with what they may see soon if that does not fit."""
         yield from self._look_at_slot()
-        self.found = yield PeekCheckpoint()
+        self.found = yield PeekCheckpoint(told=self._slot_confirmed)
         try:
             yield from self._compare()
         except PositionError:
             # Again: an instance that stood still after its look may find what another one has done since.
             yield from self._look_at_slot()
-            self.found = yield PeekCheckpoint(newest=True)
+            self.found = yield PeekCheckpoint(newest=True, told=self._slot_confirmed)
             yield from self._compare()
+
+    @property
+    def _slot_confirmed(self) -> int:
+        """The position that PostgreSQL was told, if nothing was confirmed without Kafka; 0: it is not known."""
+        return 0 if self.slot is None else self.slot.confirmed or 0
 
     def fence(self) -> Step:
         """The slot is looked at afterwards: a former instance may have moved it until it was shut out."""

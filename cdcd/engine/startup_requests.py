@@ -82,10 +82,12 @@ class LookAtSlot(Request[SlotSeen | None]):
 class PeekCheckpoint(Request[Checkpoint | None]):
     """Read the newest checkpoint that readers see, without changing anything.
 
-    `newest`: the newest one that was written instead, whether its transaction is committed, open or aborted.
+    `newest`: the newest one that was written instead, whether its transaction is committed, open or aborted. `told`: as
+    `Fence` has it.
     """
 
     newest: bool = False
+    told: int = 0
 
 
 @dataclass(frozen=True, slots=True)

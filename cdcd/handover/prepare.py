@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from cdcd.checks.settings import checkpoint_records
 from cdcd.config.loading import Config
 from cdcd.errors import ConfigError, TransientError
 from cdcd.formats.protobuf.form import PROTOBUF
@@ -189,7 +190,7 @@ async def replace(config: Config, change: Callable[[Checkpoint | None], Checkpoi
         connection,
         producer,
         config.topics.checkpoint,
-        config.name,
+        checkpoint_records(config),
         transactional_id,
         WRITER_S,
         change,

@@ -250,4 +250,7 @@ def adopted(
         epoch=checkpoint.epoch + 1,
         snapshot=snapshot,
         seal=None,
+        # Both are of oids.
+        bindings="",
+        tables=(),
     )

@@ -6,6 +6,7 @@ out before, and a transaction that a killed daemon left open is ended.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.kafka.client import Properties, prepare
 from cdcd.kafka.constructing import make_producer
 from cdcd.kafka.errors import map_kafka_error
+from cdcd.transactions.checkpoint_record import CheckpointRecords
 from cdcd.transactions.position import Checkpoint
 
 TRANSACTION_MS: Final = 60_000
@@ -25,11 +27,11 @@ def forget_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
     client: Properties,
     producer: Properties,
     topic: str,
-    key: str,
+    records: CheckpointRecords,
     transactional_id: str | None,
     timeout_s: float,
 ) -> None:
-    """Write a tombstone over the checkpoint of the pipeline `key`. It blocks.
+    """Write a tombstone over the pipeline's checkpoint. It blocks.
 
     Args:
         client, producer: librdkafka's properties, from `client.split`.
@@ -41,19 +43,19 @@ def forget_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
         FatalError: it refuses.
     """
     what = f"Taking back the checkpoint in topic {topic}"
-    _write(client, producer, topic, key, transactional_id, timeout_s, what, lambda: None)
+    _write(client, producer, topic, records, transactional_id, timeout_s, what, lambda: None)
 
 
 def replace_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
     client: Properties,
     producer: Properties,
     topic: str,
-    key: str,
+    records: CheckpointRecords,
     transactional_id: str | None,
     timeout_s: float,
     change: Callable[[Checkpoint | None], Checkpoint],
 ) -> Checkpoint:
-    """Write another checkpoint in the place of the newest one of the pipeline `key`, and return it. It blocks.
+    """Write another checkpoint in the place of the newest one of the pipeline, and return it. It blocks.
 
     Args:
         client, producer, transactional_id, timeout_s: as `forget_checkpoint`.
@@ -66,11 +68,11 @@ def replace_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
     made: list[Checkpoint] = []
 
     def value() -> bytes:
-        made.append(change(read_checkpoint(client, topic, key, timeout_s, threading.Event())))
-        return made[0].encode()
+        made.append(change(read_checkpoint(client, topic, records, timeout_s, threading.Event())))
+        return records.encode(made[0], int(time.time() * 1000))
 
     what = f"Writing the checkpoint in topic {topic}"
-    _write(client, producer, topic, key, transactional_id, timeout_s, what, value)
+    _write(client, producer, topic, records, transactional_id, timeout_s, what, value)
     return made[0]
 
 
@@ -78,7 +80,7 @@ def _write(  # noqa: PLR0917  as its callers
     client: Properties,
     producer: Properties,
     topic: str,
-    key: str,
+    records: CheckpointRecords,
     transactional_id: str | None,
     timeout_s: float,
     what: str,
@@ -104,7 +106,7 @@ def _write(  # noqa: PLR0917  as its callers
         data = value()
         if transactional_id is not None:
             sender.begin_transaction()
-        sender.produce(topic, key=key.encode(), value=data, partition=PARTITION)
+        sender.produce(topic, key=records.key, value=data, partition=PARTITION)
         left = sender.flush(timeout_s)
         if refused:
             raise refused[0]

@@ -40,7 +40,7 @@ def is_acknowledged(
     """
     if hidden is None:
         return False
-    if committed is not None and hidden.encode() == committed.encode():
+    if committed is not None and hidden.is_same(committed):
         return True
     return visible is not None and visible.position.end_lsn < told <= hidden.position.end_lsn
 

@@ -10,6 +10,7 @@ from cdcd.errors import CdcdError
 from cdcd.kafka.client import Properties, prepare
 from cdcd.kafka.constructing import make_producer
 from cdcd.kafka.errors import map_kafka_error, property_error
+from cdcd.transactions.checkpoint_record import CheckpointRecords
 
 BATCH_SIZE: Final = 1_000_000
 """librdkafka's default `batch.size`, which fits into a topic's default `max.message.bytes`."""
@@ -51,7 +52,7 @@ class SinkSettings:
     Attributes:
         client: librdkafka's connection properties, also for the consumer that reads the checkpoint.
         producer: librdkafka's properties that only a producer has.
-        key: the key of the checkpoint record, which is the name of the pipeline.
+        records: the checkpoint's records of this pipeline.
         batch_bytes_max: approximate size of a batch that small transactions share. A part of a large one has more.
         timeout_s: seconds after which the broker aborts an open transaction.
         parted: columns choose the partitions of some tables' records (`partitions.py`).
@@ -62,7 +63,7 @@ class SinkSettings:
     exactly_once: bool
     transactional_id: str
     checkpoint_topic: str
-    key: str
+    records: CheckpointRecords
     batch_bytes_max: int
     timeout_s: float
     backoff_initial_s: float

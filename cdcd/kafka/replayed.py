@@ -40,9 +40,10 @@ class ReplayedTopics:
         self._schemas = schemas
         self._known: set[str] = set()
         self._admin = Admin(settings.client, ANSWER_S, threading.Event())
-        if peek_checkpoint(settings.client, settings.checkpoint_topic, settings.key, ANSWER_S):
+        if peek_checkpoint(settings.client, settings.checkpoint_topic, settings.records, ANSWER_S):
             raise ConfigError(
-                f"The pipeline {settings.key} writes to these topics: {settings.checkpoint_topic} has its checkpoint.",
+                f"The pipeline {settings.records.pipeline} writes to these topics: {settings.checkpoint_topic} has its "
+                "checkpoint.",
                 hint="Give --config a file with another name and another topics.prefix.",
             )
         self._where = f"replaying to Kafka at {settings.client.get('bootstrap.servers')}"

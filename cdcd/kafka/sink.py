@@ -24,7 +24,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdcd.engine.queue import GIVEN_AWAY, Batch
 from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.formats.late_records import Produce
-from cdcd.kafka.checkpoint import PARTITION, OpenTransactionError, newest_checkpoint, read_checkpoint
+from cdcd.kafka.checkpoint import (
+    PARTITION,
+    OnIgnored,
+    OpenTransactionError,
+    newest_checkpoint,
+    read_checkpoint,
+    say_nothing,
+)
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import UNANSWERED, map_kafka_error
 from cdcd.kafka.expiry import Expiry
@@ -127,6 +134,7 @@ class Sink:
         oversized: what to do with a record that the broker refuses for its size.
         on_retry: called for each failure after which the sink tries again, with the seconds until then.
         on_ended: called with the offset of a hanging transaction that the sink has ended in the checkpoint topic.
+        on_ignored: called with the records of the checkpoint topic that do not count, if there are any.
         sizes: the sizes that brokers refused. Give every sink of the process the same object.
         settling: how long a transaction waits before it ends, after an outage.
     """
@@ -142,6 +150,7 @@ class Sink:
         oversized: Oversized,
         on_retry: Callable[[CdcdError, float], None],
         on_ended: Callable[[int], None] = lambda _offset: None,
+        on_ignored: OnIgnored = say_nothing,
         sizes: SizeLimits | None = None,
         settling: Settling | None = None,
     ) -> None:
@@ -153,6 +162,7 @@ class Sink:
         self._oversized = oversized
         self._on_retry = on_retry
         self._on_ended = on_ended
+        self._on_ignored = on_ignored
         self._fitting = Fitting(settings, oversized, SizeLimits() if sizes is None else sizes)
         self._settling = Settling() if settling is None else settling
         self._state = TransactionState(EXACTLY_ONCE if settings.exactly_once else AT_LEAST_ONCE)
@@ -336,10 +346,17 @@ class Sink:
     def _read(self) -> None:
         settings = self._settings
         client = {**settings.client, **self._credentials()}
-        where = (client, settings.checkpoint_topic, settings.key, settings.answer_s, self._stopping)
+        where = (
+            client,
+            settings.checkpoint_topic,
+            settings.records,
+            settings.answer_s,
+            self._stopping,
+            self._told,
+        )
         self._context = f"Reading the checkpoint from topic {settings.checkpoint_topic}"
         try:
-            self._found = read_checkpoint(*where)
+            self._found = read_checkpoint(*where, self._on_ignored)
         except OpenTransactionError as held:
             hidden = newest_checkpoint(*where) if settings.exactly_once else None
             committed = self._state.committed
@@ -347,15 +364,14 @@ class Sink:
                 raise
             assert hidden is not None, "it is acknowledged"
             self._end_hanging(hidden)
-            self._found = read_checkpoint(*where)
+            self._found = read_checkpoint(*where, self._on_ignored)
             self._on_ended(held.offset)
         self._context = self._where
 
     def _end_hanging(self, checkpoint: Checkpoint) -> None:
         """Commit `checkpoint` once more: this commit also ends the hanging transaction that has it."""
-        settings = self._settings
         self._begin()
-        self._live.produce(settings.checkpoint_topic, checkpoint.encode(), settings.key, PARTITION)
+        self._produce_checkpoint(checkpoint)
         self._commit()
 
     @property
@@ -376,8 +392,12 @@ class Sink:
 
     def _note(self) -> None:
         assert self._checkpoint is not None
-        settings = self._settings
-        self._live.produce(settings.checkpoint_topic, self._checkpoint.encode(), settings.key, PARTITION)
+        self._produce_checkpoint(self._checkpoint)
+
+    def _produce_checkpoint(self, checkpoint: Checkpoint) -> None:
+        records = self._settings.records
+        value = records.encode(checkpoint, int(time.time() * 1000))
+        self._live.produce(self._settings.checkpoint_topic, value, records.key, PARTITION)
 
     def _hand_over(self) -> None:
         self._give(self._given.hand_over)

@@ -388,7 +388,4 @@ def error_of(end: End, failure: CdcdError | None) -> CdcdError:
 
 
 def _is_same(one: Checkpoint | None, other: Checkpoint | None) -> bool:
-    """Whether both are the same record: memory has more of the progress of snapshots than the record keeps."""
-    if one is None or other is None:
-        return one is other
-    return one.encode() == other.encode()
+    return one is other if one is None or other is None else one.is_same(other)

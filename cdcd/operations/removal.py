@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from cdcd.checks.settings import checkpoint_records
 from cdcd.config.loading import Config
 from cdcd.durable.log import segments_in
 from cdcd.errors import CdcdError, FencedError, LimitError, PositionError, TransientError
@@ -176,7 +177,9 @@ def _ask_kafka(
     connection, _ = client.configured(config.kafka)
     checkpoint: Checkpoint | PositionError | None
     try:
-        checkpoint = peek_checkpoint(connection, pipeline.checkpoint_topic, pipeline.name, ANSWER_S)
+        checkpoint = peek_checkpoint(
+            connection, pipeline.checkpoint_topic, checkpoint_records(config), ANSWER_S
+        )
     except PositionError as error:
         checkpoint = error
     admin = Admin(connection, ANSWER_S)
@@ -228,7 +231,7 @@ async def _forget_checkpoint(config: Config, _sql: Connection, _step: Step) -> N
             connection,
             producer,
             config.topics.checkpoint,
-            config.name,
+            checkpoint_records(config),
             _transactional_id(config),
             WRITER_S,
         )

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from cdcd.checks.settings import checkpoint_records
 from cdcd.config.loading import Config
 from cdcd.errors import SinkUnavailableError, TransientError
 from cdcd.kafka import client
@@ -38,7 +39,7 @@ def peek(config: Config, timeout_s: float = CHECKPOINT_S) -> Checkpoint | None:
     """The newest checkpoint; None: there is none. Raises SinkUnavailableError, SinkError and PositionError."""
     connection, _ = client.configured(config.kafka)
     try:
-        return peek_checkpoint(connection, config.topics.checkpoint, config.name, timeout_s)
+        return peek_checkpoint(connection, config.topics.checkpoint, checkpoint_records(config), timeout_s)
     except TransientError as error:
         raise unavailable(error, error.hint or AWAY_HINT) from error
 

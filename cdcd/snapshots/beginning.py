@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cdcd.errors import ConfigError
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
@@ -18,6 +19,8 @@ NEVER: Final = "never"
 INITIAL: Final = "initial"
 ONLY: Final = "only"
 WHEN_NEEDED: Final = "when_needed"
+
+CONDITION_DROPPED: Final = "the condition did not survive a restart: ask again (topics.checkpoint_key)"
 
 _NO_TABLES: Final[Mapping[int, str]] = {}
 
@@ -53,6 +56,21 @@ def begin(mode: str, found: Progress | None, *, has_checkpoint: bool, has_gap: b
         return Beginning(Progress(event_no=progress.event_no), initial=True)
     was = found.method if found is not None and not found.is_done else ""
     return Beginning(progress, interrupted=was)
+
+
+def without_conditions(found: Progress, authentic: bool) -> tuple[Progress, tuple[TableTask, ...]]:
+    """The progress without the tasks whose condition may be a stranger's, and these tasks.
+
+    A condition is run as SQL. So it must come from a request that this pipeline has accepted: from the stream, or from
+    a checkpoint that is authentic. Whoever waits for such a task hears that it failed.
+    """
+    if authentic:
+        return found, ()
+    dropped = tuple([task for task in found.tasks if task.where])
+    progress = found
+    for task in dropped:
+        progress = progress.end(task, CONDITION_DROPPED, code=ConfigError.exit_code)
+    return progress, dropped
 
 
 def wanted(published: Mapping[int, str], excluded: Iterable[str]) -> dict[int, str]:

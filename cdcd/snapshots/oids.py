@@ -7,6 +7,12 @@ from typing import Final, Self
 
 _NAME_BITS: Final = 0xFFFF
 
+EXPANDED_MAX: Final = 1 << 21
+"""Bytes of a list that is not compressed any more: half a million tables. A few bytes can expand to a thousand times as
+much, and each oid takes ten times its bytes in memory."""
+
+_OID_MAX: Final = 0xFFFF_FFFF
+
 
 def name_sum(name: str) -> int:
     """16 bits that tell a table's name from another one."""
@@ -101,8 +107,12 @@ class Oids:
             shift += 7
             if byte < 0x80:
                 last += value
+                if last > _OID_MAX:
+                    raise ValueError("an oid is too large")
                 oids.append(last)
                 value = shift = 0
+            elif shift > 35:
+                raise ValueError("an oid is too large")
         found = cls(oids)
         sums = body[4 + size :]
         if len(body) < 4 + size or shift or len(sums) not in (0, 2 * len(oids)):
@@ -116,7 +126,12 @@ def squeezed(body: bytes) -> str:
 
 
 def expanded(text: str) -> bytes:
+    """What was squeezed. ValueError: `text` is something else, or more than `EXPANDED_MAX` bytes."""
+    expanding = zlib.decompressobj()
     try:
-        return zlib.decompress(base64.b85decode(text))
+        found = expanding.decompress(base64.b85decode(text), EXPANDED_MAX)
     except zlib.error as error:
         raise ValueError(f"it is not compressed: {error}") from None
+    if not expanding.eof or expanding.unused_data:
+        raise ValueError(f"the compressed text is cut off, or expands to more than {EXPANDED_MAX} bytes")
+    return found

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
+from cdcd.bounded_json import count, text
+
 OUTCOMES_MAX: Final = 20
 """How many ended tables the record remembers."""
 
@@ -133,8 +135,8 @@ def outcome_json(outcome: Outcome) -> list[object]:
 
 def outcome_from(name: str, request: str, rows: int, error: str, *times: int) -> Outcome:
     """What `outcome_json` wrote, or a former release, which had no times."""
-    asked, began, ended = (int(each) for each in times or (0, 0, 0))
-    return Outcome(str(name), str(request), int(rows), str(error), asked, began, ended)
+    asked, began, ended = (count(each) for each in times or (0, 0, 0))
+    return Outcome(text(name), text(request), count(rows), text(error), asked, began, ended)
 
 
 def request_json(request: Requested) -> list[object]:
@@ -165,13 +167,13 @@ def request_from(  # noqa: PLR0917  the fields of a list in the record
 ) -> Requested:
     """What `request_json` wrote."""
     return Requested(
-        str(name),
-        int(tables),
-        int(complete),
-        int(failed),
-        int(rows),
-        int(asked),
-        int(ended),
-        str(error),
-        int(code),
+        text(name),
+        count(tables),
+        count(complete),
+        count(failed),
+        count(rows),
+        count(asked),
+        count(ended),
+        text(error),
+        count(code),
     )

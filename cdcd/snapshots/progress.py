@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+from cdcd import bounded_json
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.outcomes import (
     TEXT_MAX,
@@ -284,14 +285,20 @@ class Progress:
         """Raises ValueError, KeyError, TypeError or IndexError when it is not what `to_json` writes."""
         method = fields["method"]
         if method not in (EXPORTED, INCREMENTAL):
-            raise ValueError(f"{method!r} is not a method")
+            raise ValueError(f"{bounded_json.shown(method)} is not a method")
         known = fields.get("known")
         tasks = tuple(
-            replace(task_from(each), number=number)
+            replace(task_from(bounded_json.fields(each)), number=number)
             for number, each in enumerate(fields.get("tasks", ()), start=1)
         )
         # Before there were names in it, the record had a plain list of oids.
-        known = None if known is None else Oids(known) if isinstance(known, list) else Oids.parse(known)
+        known = (
+            None
+            if known is None
+            else Oids(map(bounded_json.count, known))
+            if isinstance(known, list)
+            else Oids.parse(known)
+        )
         unlisted = fields.get("unlisted", "")
         waiting, begun, within = fields.get("waiting", ("", 0, False))
         complete, failed = fields.get("ended", (0, 0))
@@ -299,17 +306,17 @@ class Progress:
             method=method,
             tasks=tasks,
             paused=bool(fields.get("paused")),
-            event_no=int(fields.get("serial", 0)),
+            event_no=bounded_json.count(fields.get("serial", 0)),
             outcomes=tuple(outcome_from(*each) for each in fields.get("outcomes", ())),
             requests=tuple(request_from(*each) for each in fields.get("requests", ())),
-            complete=int(complete),
-            failed=int(failed),
+            complete=bounded_json.count(complete),
+            failed=bounded_json.count(failed),
             known=known,
             vacated=Oids.parse(fields["vacated"]).oids if "vacated" in fields else (),
             unlisted=_NOTHING if known is None else _oids_from(unlisted, known),
-            labels=int(fields.get("labels", 0)),
+            labels=bounded_json.whole(fields.get("labels", 0)),
             waiting=_oids_from(waiting, known if within else None),
-            begun=int(begun),
+            begun=bounded_json.count(begun),
             next_number=len(tasks) + 1,
         )
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cdcd.snapshots.oids import expanded, squeezed
+from cdcd import bounded_json
+from cdcd.snapshots.oids import EXPANDED_MAX, expanded, squeezed
 from cdcd.snapshots.pages import Pages
 
 KeyValue = tuple[bool, bytes]
@@ -153,36 +154,46 @@ def _value_json(value: KeyValue) -> list[Any]:
 
 
 def _owed_from(text: str) -> tuple[Key, ...]:
-    keys = json.loads(expanded(text)) if text else ()
+    if not text:
+        return ()
+    keys = bounded_json.items(bounded_json.parse(expanded(text), EXPANDED_MAX))
     return tuple(tuple(_value_from(*value) for value in key) for key in keys)
 
 
 def _value_from(is_binary: int, text: str) -> KeyValue:
-    return (True, base64.b64decode(text)) if is_binary else (False, text.encode())
+    value = bounded_json.name(text)
+    return (True, base64.b64decode(value, validate=True)) if is_binary else (False, value.encode())
 
 
 def task_from(fields: Mapping[str, Any]) -> TableTask:
     """What `task_json` wrote. Raises ValueError, KeyError, TypeError or IndexError if it is something else."""
+    count, name = bounded_json.count, bounded_json.name
     parts = fields.get("parts")
-    request = str(fields.get("request", ""))
-    askers = (request,) if fields.get("named") else tuple(map(str, fields.get("askers", ())))
+    request = name(fields.get("request", ""))
+    askers = (request,) if fields.get("named") else tuple(map(name, fields.get("askers", ())))
     return TableTask(
-        name=str(fields["name"]),
-        oid=int(fields["oid"]),
+        name=name(fields["name"]),
+        oid=count(fields["oid"]),
         request=request,
-        where=str(fields.get("where", "")),
-        rows=int(fields.get("rows", 0)),
-        form=int(fields.get("form", 0)),
+        where=name(fields.get("where", "")),
+        rows=count(fields.get("rows", 0)),
+        form=count(fields.get("form", 0)),
         parts=None if parts is None else tuple(_part_from(*part) for part in parts),
-        owed=_owed_from(fields.get("owed", "")),
+        owed=_owed_from(name(fields.get("owed", ""))),
         unsettled=bool(fields.get("unsettled")),
         askers=askers,
-        asked=int(fields.get("asked", 0)),
-        began=int(fields.get("began", 0)),
+        asked=count(fields.get("asked", 0)),
+        began=count(fields.get("began", 0)),
     )
 
 
 def _part_from(oid: int, filenode: int, pages: int, size: int, done: list[int]) -> Part:
+    count = bounded_json.count
+    found = [count(page) for page in done]
     return Part(
-        int(oid), int(filenode), int(pages), int(size), tuple(zip(done[::2], done[1::2], strict=True))
+        count(oid),
+        count(filenode),
+        count(pages),
+        count(size),
+        tuple(zip(found[::2], found[1::2], strict=True)),
     )

@@ -9,12 +9,14 @@ and what is not. An LSN of a row cannot: rows of concurrent transactions come in
 commits, and the rows of one multi-insert share an LSN.
 """
 
+import hmac
 import json
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+from cdcd import bounded_json
 from cdcd.errors import PositionError, ProtocolError
 from cdcd.protocol.lsn import Lsn
 from cdcd.snapshots.progress import Progress
@@ -22,8 +24,29 @@ from cdcd.snapshots.progress import Progress
 COVERED: Final = -1
 """What `Position.skip` answers for a transaction of which nothing is left to send."""
 
-FORMAT: Final = 1
-"""Version of the checkpoint record's JSON; a newer one is refused, never guessed at."""
+FORMAT: Final = 2
+"""Version of the checkpoint record's JSON; a newer one is refused, never guessed at.
+
+Format 1 has no `serial`, `bindings`, `tables`, `topics` and `tag`. Releases that know format 1 alone refuse format 2,
+so that none of them goes on without what these say. A field that format 2 does not have is refused for the same reason.
+"""
+
+FORMER_FORMAT: Final = 1
+"""The format that is read too, and that `cdcd downgrade` writes."""
+
+BYTES_MAX: Final = 1 << 20
+"""Bytes of a record. More is refused unread."""
+
+_TAG: Final = b',"tag":"'
+_TAG_BYTES: Final = len(_TAG) + 64 + len(b'"}')
+
+_FIELDS: Final = frozenset(
+    {
+        "format", "system_identifier", "timeline", "commit_lsn", "end_lsn", "events_done", "records", "flushed_lsn",
+        "stream", "epoch", "snapshot", "seal", "settings", "serial", "downgraded", "bindings", "tables", "topics",
+        "tag",
+    }
+)  # fmt: skip
 
 MISSING_SLOT_HINT: Final = (
     "Correct postgres.slot if it names another one. Else read the tables again into a new pipeline, or accept the gap "
@@ -36,6 +59,19 @@ _WHERE_LOGGED: Final = (
     "The durable log {log} does not have these changes either. If another instance, or this one on another machine or "
     "disk, wrote a durable log while Kafka was away, start cdcd where that log is, so that it is delivered first. "
 )
+
+
+class NewerFormatError(PositionError):
+    """The record is a checkpoint of a newer version of cdcd.
+
+    Attributes:
+        authentic: its tag was made with the pipeline's key.
+    """
+
+    def __init__(self, message: str, *, authentic: bool) -> None:
+        super().__init__(message, hint="Run the cdcd version that wrote it, or a newer one.")
+        self.authentic = authentic
+
 
 Counts = tuple[tuple[str, int], ...]
 """Records of a transaction so far, by table (`schema.table`)."""
@@ -134,17 +170,32 @@ class Seal:
         """Raises ValueError, KeyError, TypeError or ProtocolError if it is not what `to_json` writes."""
         return cls(
             fence_lsn=Lsn.parse(fields["fence_lsn"]),
-            system_identifier=_text(fields["system_identifier"]),
+            system_identifier=bounded_json.text(fields["system_identifier"]),
             slot_lsn=Lsn.parse(fields["slot_lsn"]),
-            origin=_text(fields["origin"]),
-            tables=_count(fields["tables"]),
-            token=_text(fields["token"]),
+            origin=bounded_json.text(fields["origin"]),
+            tables=bounded_json.count(fields["tables"]),
+            token=bounded_json.text(fields["token"]),
         )
 
 
 def tables_sum(tables: Mapping[int, str]) -> int:
     """A checksum of tables, by oid."""
     return zlib.crc32(json.dumps(sorted(tables.items())).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class AsideTable:
+    """A table that is set aside: its changes are left out from a place on.
+
+    Attributes:
+        oid: which table.
+        since_lsn: the commit LSN from which its changes are left out.
+        fault: the kind of fault, as one word.
+    """
+
+    oid: int
+    since_lsn: int
+    fault: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +211,13 @@ class Checkpoint:
     `snapshot` is how far the reading of tables has got, None where none was asked for.
     `seal`: nothing more is delivered, because another server takes over; None: it is delivered as ever.
     `settings`: those by which rows became records last; None: an earlier version of cdcd wrote the checkpoint.
+    `bindings`: which columns the rules of protection are bound to, as the text of a JSON object; "": none.
+    `tables`: those that are set aside. `topics`: those that the pipeline has made for itself.
+
+    Of the record that was read, and not of the position:
+    `serial` rises with every record of the pipeline (`checkpoint_record.py`); 0: the record has format 1.
+    `downgraded`: records of format 1 behind this one count, because `cdcd downgrade` wrote it.
+    `authentic`: the record's tag was made with the pipeline's key, so nobody else wrote what it says.
     """
 
     system_identifier: str
@@ -171,16 +229,32 @@ class Checkpoint:
     snapshot: Progress | None = None
     seal: Seal | None = None
     settings: RecordSettings | None = None
+    bindings: str = ""
+    tables: tuple[AsideTable, ...] = ()
+    topics: tuple[str, ...] = ()
+    serial: int = field(default=0, compare=False)
+    downgraded: bool = field(default=False, compare=False)
+    authentic: bool = field(default=False, compare=False)
 
     def moved(self, position: Position, flushed: int) -> "Checkpoint":
         """The next one of the same stream; `flushed` is what PostgreSQL may be told once it is the newest."""
         return replace(self, position=position, flushed_lsn=max(self.flushed_lsn, flushed))
 
-    def encode(self) -> bytes:
-        """The record's value: JSON with LSNs in PostgreSQL's notation, so that a person can read the topic."""
+    def is_same(self, other: "Checkpoint") -> bool:
+        """Whether both are the same record: memory has more of the progress of snapshots than the record keeps."""
+        return replace(self, serial=0).encode() == replace(other, serial=0).encode()
+
+    def encode(self, key: bytes = b"", pipeline: str = "", *, version: int = FORMAT) -> bytes:
+        """The record's value: JSON with LSNs in PostgreSQL's notation, so that a person can read the topic.
+
+        Args:
+            key: with it, the last field is a tag of all that stands before it (HMAC-SHA-256).
+            pipeline: the record's key in the topic, which the tag is of, too.
+            version: format 1 has no place for what only format 2 has, and no tag.
+        """
         position = self.position
         fields: dict[str, object] = {
-            "format": FORMAT,
+            "format": version,
             "system_identifier": self.system_identifier,
             "timeline": self.timeline,
             "commit_lsn": str(Lsn(position.commit_lsn)),
@@ -198,48 +272,120 @@ class Checkpoint:
             fields["seal"] = self.seal.to_json()
         if self.settings is not None:
             fields["settings"] = dict(self.settings)
+        bindings = ""
+        if version == FORMAT:
+            if self.serial:
+                fields["serial"] = self.serial
+            if self.downgraded:
+                fields["downgraded"] = True
+            if self.tables:
+                fields["tables"] = [[each.oid, str(Lsn(each.since_lsn)), each.fault] for each in self.tables]
+            if self.topics:
+                fields["topics"] = self.topics
+            if self.bindings:
+                # It is JSON already. It may be long, and most records only repeat it.
+                bindings = f',"bindings":{self.bindings}'
         # Names as they are: escaped, those of strangers' requests would take up to six times the room.
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+        body = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))[:-1] + bindings + "}"
+        record = body.encode()
+        if not key or version != FORMAT:
+            return record
+        return record[:-1] + _TAG + _tag(record, key, pipeline) + b'"}'
 
     @classmethod
-    def decode(cls, data: bytes, where: str) -> "Checkpoint":
+    def decode(cls, data: bytes, where: str, keys: Sequence[bytes] = (), pipeline: str = "") -> "Checkpoint":
         """Read a record's value back; `where` (topic and offset) goes into the error.
 
+        Args:
+            keys: the record is authentic if its tag was made with one of them.
+            pipeline: the record's key in the topic.
+
         Raises:
-            PositionError: the record is not one of ours, or of a newer format.
+            NewerFormatError: a newer version of cdcd wrote it.
+            PositionError: the record is not one of ours.
         """
         try:
-            fields = json.loads(data)
-            if fields["format"] != FORMAT:
-                raise PositionError(
-                    f"The checkpoint in {where} has format {fields['format']!r}, this cdcd reads {FORMAT}.",
-                    hint="Run the cdcd version that wrote it, or a newer one.",
+            fields = bounded_json.fields(bounded_json.parse(data, BYTES_MAX))
+            version = bounded_json.count(fields["format"])
+            authentic = version >= FORMAT and _is_authentic(data, keys, pipeline)
+            if version not in (FORMER_FORMAT, FORMAT):
+                # Every format has these, and its tag at the end.
+                bounded_json.text(fields["system_identifier"])
+                Lsn.parse(bounded_json.text(fields["end_lsn"]))
+                raise NewerFormatError(
+                    f"The checkpoint in {where} has format {version}, this cdcd reads {FORMAT} and {FORMER_FORMAT}.",
+                    authentic=authentic,
                 )
-            position = Position(
-                commit_lsn=Lsn.parse(fields["commit_lsn"]),
-                end_lsn=Lsn.parse(fields["end_lsn"]),
-                events_done=_count(fields["events_done"]),
-                counts=tuple([(table, _count(count)) for table, count in fields.get("records", {}).items()]),
-            )
-            snapshot, seal, settings = fields.get("snapshot"), fields.get("seal"), fields.get("settings")
-            return cls(
-                system_identifier=_text(fields["system_identifier"]),
-                timeline=_count(fields["timeline"]),
-                stream=_text(fields["stream"]),
-                position=position,
-                flushed_lsn=Lsn.parse(fields["flushed_lsn"]),
-                epoch=_count(fields["epoch"]),
-                snapshot=None if snapshot is None else Progress.from_json(snapshot),
-                seal=None if seal is None else Seal.from_json(seal),
-                settings=None
-                if settings is None
-                else tuple([(name, _count(sum_)) for name, sum_ in settings.items()]),
-            )
+            if version == FORMAT:
+                bounded_json.fields(fields, _FIELDS)
+            return cls._read(fields, authentic=authentic)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, ProtocolError) as error:
             raise PositionError(
-                f"The checkpoint in {where} cannot be read: {error!r}.",
+                f"The checkpoint in {where} cannot be read: {repr(error)[:200]}.",
                 hint="Something else wrote to the checkpoint topic; name another one in topics.checkpoint.",
             ) from error
+
+    @classmethod
+    def _read(cls, fields: Mapping[str, Any], *, authentic: bool) -> "Checkpoint":
+        count, text = bounded_json.count, bounded_json.text
+        records = bounded_json.fields(fields.get("records", {}))
+        snapshot, seal, settings = fields.get("snapshot"), fields.get("seal"), fields.get("settings")
+        is_new = fields["format"] == FORMAT
+        bindings = fields.get("bindings") if is_new else None
+        return cls(
+            system_identifier=text(fields["system_identifier"]),
+            timeline=count(fields["timeline"]),
+            stream=text(fields["stream"]),
+            position=Position(
+                commit_lsn=Lsn.parse(text(fields["commit_lsn"])),
+                end_lsn=Lsn.parse(text(fields["end_lsn"])),
+                events_done=count(fields["events_done"]),
+                counts=tuple([(table, count(number)) for table, number in records.items()]),
+            ),
+            flushed_lsn=Lsn.parse(text(fields["flushed_lsn"])),
+            epoch=count(fields["epoch"]),
+            snapshot=None if snapshot is None else Progress.from_json(bounded_json.fields(snapshot)),
+            seal=None if seal is None else Seal.from_json(bounded_json.fields(seal)),
+            settings=None
+            if settings is None
+            else tuple([(name, count(sum_)) for name, sum_ in bounded_json.fields(settings).items()]),
+            bindings="" if bindings is None else compact(bounded_json.fields(bindings)),
+            tables=tuple([_aside(*bounded_json.items(each)) for each in fields.get("tables", ())])
+            if is_new
+            else (),
+            topics=tuple([text(each) for each in bounded_json.items(fields.get("topics", []))])
+            if is_new
+            else (),
+            serial=count(fields.get("serial", 0)) if is_new else 0,
+            downgraded=is_new and fields.get("downgraded") is True,
+            authentic=authentic,
+        )
+
+
+def compact(value: object) -> str:
+    """The text of JSON as the checkpoint has it: `Checkpoint.bindings` is compared as a text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _aside(oid: object, since_lsn: object, fault: object) -> AsideTable:
+    return AsideTable(
+        bounded_json.count(oid), Lsn.parse(bounded_json.text(since_lsn)), bounded_json.text(fault)
+    )
+
+
+def _tag(record: bytes, key: bytes, pipeline: str) -> bytes:
+    """What only somebody with the key can write: of this record, as a checkpoint of this pipeline."""
+    whose = json.dumps(["cdcd checkpoint", pipeline]).encode()
+    return hmac.digest(key, whose + record, "sha256").hex().encode()
+
+
+def _is_authentic(data: bytes, keys: Sequence[bytes], pipeline: str) -> bool:
+    """True if the record ends with a tag that one of the keys gives for all that stands before it."""
+    record, tag = data[:-_TAG_BYTES] + b"}", data[-_TAG_BYTES:]
+    if not tag.startswith(_TAG) or not tag.endswith(b'"}'):
+        return False
+    found = tag[len(_TAG) : -2]
+    return any(hmac.compare_digest(found, _tag(record, key, pipeline)) for key in keys if key)
 
 
 def refuse_sealed(checkpoint: Checkpoint | None) -> None:
@@ -265,18 +411,6 @@ def refuse_other_server(checkpoint: Checkpoint | None, system_identifier: str) -
         hint="Give --config the configuration of the server that the pipeline reads. After `cdcd handover adopt`, that "
         "is the new server.",
     )
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is not a count")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +453,10 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
     )
     if checkpoint is None:
         return begin
-    begin = replace(begin, epoch=checkpoint.epoch)
+    begin = replace(begin, epoch=checkpoint.epoch, topics=checkpoint.topics, authentic=checkpoint.authentic)
+    if checkpoint.system_identifier == source.system_identifier:
+        # Another server has other oids.
+        begin = replace(begin, bindings=checkpoint.bindings, tables=checkpoint.tables)
     gap = _gap(checkpoint, source)
     if gap is not None:
         if not accept_gap:

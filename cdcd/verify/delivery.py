@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from cdcd.checks.settings import checkpoint_records
 from cdcd.config.loading import Config
 from cdcd.errors import TransientError
 from cdcd.kafka.checkpoint import peek_checkpoint
@@ -43,6 +44,7 @@ class Delivery:
     def __init__(self, config: Config, client: Properties, timeout_s: float, notice: Notice) -> None:
         self._config = config
         self._client = client
+        self._records = checkpoint_records(config)
         self._timeout_s = timeout_s
         self._notice = notice
         self._server = ""
@@ -88,7 +90,7 @@ class Delivery:
 
     def _peek(self) -> Checkpoint | None:
         """The newest checkpoint. PositionError: it is of another server."""
-        found = peek_checkpoint(self._client, self._config.topics.checkpoint, self._config.name, ANSWER_S)
+        found = peek_checkpoint(self._client, self._config.topics.checkpoint, self._records, ANSWER_S)
         refuse_other_server(found, self._server)
         return found
 

@@ -14,6 +14,7 @@ from cdcd.errors import TransientError
 from cdcd.kafka.assigned import POLL_S
 from cdcd.kafka.checkpoint import TAIL_RECORDS, peek_at_start, peek_checkpoint, read_checkpoint
 from cdcd.kafka.client import Properties
+from cdcd.transactions.checkpoint_record import CheckpointRecords
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
@@ -54,7 +55,9 @@ class Topic:
         await_decided(str(self.client["bootstrap.servers"]), self.name)
 
     def read(self, timeout_s: float = WAIT_S) -> Checkpoint | None:
-        return read_checkpoint(self.client, self.name, self.name, timeout_s, threading.Event())
+        return read_checkpoint(
+            self.client, self.name, CheckpointRecords(self.name), timeout_s, threading.Event()
+        )
 
 
 @pytest.mark.parametrize(("commits", "found"), [(True, SECOND), (False, FIRST)], ids=["committed", "aborted"])
@@ -73,7 +76,7 @@ def test_an_open_transaction_is_waited_for(
 
 def test_who_only_looks_sees_what_is_committed_and_does_not_wait(broker: KafkaBroker, unique: str):
     topic = Topic(broker, unique)
-    assert peek_checkpoint(topic.client, unique, unique, WAIT_S) == FIRST
+    assert peek_checkpoint(topic.client, unique, CheckpointRecords(unique), WAIT_S) == FIRST
     topic.open.abort_transaction(WAIT_S)
 
 
@@ -90,10 +93,16 @@ def test_a_look_before_the_start_sees_what_is_committed_while_a_transaction_is_o
 ):
     topic = Topic(broker, unique)
     began = time.monotonic()
-    assert peek_at_start(topic.client, unique, unique, 60, threading.Event(), exists=True) == FIRST
+    assert (
+        peek_at_start(topic.client, unique, CheckpointRecords(unique), 60, threading.Event(), exists=True)
+        == FIRST
+    )
     assert time.monotonic() - began < BUSY_S
     topic.commit()
-    assert peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event(), exists=True) == SECOND
+    assert (
+        peek_at_start(topic.client, unique, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=True)
+        == SECOND
+    )
 
 
 def test_a_look_finds_the_checkpoint_behind_transactions_that_were_aborted(broker: KafkaBroker, unique: str):
@@ -103,22 +112,31 @@ def test_a_look_finds_the_checkpoint_behind_transactions_that_were_aborted(broke
         topic.open.begin_transaction()
         topic.open.produce(unique, SECOND.encode(), unique)
         topic.open.abort_transaction(WAIT_S)
-    assert peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event(), exists=True) == FIRST
+    assert (
+        peek_at_start(topic.client, unique, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=True)
+        == FIRST
+    )
     assert topic.read() == FIRST
 
 
 def test_without_a_topic_or_a_record_there_is_no_checkpoint_to_look_at(broker: KafkaBroker, unique: str):
     client: Properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": False}
-    assert peek_at_start(client, unique, unique, WAIT_S, threading.Event(), exists=False) is None
+    assert (
+        peek_at_start(client, unique, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=False)
+        is None
+    )
     create_topics(broker.bootstrap_servers, unique)
-    assert peek_at_start(client, unique, unique, WAIT_S, threading.Event(), exists=True) is None
+    assert (
+        peek_at_start(client, unique, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=True)
+        is None
+    )
 
 
 def test_a_look_at_a_broker_that_is_away_ends_soon_and_passes():
     client: Properties = {"bootstrap.servers": "127.0.0.1:1", "logger": QUIET}
     began = time.monotonic()
     with pytest.raises(TransientError):
-        peek_at_start(client, "t", "k", 1, threading.Event(), exists=True)
+        peek_at_start(client, "t", CheckpointRecords("k"), 1, threading.Event(), exists=True)
     assert time.monotonic() - began < 1 + BUSY_S
 
 
@@ -135,12 +153,12 @@ def test_a_broker_that_answers_later_than_the_first_attempt_is_asked_again(broke
         proxy.spoil(hold)
         # WHEN somebody looks at it
         client: Properties = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "logger": QUIET}
-        found = peek_checkpoint(client, unique, unique, WAIT_S)
+        found = peek_checkpoint(client, unique, CheckpointRecords(unique), WAIT_S)
         # THEN it is found
         assert (found, proxy.spoilt) == (SECOND, 1)
 
 
 def test_a_look_does_not_shut_a_writer_out(broker: KafkaBroker, unique: str):
     topic = Topic(broker, unique)
-    peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event(), exists=True)
+    peek_at_start(topic.client, unique, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=True)
     topic.open.commit_transaction(WAIT_S)

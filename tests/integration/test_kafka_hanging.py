@@ -25,6 +25,7 @@ from cdcd.kafka.errors import Partition
 from cdcd.kafka.hanging import HANGS_S, Ends, HangingTransactions
 from cdcd.kafka.settling import Settling
 from cdcd.kafka.sink import OPEN_HINT
+from cdcd.transactions.checkpoint_record import CheckpointRecords
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
@@ -233,7 +234,9 @@ def test_a_start_goes_on_behind_a_hanging_checkpoint_whose_commit_was_acknowledg
     brokers.commit_without_leader(former, topic, SECOND.encode(), unique)
     # THEN a start that compares before it fences finds both
     client: Properties = {"bootstrap.servers": brokers.servers}
-    look = partial(peek_at_start, client, topic, unique, WAIT_S, threading.Event(), exists=True)
+    look = partial(
+        peek_at_start, client, topic, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=True
+    )
     assert (look(), look(newest=True)) == (FIRST, SECOND)
     # AND one that cannot know that the second was committed leaves it, and says what to do
     sink = sink_of(brokers.first, unique, topic=topic)

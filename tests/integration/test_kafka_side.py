@@ -27,6 +27,7 @@ from cdcd.facts import Fact, KafkaRetry, TopicCreated, TopicLost, TransactionTim
 from cdcd.formats.schemas import TableForm
 from cdcd.kafka.checkpoint import read_checkpoint
 from cdcd.postgres.lock import AdvisoryLock
+from cdcd.transactions.checkpoint_record import CheckpointRecords
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
@@ -91,7 +92,7 @@ def test_a_look_at_the_checkpoint_creates_nothing(broker: KafkaBroker, unique: s
     side.run(side.deliver())
     # A commit is answered before its markers are written; this waits for them.
     servers = {"bootstrap.servers": broker.bootstrap_servers}
-    read_checkpoint(servers, f"{unique}.checkpoint", unique, WAIT_S, threading.Event())
+    read_checkpoint(servers, f"{unique}.checkpoint", CheckpointRecords(unique), WAIT_S, threading.Event())
     assert side.run(side.side.peek()) == CHECKPOINT
 
 

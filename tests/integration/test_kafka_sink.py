@@ -18,6 +18,7 @@ from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.settling import Settling
 from cdcd.kafka.sink import Sink
+from cdcd.transactions.checkpoint_record import CheckpointRecords
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
@@ -50,7 +51,7 @@ def sink_of(  # noqa: PLR0917  each test names one or two
             exactly_once=True,
             transactional_id=name,
             checkpoint_topic=topic or name,
-            key=name,
+            records=CheckpointRecords(name),
             batch_bytes_max=1_000_000,
             timeout_s=20,
             backoff_initial_s=1,

@@ -19,6 +19,7 @@ from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.oversized import CLAIM_CHECK, Oversized
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.sink import Sink
+from cdcd.transactions.checkpoint_record import CheckpointRecords
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
@@ -76,7 +77,7 @@ class Pipeline:
                 exactly_once=self.exactly_once,
                 transactional_id=self.name,
                 checkpoint_topic=self.checkpoints,
-                key=self.name,
+                records=CheckpointRecords(self.name),
                 batch_bytes_max=4_000_000,
                 timeout_s=self.timeout_s,
                 backoff_initial_s=0.05,

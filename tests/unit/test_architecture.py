@@ -22,6 +22,7 @@ CODE = {module: path.read_text() for module, path in MODULES.items()}
 PATH = (
     "errors",
     "build",
+    "bounded_json",
     "facts",
     "facts_operation",
     "retry",
@@ -72,6 +73,7 @@ ALSO = {
 }
 PURE = {
     "errors",
+    "bounded_json",
     "facts",
     "facts_operation",
     "retry",

@@ -1,13 +1,33 @@
 """The keys of `topics`: what the topics are called and what goes into them."""
 
 import re
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_serializer, model_validator
 
-from cdcd.config.types import PropertyValue, Section, TableName, TopicName, TopicOrNone, TopicTemplate
+from cdcd.config.masking import MASK
+from cdcd.config.types import (
+    FilePath,
+    PropertyValue,
+    Section,
+    TableName,
+    TopicName,
+    TopicOrNone,
+    TopicTemplate,
+)
 from cdcd.rows.routing import Table, TopicNames, collisions, equivalent, parse_table
 from cdcd.rows.topic_templates import DEFAULT
+
+KEY_LENGTH_MIN: Final = 32
+"""Characters: a tag can be tried against any number of keys, without asking anybody."""
+
+
+def _check_key(key: SecretStr) -> SecretStr:
+    if len(key.get_secret_value()) < KEY_LENGTH_MIN:
+        raise ValueError(
+            f"must have at least {KEY_LENGTH_MIN} characters, as `openssl rand -base64 32` prints them"
+        )
+    return key
 
 
 class TopicCreationConfig(Section):
@@ -94,11 +114,25 @@ class TopicsConfig(Section):
         "loses the position; two pipelines must not share it.",
         json_schema_extra={"default_from": "{prefix}.checkpoint"},
     )
+    checkpoint_key: Annotated[SecretStr, AfterValidator(_check_key)] | None = Field(
+        None,
+        description="Secret text of at least 32 characters, with which each checkpoint gets a tag (HMAC-SHA-256). Then "
+        "records that somebody else writes to the topic do not count, and requests with a condition survive a restart. "
+        "Without it, the key is made of columns.hash_key or columns.encryption_key, if there is one. All instances of "
+        "the pipeline, and the commands, need the same key.",
+    )
+    checkpoint_key_file: FilePath | None = Field(
+        None, description="File that holds checkpoint_key, instead of checkpoint_key."
+    )
     schemas: TopicOrNone = Field(
         description="Compacted topic for the descriptions of tables, which `cdcd mirror` needs: the types of columns, "
         "and which was renamed. false: none, and no source.schema_id in records.",
         json_schema_extra={"default_from": "{prefix}.schemas"},
     )
+
+    @field_serializer("checkpoint_key")
+    def _show_key(self, key: SecretStr | None) -> str | None:
+        return None if key is None else MASK
 
     @model_validator(mode="after")
     def _distinct(self) -> "TopicsConfig":

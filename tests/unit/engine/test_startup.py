@@ -231,8 +231,8 @@ def test_a_checkpoint_that_readers_do_not_see_yet_is_not_refused():
     world.peeked = [HERE]
     assert world.start().checkpoint == LATER
     assert [one for one in world.asked if isinstance(one, PeekCheckpoint)] == [
-        PeekCheckpoint(),
-        PeekCheckpoint(newest=True),
+        PeekCheckpoint(told=200),
+        PeekCheckpoint(newest=True, told=200),
     ]
 
 

@@ -7,6 +7,7 @@ from cdcd.engine.queue import Batch
 from cdcd.kafka.fitting import SMALLEST_BATCH, FailedRecord, Fitting, SizeLimits
 from cdcd.kafka.oversized import Oversized, TooLarge
 from cdcd.kafka.producer import BATCH_SIZE, SinkSettings
+from cdcd.transactions.checkpoint_record import CheckpointRecords
 from cdcd.transactions.position import Position
 
 LARGE = bytes(BATCH_SIZE + 1)
@@ -20,7 +21,7 @@ def settings(batch_bytes_max: int = 4_000_000) -> SinkSettings:
         exactly_once=True,
         transactional_id="t",
         checkpoint_topic="c",
-        key="k",
+        records=CheckpointRecords("k"),
         batch_bytes_max=batch_bytes_max,
         timeout_s=60,
         backoff_initial_s=0.1,

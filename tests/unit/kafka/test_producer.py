@@ -18,6 +18,7 @@ from cdcd.kafka.producer import (
     construct,
     producer_properties,
 )
+from cdcd.transactions.checkpoint_record import CheckpointRecords
 
 QUIET = logging.getLogger("cdcd.tests.librdkafka")
 QUIET.setLevel(logging.CRITICAL + 1)
@@ -30,7 +31,7 @@ def settings(batch_bytes_max: int, **producer: str) -> SinkSettings:
         exactly_once=True,
         transactional_id="t",
         checkpoint_topic="c",
-        key="k",
+        records=CheckpointRecords("k"),
         batch_bytes_max=batch_bytes_max,
         timeout_s=60,
         backoff_initial_s=0.1,

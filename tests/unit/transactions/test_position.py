@@ -1,4 +1,5 @@
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -7,9 +8,13 @@ from hypothesis import strategies as st
 
 from cdcd.errors import PositionError
 from cdcd.protocol.lsn import LSN_MAX
+from cdcd.snapshots.oids import squeezed
 from cdcd.transactions.position import (
     COVERED,
+    FORMER_FORMAT,
+    AsideTable,
     Checkpoint,
+    NewerFormatError,
     Position,
     Seal,
     Source,
@@ -100,7 +105,7 @@ def test_damaged_counts_of_records_are_refused(records):
 
 def test_a_person_can_read_the_record():
     assert json.loads(CUT.encode()) == {
-        "format": 1,
+        "format": 2,
         "system_identifier": "7001",
         "timeline": 1,
         "commit_lsn": "0/C8",
@@ -110,6 +115,10 @@ def test_a_person_can_read_the_record():
         "stream": "publication=shop",
         "epoch": 0,
     }
+
+
+BOMB = squeezed(bytes(100_000_000))
+LONG_OID = squeezed((200_000).to_bytes(4, "big") + b"\xff" * 200_000)
 
 
 def changed(**fields: object) -> bytes:
@@ -164,9 +173,136 @@ def test_no_bytes_make_it_fail_in_another_way(data):
         Checkpoint.decode(data, "somewhere")
 
 
-def test_a_newer_format_is_refused_not_guessed_at():
-    with pytest.raises(PositionError, match="has format 2, this cdcd reads 1"):
-        Checkpoint.decode(changed(format=2), "somewhere")
+@pytest.mark.parametrize("version", [3, 0, 2**53 - 1])
+def test_another_format_is_refused_not_guessed_at(version):
+    with pytest.raises(NewerFormatError, match=r"has format \d+, this cdcd reads 2 and 1"):
+        Checkpoint.decode(changed(format=version), "somewhere")
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b'{"format":3}',
+        changed(format=10**30),
+        changed(format="2"),
+        changed(format=True),
+        changed(format=[]),
+        changed(format=-1),
+    ],
+)
+def test_what_no_version_of_ours_can_have_written_is_no_newer_format(forged):
+    with pytest.raises(PositionError) as caught:
+        Checkpoint.decode(forged, "somewhere")
+    assert not isinstance(caught.value, NewerFormatError)
+
+
+def test_a_field_that_this_format_does_not_have_is_refused():
+    with pytest.raises(PositionError, match="keys that this cdcd does not know: fates"):
+        Checkpoint.decode(changed(fates=[]), "somewhere")
+
+
+FULL = replace(
+    CUT,
+    bindings='{"16385":{"3":["hash"]},"name":"Größe"}',
+    tables=(AsideTable(16385, 200, "too_large"), AsideTable(16390, 210, "collision")),
+    topics=("shop.public.orders",),
+    serial=7,
+    downgraded=True,
+)
+
+
+def test_what_only_format_2_has_is_read_back():
+    found = Checkpoint.decode(FULL.encode(), "somewhere")
+    assert (found, found.serial, found.downgraded, found.authentic) == (FULL, 7, True, False)
+
+
+def test_format_1_is_read_and_written_without_what_it_has_no_place_for():
+    record = FULL.encode(KEY, "shop", version=FORMER_FORMAT)
+    assert json.loads(record).keys() == json.loads(CUT.encode()).keys()
+    assert json.loads(record)["format"] == 1
+    assert Checkpoint.decode(record, "somewhere") == replace(FULL, bindings="", tables=(), topics=())
+
+
+KEY, OTHER_KEY = b"k" * 32, b"o" * 32
+
+
+def test_a_tag_is_made_with_the_key_and_of_the_pipeline():
+    record = FULL.encode(KEY, "shop")
+    assert Checkpoint.decode(record, "", [OTHER_KEY, KEY], "shop").authentic
+    assert not Checkpoint.decode(record, "", [OTHER_KEY], "shop").authentic
+    assert not Checkpoint.decode(record, "", [KEY], "another").authentic
+    assert not Checkpoint.decode(record, "", [b""], "shop").authentic
+    assert not Checkpoint.decode(FULL.encode(), "", [KEY], "shop").authentic
+
+
+@pytest.mark.parametrize("at", [20, 60, 120, -10, -70])
+def test_a_record_that_somebody_changed_is_not_authentic(at):
+    record = bytearray(FULL.encode(KEY, "shop"))
+    changes = [byte for byte in b"0123456789abcdefgh" if byte != record[at]]
+    for byte in changes:
+        record[at] = byte
+        try:
+            assert not Checkpoint.decode(bytes(record), "", [KEY], "shop").authentic
+        except PositionError:
+            continue
+
+
+@given(st.integers(0, 500), st.binary(max_size=3))
+def test_no_bytes_in_a_tagged_record_make_another_authentic_one(at, put):
+    record = FULL.encode(KEY, "shop")
+    at %= len(record)
+    other = record[:at] + put + record[at + len(put) :]
+    try:
+        found = Checkpoint.decode(other, "", [KEY], "shop")
+    except PositionError:
+        return
+    assert found.authentic == (other == record)
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"[" * 1_000_000,
+        nested(100_000),
+        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+        CUT.encode()[:-1] + b',"bindings":' + nested(33) + b"}",
+        CUT.encode()[:-1] + b',"bindings":{"a":"\\ud800"}}',
+        CUT.encode()[:-1] + b',"epoch":0}',
+        CUT.encode()[:-1] + b',"tables":[[1,"0/1"]]}',
+        CUT.encode()[:-1] + b',"tables":{"a":1}}',
+        CUT.encode()[:-1] + b',"topics":"abc"}',
+        CUT.encode()[:-1] + b',"bindings":[]}',
+        CUT.encode()[:-1] + b',"bindings":"' + b"x" * (1 << 20) + b'"}',
+        b'"' + b'\\"' * 400_000,
+        b'"' * 999_999,
+        changed(events_done=10**30),
+        changed(epoch=2**53),
+        changed(timeline=float("nan")),
+        changed(timeline=float("inf")),
+        changed(timeline=1e3),
+        b'{"format":' + b"9" * 5000 + b"}",
+        CUT.encode().decode().encode("utf-16"),
+        CUT.encode().replace(b"7001", b"70\xff1"),
+        changed(snapshot={"method": "incremental", "tasks": 7}),
+        changed(snapshot={"method": "incremental", "tasks": [{"name": ["a"], "oid": 1}]}),
+        changed(snapshot={"method": "incremental", "tasks": [{"name": "a.b", "oid": 10**20}]}),
+        changed(snapshot={"method": "incremental", "known": [10**20]}),
+        changed(snapshot={"method": "incremental", "known": BOMB}),
+        changed(snapshot={"method": "incremental", "known": LONG_OID}),
+        changed(snapshot={"method": "incremental", "serial": "7"}),
+    ],
+    ids=range(28),
+)
+def test_what_a_stranger_writes_is_refused_soon(forged):
+    began = time.process_time()
+    with pytest.raises(PositionError, match=r"shop\.checkpoint\[0\]@7") as caught:
+        Checkpoint.decode(forged, "shop.checkpoint[0]@7")
+    assert time.process_time() - began < 1
+    assert len(str(caught.value)) < 700
 
 
 # How far PostgreSQL may have been told.
