@@ -411,6 +411,7 @@ def _check_modes(pipeline: "Config | None") -> None:
 
 def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":
     """Where tables are read, by the daemon's configuration."""
+    from cdcd.checks.reader_settings import readers_of  # noqa: PLC0415
     from cdcd.spark.snapshot.reading import SnapshotSource  # noqa: PLC0415
 
     return SnapshotSource(
@@ -423,6 +424,7 @@ def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource
         pipeline.topics.names,
         pipeline.postgres.password_command or (),
         pipeline.topics.name,
+        readers_of(pipeline),
     )
 
 

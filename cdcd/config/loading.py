@@ -138,6 +138,7 @@ def _shown(value: object, path: KeyPath, origin: Origin) -> str:
     secret = origin.variable or path[:2] in {
         ("postgres", "dsn"),
         ("postgres", "password"),
+        ("postgres", "readers"),
         ("kafka", "oauth"),
     }
     if secret or is_secret_name(dotted(path)) or isinstance(value, dict | list):

@@ -35,6 +35,7 @@ NEXT_SESSION: Final = (
     "postgres.password",
     "postgres.password_command",
     "postgres.password_file",
+    "postgres.readers",
 )
 """Keys that count when cdcd connects next."""
 

@@ -2,13 +2,19 @@
 
 Nothing here decides: a question becomes a query, and PostgreSQL's result becomes an answer. The connections are not
 those of the stream, so that the stream never waits for a lock that a look-up or a reader waits for.
+
+The rows of a table are read with the role that `postgres.readers` names for the table; so is a condition of a request
+examined, which plans a query on the table. A reader whose role PostgreSQL refuses is the table's fault: cdcd never
+falls back to its own role.
 """
 
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 from typing import Final
 
+from cdcd.checks.reader_settings import readers_of
 from cdcd.config.loading import Config
+from cdcd.daemon.reader_pool import ReaderPool
 from cdcd.engine.actions import (
     Answer,
     Busy,
@@ -25,8 +31,9 @@ from cdcd.engine.actions import (
     Writers,
 )
 from cdcd.engine.exported import ExportedTables
-from cdcd.errors import TransientError
+from cdcd.errors import FatalError, TransientError
 from cdcd.postgres.connection import Dsn
+from cdcd.postgres.readers import Access
 from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
@@ -34,7 +41,7 @@ from cdcd.postgres.tables import locked_by
 from cdcd.rows.logical import is_lasting
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.snapshots.reading import PageQuery
+from cdcd.snapshots.reading import PageQuery, Refused, SourceTable
 
 LEFT_OUT: Final = "tables.include or tables.exclude leaves the table out"
 
@@ -45,7 +52,7 @@ class SnapshotDriver:
     def __init__(self, config: Config, dsn: Dsn, stack: AsyncExitStack) -> None:
         self._config = config
         self._dsn = dsn
-        self._stack = stack
+        self._readers = readers_of(config)
         self._catalog = SnapshotCatalog(
             dsn,
             config.postgres.publication,
@@ -54,9 +61,23 @@ class SnapshotDriver:
             selection=config.tables.selection,
         )
         stack.push_async_callback(self._catalog.close)
+        # Watermarks are written by cdcd's own role, and never wait for a look-up.
+        self._marker = SnapshotCatalog(
+            dsn,
+            config.postgres.publication,
+            application_name=f"{config.name} snapshot marks",
+            connect_timeout_s=config.postgres.connect_timeout_s,
+        )
+        stack.push_async_callback(self._marker.close)
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
-        self._at_the_slot: list[SnapshotReader] = []
-        self._idle: list[SnapshotReader] = []
+        self._exported = ""
+        """The name of the slot's snapshot, exported again by `_holder`, for readers that are opened later."""
+        self._holder: SnapshotReader | None = None
+        limit = config.snapshot.parallelism
+        self._at_the_slot = ReaderPool(self._open_at_the_slot, limit)
+        self._idle = ReaderPool(self._open_reader, limit)
+        stack.callback(self._idle.close)
+        stack.callback(self.close_export)
 
     async def published(self) -> dict[int, str]:
         """The published tables, by oid, as `schema.table`."""
@@ -77,10 +98,17 @@ class SnapshotDriver:
         Raises:
             TransientError, SourceError: PostgreSQL refuses the readers' connections or their import of the snapshot.
         """
-        for _ in range(self._config.snapshot.parallelism):
-            reader = await self._open_reader()
-            await reader.import_snapshot(name)
-            self._at_the_slot.append(reader)
+        main = self._readers.main
+        if self._readers.others:
+            # Which roles read is known only with the tables, when nobody can import the slot's snapshot any more.
+            self._holder = await self._open_reader(main)
+            await self._holder.import_snapshot(name)
+            self._exported = await self._holder.export_snapshot()
+        else:
+            for _ in range(self._config.snapshot.parallelism):
+                reader = await self._open_reader(main)
+                await reader.import_snapshot(name)
+                self._at_the_slot.add(main, reader)
         look = await self._catalog.look_at(name)
         tables = {table.oid: table for table in look.tables}
         columns = {column.type_oid for table in tables.values() for column in table.relation.columns}
@@ -90,8 +118,10 @@ class SnapshotDriver:
 
     def close_export(self) -> None:
         """The initial snapshot is read: close its readers, so that the server may vacuum again."""
-        while self._at_the_slot:
-            self._at_the_slot.pop().close()
+        self._at_the_slot.close()
+        if self._holder is not None:
+            self._holder.close()
+            self._holder = None
 
     async def answer(self, question: Question) -> Answer:
         """Ask PostgreSQL.
@@ -117,20 +147,26 @@ class SnapshotDriver:
 
     async def _read(self, question: Read) -> Answer:
         pool = self._at_the_slot if question.exported else self._idle
-        # There are as many readers at the slot's snapshot as the engine asks at a time. No other can import it now.
-        reader = pool.pop() if pool or question.exported else await self._open_reader()
+        access = self._readers.of(question.query.table.name)
+        try:
+            reader = await pool.take(access)
+        except FatalError as error:
+            if access.place is None:
+                raise
+            explained = access.explained(error)
+            return Refused(explained.message, hint=explained.hint)
         try:
             answer = await reader.read(question.query, question.bytes_max)
         except TableBusyError as error:
-            pool.append(reader)
+            pool.give(access, reader)
             query = question.query
             parts = {part.part.oid for part in query.table.parts}
             oids = {query.oid} if isinstance(query, PageQuery) else parts
             raise await self._busy(error, {query.table.oid, *oids}) from error
         except BaseException:
-            reader.close()
+            pool.drop(reader)
             raise
-        pool.append(reader)
+        pool.give(access, reader)
         return answer
 
     async def _look(self, question: Look) -> Answer:
@@ -156,7 +192,7 @@ class SnapshotDriver:
         table = look.tables[0]
         description = (await catalog.describe([table.oid]))[table.oid]
         await self._know_types({column.type_oid for column in table.relation.columns})
-        problem = await catalog.examine(table, question.where) if question.where else ""
+        problem = await self._examine(table, question.where) if question.where else ""
         return Looked(table, description, self._types, problem, look.seen)
 
     async def _busy(self, error: TableBusyError, oids: Collection[int]) -> TableBusyError:
@@ -181,12 +217,40 @@ class SnapshotDriver:
         if missing:
             self._types.update(await self._catalog.types(missing))
 
-    async def _open_reader(self) -> SnapshotReader:
-        reader = await SnapshotReader.open(
-            self._dsn,
+    async def _examine(self, table: SourceTable, where: str) -> str:
+        """Why the condition cannot be used; empty if it can. The role that reads the table examines it."""
+        access = self._readers.of(table.name)
+        if access.place is None:
+            return await self._catalog.examine(table, where)
+        try:
+            catalog = SnapshotCatalog(
+                access.dsn(),
+                self._config.postgres.publication,
+                application_name=f"{self._config.name} snapshot condition",
+                connect_timeout_s=self._config.postgres.connect_timeout_s,
+            )
+            try:
+                return await catalog.examine(table, where)
+            finally:
+                await catalog.close()
+        except FatalError as error:
+            return access.explained(error).message
+
+    async def _open_at_the_slot(self, access: Access) -> SnapshotReader:
+        assert self._exported, "without readers, the sessions are there already"
+        reader = await self._open_reader(access)
+        try:
+            await reader.import_snapshot(self._exported)
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+    async def _open_reader(self, access: Access) -> SnapshotReader:
+        return await SnapshotReader.open(
+            access.dsn(),
             application_name=f"{self._config.name} snapshot",
             connect_timeout_s=self._config.postgres.connect_timeout_s,
             condition_timeout_s=self._config.snapshot.condition_timeout_s,
+            mark=None if access.place is None else self._marker.mark,
         )
-        self._stack.callback(reader.close)
-        return reader

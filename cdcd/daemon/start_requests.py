@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
+from cdcd.checks.reader_settings import readers_of
 from cdcd.config.loading import Config
 from cdcd.daemon.durable_log import log_error, open_log
 from cdcd.daemon.kafka_side import KafkaSide
@@ -48,6 +49,7 @@ from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, Dsn, connect
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.publication_history import read_roots
+from cdcd.postgres.readers import try_readers
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.source import read_source
 from cdcd.telemetry.state import Telemetry
@@ -128,7 +130,14 @@ class StartRequests:
             connect_timeout_s=self._config.postgres.connect_timeout_s,
         )
         self._stack.push_async_callback(self.sql.close)
-        return await self._postgres.is_standby(self.sql)
+        standby = await self._postgres.is_standby(self.sql)
+        if not standby:
+            await try_readers(
+                readers_of(self._config),
+                application_name=f"{self._config.name} snapshot",
+                connect_timeout_s=self._config.postgres.connect_timeout_s,
+            )
+        return standby
 
     async def _end_former_stream(self, _request: EndFormerStream) -> None:
         assert self.sql is not None

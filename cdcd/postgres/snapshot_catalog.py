@@ -28,6 +28,7 @@ from cdcd.retry import Backoff
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.reading import SourceTable
 from cdcd.snapshots.selection import TableSelection
+from cdcd.snapshots.signals import WATERMARK
 from cdcd.snapshots.visibility import Visibility
 
 ALL_TABLES: Final = TableSelection()
@@ -78,6 +79,11 @@ _INSERT_POSITION: Final = (
 _PAGE_HEADER: Final = 24
 _SEGMENT_HEADER: Final = 40
 """Bytes of the header of a WAL page, and of the first page of a segment (xlog_internal.h)."""
+
+# A watermark need not wait for standbys.
+_MARK: Final = (
+    f"SET synchronous_commit = local; SELECT pg_logical_emit_message(true, {literal(WATERMARK)}, '')"
+)
 
 T = TypeVar("T")
 
@@ -247,6 +253,19 @@ class SnapshotCatalog:
             return Writers(names, await catalog.visibility(sql))
 
         return await self._ask(look)
+
+    async def mark(self) -> None:
+        """Write the watermark behind rows that a reader has read, whose role need not have the right to.
+
+        Raises:
+            TransientError, SourceError.
+        """
+
+        async def emit(sql: Connection) -> None:
+            with translated("writing a watermark", {}):
+                await sql.execute(_MARK.encode())
+
+        await self._ask(emit)
 
     async def examine(self, table: SourceTable, where: str) -> str:
         """Why the condition of a request cannot be used on the rows of the table; empty if it can.

@@ -16,7 +16,7 @@ connection is lost, or for a reason that passes by itself.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Self
 
 from psycopg import pq
@@ -66,6 +66,9 @@ _KINDS: Final[tuple[tuple[str, str, str], ...]] = (
 The condition of a request can raise any of these errors. In the step that evaluates it, every error is `Refused`.
 """
 
+Mark = Callable[[], Awaitable[None]]
+"""Writes a watermark."""
+
 _CANCELED: Final = "57014"
 _SYNTAX_ERROR: Final = "42601"
 
@@ -99,9 +102,16 @@ class SnapshotReader:
     """One connection, which answers one query at a time. After a TransientError or a cancellation, call `close`."""
 
     def __init__(
-        self, session: Session, *, block_size: int, has_timeout: bool, condition_timeout_s: float
+        self,
+        session: Session,
+        *,
+        block_size: int,
+        has_timeout: bool,
+        condition_timeout_s: float,
+        mark: Mark | None = None,
     ) -> None:
         self._session = session
+        self._mark = mark
         self._block_size = block_size
         self._has_timeout = has_timeout
         self._condition_timeout_s = condition_timeout_s
@@ -118,6 +128,7 @@ class SnapshotReader:
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         statement_timeout_s: float = 0.0,
         condition_timeout_s: float = CONDITION_TIMEOUT_S,
+        mark: Mark | None = None,
     ) -> Self:
         """Connect. Raises what `connection.open_session` raises. The caller owes `close`.
 
@@ -125,6 +136,7 @@ class SnapshotReader:
             lock_timeout_s: seconds that a query waits for the lock of the table; 0: without limit.
             statement_timeout_s: seconds that the server may work on a query; 0: without limit.
             condition_timeout_s: the same for a query with a request's condition; the shorter limit counts.
+            mark: writes the watermark behind the rows, on a session of another role; None: this session writes it.
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
@@ -147,6 +159,7 @@ class SnapshotReader:
             block_size=int(block_size or 0),
             has_timeout=statement_timeout_s > 0,
             condition_timeout_s=min(limits, default=0.0),
+            mark=mark,
         )
 
     @property
@@ -165,6 +178,12 @@ class SnapshotReader:
             "importing the slot's snapshot",
         )
         self._imported = True
+
+    async def export_snapshot(self) -> str:
+        """The name of the imported snapshot for other sessions, of any role. It lasts as long as this session."""
+        *_, ((name,),) = await self._session.query("SELECT pg_export_snapshot()", "exporting the snapshot")
+        assert name is not None
+        return name
 
     async def read(self, query: PageQuery | KeyQuery, bytes_max: int) -> reading.Answer:
         """Read the rows that the query selects, or find out why that is impossible.
@@ -201,7 +220,7 @@ class SnapshotReader:
             "rows": copy,
             "names": snapshot_queries.names(query),
             "end": self._undo,
-            **({} if self._imported else {"watermark": _WATERMARK}),
+            **({} if self._imported or self._mark is not None else {"watermark": _WATERMARK}),
         }
         command = "; ".join(steps.values())
         outcome = await self._session.run(command.encode("utf-8", "surrogateescape"), bytes_max)
@@ -220,6 +239,8 @@ class SnapshotReader:
         ((snapshot, after, *_),) = rows_of(done["check"])
         assert snapshot is not None
         assert after is not None
+        if self._mark is not None:
+            await self._mark()
         return Rows(outcome.lines, outcome.size, Visibility.parse(snapshot), Lsn.parse(after))
 
     @property

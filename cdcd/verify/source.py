@@ -5,8 +5,10 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+from cdcd.checks.reader_settings import readers_of
 from cdcd.checks.settings import encoder_settings
 from cdcd.config.loading import Config
+from cdcd.errors import CdcdError
 from cdcd.formats.debezium_json.converters import converter_for
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import SnapshotPosition
@@ -73,12 +75,54 @@ class Forms:
         return form.with_fields(relation, self._chosen_fields.of_table(relation))
 
 
-class SourceRows:
-    """Reads tables at the snapshot, over a connection of its own. The caller owes `close`."""
+class ReadersAtSnapshot:
+    """One session at the snapshot for each role that reads tables (`postgres.readers`). The caller owes `close`."""
 
-    def __init__(self, config: Config, shared: SharedSnapshot, reader: SnapshotReader, rate: Rate) -> None:
+    def __init__(self, config: Config, shared: SharedSnapshot, application_name: str) -> None:
+        self._readers = readers_of(config)
+        self._snapshot = shared.name
+        self._application_name = application_name
+        self._connect_timeout_s = config.postgres.connect_timeout_s
+        self._open: dict[int | None, SnapshotReader] = {}
+
+    async def of(self, table: str) -> SnapshotReader:
+        """The session that reads `schema.table`.
+
+        Raises:
+            TransientError: the server does not answer, or the snapshot has ended.
+            SourceError, ConfigError: PostgreSQL refuses the role.
+        """
+        access = self._readers.of(table)
+        reader = self._open.get(access.place)
+        if reader is None:
+            try:
+                reader = await SnapshotReader.open(
+                    access.dsn(),
+                    application_name=self._application_name,
+                    connect_timeout_s=self._connect_timeout_s,
+                    # Nothing else is to be done than to wait for who alters the table.
+                    lock_timeout_s=0,
+                )
+            except CdcdError as error:
+                raise access.explained(error) from error
+            self._open[access.place] = reader
+            await reader.import_snapshot(self._snapshot)
+        return reader
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for reader in self._open.values():
+            reader.close()
+
+
+class SourceRows:
+    """Reads tables at the snapshot. The caller owes `close`."""
+
+    def __init__(
+        self, config: Config, shared: SharedSnapshot, readers: ReadersAtSnapshot, rate: Rate
+    ) -> None:
         self._shared = shared
-        self._reader = reader
+        self._readers = readers
         self._rate = rate
         self._forms = Forms(config, shared)
         settings = encoder_settings(config, shared.database)
@@ -93,7 +137,7 @@ class SourceRows:
         self._encoder = SnapshotEncoder(settings)
 
     def close(self) -> None:
-        self._reader.close()
+        self._readers.close()
 
     def form(self, table: SharedTable) -> TableForm:
         """The description of the table at the snapshot."""
@@ -140,7 +184,8 @@ class SourceRows:
                     yield self._encoded(relation.oid, lines[begin : begin + ROWS_AT_ONCE], places, form)
 
     async def _lines(self, table: SharedTable, sql_name: str, part: Part) -> AsyncIterator[list[bytes]]:
-        chunks = TableChunks(self._reader, table.source, sql_name, part, CHUNK_BYTES)
+        reader = await self._readers.of(table.source.name)
+        chunks = TableChunks(reader, table.source, sql_name, part, CHUNK_BYTES)
         while (lines := await chunks.next()) is not None:
             yield lines
             await self._rate.passed(sum(map(len, lines)))

@@ -30,7 +30,6 @@ from cdcd.kafka.admin import Admin
 from cdcd.kafka.bounded_reading import BoundedReader, Place
 from cdcd.postgres.rate import Rate
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
-from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import ChangedTableError
 from cdcd.protocol.lsn import Lsn
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
@@ -48,7 +47,7 @@ from cdcd.verify.report import Report, TableReport
 from cdcd.verify.row_store import RowStore
 from cdcd.verify.selection import check_records, chosen, tell_left_out
 from cdcd.verify.sight import Sight
-from cdcd.verify.source import SourceRows, left_out
+from cdcd.verify.source import ReadersAtSnapshot, SourceRows, left_out
 
 ATTEMPTS: Final = 5
 """Snapshots that are taken, if tables are altered or truncated meanwhile."""
@@ -171,16 +170,9 @@ class TopicsTarget:
             stack.callback(delivered.cancel)
             # If the reading of the tables fails too, that error is raised, and asyncio must not print this one.
             delivered.add_done_callback(lambda task: task.cancelled() or task.exception())
-            reader = await SnapshotReader.open(
-                self._delivery.dsn(),
-                application_name=self._delivery.application,
-                connect_timeout_s=self._config.postgres.connect_timeout_s,
-                # Nothing else is to be done than to wait for who alters the table.
-                lock_timeout_s=0,
-            )
-            stack.callback(reader.close)
-            await reader.import_snapshot(shared.name)
-            rows = SourceRows(self._config, shared, reader, Rate(self._options.rate_bytes_s))
+            readers = ReadersAtSnapshot(self._config, shared, self._delivery.application)
+            stack.callback(readers.close)
+            rows = SourceRows(self._config, shared, readers, Rate(self._options.rate_bytes_s))
             begun: dict[str, _Comparing] = {}
             for name, table in tables.items():
                 if name in done:

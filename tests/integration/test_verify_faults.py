@@ -20,14 +20,13 @@ from cdcd.config.loading import Config, load_config
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.rate import Rate
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
-from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.verify.columns import Columns
 from cdcd.verify.comparing import Outcome, SourceRow, TableComparison
 from cdcd.verify.folding import Fault, FoldSettings, TableFold
 from cdcd.verify.partition import TopicRecord
 from cdcd.verify.row_store import RowStore
 from cdcd.verify.sight import Sight
-from cdcd.verify.source import SourceRows
+from cdcd.verify.source import ReadersAtSnapshot, SourceRows
 from deploy.demo.daemon import parse_metrics
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Raw, Reader
@@ -93,10 +92,9 @@ async def source_of(config: Config, names: tuple[str, ...]) -> dict[str, Source]
             dsn, publication=config.postgres.publication, slot=config.postgres.slot
         )
         stack.push_async_callback(shared.close)
-        reader = await SnapshotReader.open(dsn, application_name="test")
-        stack.callback(reader.close)
-        await reader.import_snapshot(shared.name)
-        source = SourceRows(config, shared, reader, Rate(0))
+        readers = ReadersAtSnapshot(config, shared, "test")
+        stack.callback(readers.close)
+        source = SourceRows(config, shared, readers, Rate(0))
         assert shared.visibility is not None
         found = {}
         for name in names:

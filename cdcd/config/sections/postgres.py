@@ -16,7 +16,50 @@ from cdcd.config.types import (
     SlotName,
     Streaming,
     TablePatterns,
+    Text,
 )
+
+
+class ReaderConfig(Section):
+    """A role that reads the rows of some tables."""
+
+    tables: TablePatterns = Field(
+        description="Tables whose rows this role reads, as patterns like those of postgres.tables: the names under "
+        "which tables are published. A table belongs to the first reader whose patterns match its name."
+    )
+    user: Text | None = Field(
+        None, description="The role, on the server and database of postgres.dsn. Give user or dsn."
+    )
+    dsn: Dsn | None = Field(
+        None,
+        description="DSN of its own, instead of user, where the role needs other parameters of libpq than postgres.dsn "
+        "has. It must lead to the same database.",
+    )
+    password: SecretStr | None = Field(None, description="Password of the role.")
+    password_file: FilePath | None = Field(
+        None, description="File that holds the password, instead of password. Read at each connection."
+    )
+    password_command: CommandLine | None = Field(
+        None,
+        description="Program and arguments that print the password, as in postgres.password_command.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_of_each(self) -> "ReaderConfig":
+        if (self.user is None) == (self.dsn is None):
+            raise ValueError("needs either user or dsn")
+        given = [name for name in ("password", "password_file", "password_command") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are given; give one of them")
+        return self
+
+    @field_serializer("dsn")
+    def _show_dsn(self, dsn: SecretStr | None) -> str | None:
+        return None if dsn is None else mask_text(dsn.get_secret_value())
+
+    @field_serializer("password")
+    def _show_password(self, password: SecretStr | None) -> str | None:
+        return None if password is None else MASK
 
 
 class PostgresConfig(Section):
@@ -65,6 +108,19 @@ class PostgresConfig(Section):
         description="Tables that a created publication covers: <schema>.<table> with * for any characters and ? for "
         "one; a part in double quotes is taken literally. null: all tables, later ones too, which needs a superuser. A "
         "publication that exists is left as it is.",
+    )
+    readers: list[ReaderConfig] = Field(
+        default_factory=list,
+        description="Roles that read the rows of tables, for snapshots, cdcd verify and Spark. A query on a table runs "
+        "code of the table's owner (expressions of its indexes) with the rights of the role that reads. So give each "
+        "owner a reader with SELECT on the owner's tables and no other right. Tables of no reader are read by the role "
+        "of postgres.dsn.",
+    )
+    trusted_owners: tuple[Text, ...] = Field(
+        (),
+        strict=False,
+        description="Roles whose tables may be read by the role of postgres.dsn. Superusers and that role itself need "
+        "no entry. cdcd check warns of tables that have another owner and no reader.",
     )
     protocol: Literal["auto", 1, 2, 3, 4] = Field(
         "auto",

@@ -28,6 +28,7 @@ from pyspark.sql import functions as sf
 from cdcd.errors import TransientError
 from cdcd.formats.schemas import table_form
 from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.readers import Readers
 from cdcd.postgres.shared_snapshot import SharedSnapshot
 from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.lsn import Lsn
@@ -72,6 +73,7 @@ class SnapshotSource:
         password_command: `postgres.password_command`. The driver and every task run it, so executors need the program.
         kafka: where the topics are. What they have before the snapshot is taken need not be read later; None: it is,
             and changes nothing.
+        readers: the roles that read rows (`postgres.readers`); None: the role of `dsn` reads all tables.
     """
 
     dsn: str = field(repr=False)
@@ -83,6 +85,14 @@ class SnapshotSource:
     names: Mapping[str, str] = field(default_factory=dict)
     password_command: tuple[str, ...] = field(default=(), repr=False)
     template: str = DEFAULT
+    readers: Readers | None = field(default=None, repr=False)
+
+    def access(self, table: str) -> tuple[str, tuple[str, ...]]:
+        """DSN and password command of the role that reads the rows of `schema.table`. A secret."""
+        access = None if self.readers is None else self.readers.of(table)
+        if access is None or access.place is None:
+            return self.dsn, self.password_command
+        return access.text()
 
     @property
     def topics(self) -> TopicNames:
@@ -148,9 +158,10 @@ class Snapshot:
         """What the tasks of a table are told."""
         source, shared = self._source, self._shared
         found = shared.tables[table]
+        dsn, password_command = source.access(table)
         plan = Plan(
-            source.dsn,
-            source.password_command,
+            dsn,
+            password_command,
             source.connect_timeout_s,
             shared.name,
             shared.position,
