@@ -135,6 +135,38 @@ _TABLE: Final = (
         "A published table without a replica identity: PostgreSQL rejects UPDATE and DELETE on it.",
     ),
     Code("table.select", "PostgreSQL", "SELECT on the tables whose rows the next start reads.", (3,)),
+    Code(
+        "reader.missing",
+        "PostgreSQL",
+        "A published table whose owner is neither a superuser, cdcd's own role nor in `postgres.trusted_owners`, and "
+        "that no reader reads. Its owner can run code as cdcd's role. An error if `security.strict` is set.",
+        (2,),
+    ),
+    Code(
+        "reader.connect",
+        "PostgreSQL",
+        "Whether each role of `postgres.readers` can connect to the pipeline's database.",
+        (2, 3),
+    ),
+    Code(
+        "reader.rights",
+        "PostgreSQL",
+        "Attributes and memberships of a reader that it does not need. An error if `security.strict` is set.",
+        (2,),
+    ),
+    Code(
+        "reader.tables",
+        "PostgreSQL",
+        "A reader that may SELECT from other tables than its own. An error if `security.strict` is set.",
+        (2,),
+    ),
+    Code(
+        "reader.shared",
+        "PostgreSQL",
+        "A reader of tables of several owners that are not trusted. An error if `security.strict` is set.",
+        (2,),
+    ),
+    Code("reader.unmatched", "PostgreSQL", "A reader whose patterns match no published table."),
     Code("table.policy", "PostgreSQL", "Row-level security that hides rows which the next start reads.", (3,)),
     Code(
         "table.key",

@@ -24,25 +24,9 @@ class Reading:
 def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
     """Rights, policies and keys."""
     barriers = [one for one in facts.barriers if one.table in reading.tables]
-    role = identifier(facts.session.role)
-    unreadable = [one for one in barriers if one.lacks_select or one.lacks_usage]
-    if unreadable:
-        yield Finding(
-            "error",
-            "table.select",
-            "rows to be read",
-            f"role {facts.session.role} may not SELECT from {named(_tables(unreadable))}",
-            _grants(unreadable, role),
-        )
-    hidden = [one for one in barriers if one.has_policy]
-    if hidden:
-        yield Finding(
-            "error",
-            "table.policy",
-            "rows to be read",
-            f"row-level security may hide rows from role {facts.session.role}: {named(_tables(hidden))}",
-            f"ALTER ROLE {role} BYPASSRLS;",
-        )
+    # "" stands for cdcd's own role.
+    for each in dict.fromkeys(one.role for one in barriers):
+        yield from _check_role([one for one in barriers if one.role == each], each or facts.session.role)
     keyless = sorted(
         table.qualified
         for table in facts.tables
@@ -60,7 +44,7 @@ def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
             f"Add a primary key to {keyless[0]}, not a DEFERRABLE one; or go on without its rows: "
             f"snapshot.exclude: [{listed(keyless)}]",
         )
-    if not (unreadable or hidden or keyless):
+    if not (barriers or keyless):
         found = f"the next start reads {len(reading.tables)} tables" if reading.tables else "none"
         yield Finding("ok", "table.select", "rows to be read", found)
     yield from _check_watermark(facts, reading)
@@ -68,6 +52,28 @@ def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
     if others:
         found = f"not granted on {named(others)}; streaming works without it"
         yield Finding("ok", "table.select", "SELECT", found)
+
+
+def _check_role(barriers: Collection[Barrier], role: str) -> Iterator[Finding]:
+    """What one role lacks."""
+    unreadable = [one for one in barriers if one.lacks_select or one.lacks_usage]
+    if unreadable:
+        yield Finding(
+            "error",
+            "table.select",
+            "rows to be read",
+            f"role {role} may not SELECT from {named(_tables(unreadable))}",
+            _grants(unreadable, identifier(role)),
+        )
+    hidden = [one for one in barriers if one.has_policy]
+    if hidden:
+        yield Finding(
+            "error",
+            "table.policy",
+            "rows to be read",
+            f"row-level security may hide rows from role {role}: {named(_tables(hidden))}",
+            f"ALTER ROLE {identifier(role)} BYPASSRLS;",
+        )
 
 
 def _check_watermark(facts: Facts, reading: Reading) -> Iterator[Finding]:

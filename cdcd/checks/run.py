@@ -20,6 +20,7 @@ from cdcd.checks.keys import KeyFacts, check_keys, look_at_keys
 from cdcd.checks.outbox import check_outbox, look_at_outbox
 from cdcd.checks.partitions import check_partitions, look_at_partitions
 from cdcd.checks.publication import check_root_topics
+from cdcd.checks.readers import ask_about_readers, check_readers
 from cdcd.checks.registry import SUBJECT, ask_registry
 from cdcd.checks.rehearsal import Outcome, rehearse
 from cdcd.checks.routes import check_all_routes, look_at_routes
@@ -36,6 +37,7 @@ from cdcd.kafka.producer import TIMEOUT_REFUSED_MS, construct, producer_properti
 from cdcd.postgres.connection import Dsn, connect, parse_dsn
 from cdcd.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.postgres.publication import OPERATIONS
+from cdcd.postgres.reader_facts import ReadersFacts
 from cdcd.protocol.versions import OPTION_SINCE
 from cdcd.rows.chosen_keys import ChosenKeys
 
@@ -47,6 +49,9 @@ ANSWER_S: Final = 10.0
 
 CONNECTIONS: Final = 3
 """What the daemon opens beside its walsender and the readers of snapshots: for the lock and two kinds of look-ups."""
+
+WITH_READERS: Final = 2
+"""Connections of cdcd's own role where others read: one holds the slot's snapshot, one writes watermarks."""
 
 KAFKA: Final = 4
 """The exit code of a broker that does not answer."""
@@ -136,6 +141,7 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         pipeline=config.name,
         connections=CONNECTIONS
         + (config.snapshot.parallelism if config.snapshot.mode != "never" else 0)
+        + (WITH_READERS if source.readers else 0)
         + (config.heartbeat.action_query is not None),
         application_name=f"{config.name} check",
         connect_timeout_s=source.connect_timeout_s,
@@ -145,7 +151,9 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
     facts = await read_facts(dsn, wanted)
     keys = await _ask_about_keys(config, dsn, facts)
     facts = replace(facts, chosen=keys.chosen, repeating=keys.repeating)
-    findings = [*postgres.examine(facts, wanted), *check_keys(keys)]
+    readers = await _ask_about_readers(config, dsn, facts)
+    facts = _with_readers(config, facts, readers)
+    findings = [*postgres.examine(facts, wanted), *check_keys(keys), *check_readers(readers, config)]
     if not keys.refused:
         findings += await _ask_about_rules(config, dsn, facts)
     # A standby waits for the primary, where it looks again.
@@ -168,6 +176,28 @@ async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
         return await look_at_keys(connection, [table.oid for table in facts.tables], keys)
     finally:
         await connection.close()
+
+
+async def _ask_about_readers(config: Config, dsn: Dsn, facts: Facts) -> ReadersFacts:
+    """Whose tables are read with which role."""
+    connection = await connect(
+        dsn,
+        application_name=f"{config.name} check",
+        connect_timeout_s=config.postgres.connect_timeout_s,
+    )
+    try:
+        tables = {table.oid: table.qualified for table in facts.tables}
+        return await ask_about_readers(config, connection, tables)
+    finally:
+        await connection.close()
+
+
+def _with_readers(config: Config, facts: Facts, readers: ReadersFacts) -> Facts:
+    """The facts with what keeps each table's own reader from its rows."""
+    if not config.postgres.readers:
+        return facts
+    own = [one for one in facts.barriers if readers.names.get(one.table) is None]
+    return replace(facts, barriers=(*own, *[one for each in readers.readers for one in each.barriers]))
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:

@@ -76,12 +76,14 @@ def command(  # noqa: PLR0917  one for each option
     answers = first_files.Answers(
         name, first_look.pipeline_dsn(dsn, role, found), role, tables or _patterns(asked), kafka, brokers
     )
-    text = first_files.configuration(answers)
+    text = first_files.configuration(answers, found)
     first_look.check_text(text, answers)
     first_look.write({output: text, sql: first_files.statements(answers, found, str(sql))}, force=force)
     count = len(found.tables)
     click.echo(f"{output} and {sql} are written, for {count} table{'' if count == 1 else 's'}.")
-    click.echo(f"1. Read {sql}, and run it: psql -d {found.database} -v password='...' -f {sql}")
+    click.echo(
+        f"1. Read {sql}, and run it: psql -d {found.database} {first_files.variables(answers, found)} -f {sql}"
+    )
     click.echo(f"2. cdcd check --config {output}")
     click.echo(f"3. cdcd run --config {output}")
     return 0

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from cdcd.checks.reader_settings import readers_of
+from cdcd.checks.readers import refuse_untrusted
 from cdcd.config.loading import Config
 from cdcd.daemon.durable_log import log_error, open_log
 from cdcd.daemon.kafka_side import KafkaSide
@@ -216,7 +217,9 @@ class StartRequests:
         assert self.sql is not None
         await self._postgres.ensure_publication(self.sql)
         self.snapshots = SnapshotDriver(self._config, self._dsn, self._stack)
-        return await self.snapshots.published()
+        published = await self.snapshots.published()
+        await refuse_untrusted(self._config, self.sql, published)
+        return published
 
     async def _read_roots(self, _request: ReadRoots) -> bool | None:
         assert self.sql is not None

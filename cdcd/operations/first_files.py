@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cdcd.checks.reader_proposal import OwnedTables, flow
+from cdcd.checks.readers import untrusted
 from cdcd.config.types import NAME_LENGTH_MAX
 from cdcd.postgres.replication import identifier, literal
 from cdcd.postgres.surroundings import Surroundings
@@ -40,7 +42,12 @@ def name_for(database: str) -> str:
     return re.sub(r"[^a-z0-9_]+", "_", database.lower()).strip("_")[:NAME_LENGTH_MAX] or "cdcd"
 
 
-def configuration(answers: Answers) -> str:
+def readers(answers: Answers, found: Surroundings) -> list[OwnedTables]:
+    """The tables that a reader must read for each owner: of owners that are neither superusers nor cdcd's role."""
+    return list(untrusted(found.owned, {answers.role}))
+
+
+def configuration(answers: Answers, found: Surroundings) -> str:
     """The text of cdcd.yaml."""
     replicas = min(3, answers.brokers or 1)
     why = (
@@ -56,13 +63,26 @@ postgres:
   # The password does not belong here: password_file, the variable PGPASSWORD, or ~/.pgpass.
   dsn: {json.dumps(answers.dsn, ensure_ascii=False)}
   tables: [{patterns}]
-kafka:
+{_readers(readers(answers, found))}kafka:
   bootstrap_servers: {json.dumps(answers.bootstrap_servers)}
 topics:
   create:
     # {why}
     replication_factor: {replicas}
 """
+
+
+def _readers(owners: Sequence[OwnedTables]) -> str:
+    """The lines of `postgres.readers`, with the line's end."""
+    if not owners:
+        return ""
+    lines = [
+        "  # The owner of a table can run code as the role that reads the table. So each owner's tables have a role of",
+        "  # their own. Each needs password_file, password_command or a line of ~/.pgpass. For an owner that you trust",
+        "  # as much as cdcd, write instead, for example: trusted_owners: " + flow([owners[0].owner]),
+        "  readers:",
+    ]
+    return "\n".join([*lines, *(f"    - {each.entry()}" for each in owners)]) + "\n"
 
 
 def statements(answers: Answers, found: Surroundings, file: str) -> str:
@@ -73,12 +93,13 @@ def statements(answers: Answers, found: Surroundings, file: str) -> str:
 -- What the pipeline {answers.name} needs in database {_comment(found.database)}. Written by `cdcd init`.
 -- Read it, then run it as a superuser, or as the owner of the tables with CREATEROLE and REPLICATION:
 --
---     psql -d {_comment(found.database)} -v password='...' -f {_comment(file)}
+--     psql -d {_comment(found.database)} {variables(answers, found)} -f {_comment(file)}
 --
 \\set ON_ERROR_STOP on""",
         _wal_level(found),
         _role(answers, found, role),
-        _grants(found, role),
+        _grants(answers, found, role),
+        *(_reader(each, found) for each in readers(answers, found)),
         _publication(answers, found),
         _identities(found),
         _secured(found, role),
@@ -116,13 +137,37 @@ def _role(answers: Answers, found: Surroundings, role: str) -> str:
     return "\n".join([*lines, f"GRANT CONNECT ON DATABASE {identifier(found.database)} TO {role};"])
 
 
-def _grants(found: Surroundings, role: str) -> str:
-    schemas = ", ".join(identifier(schema) for schema in sorted({table.schema for table in found.tables}))
+def variables(answers: Answers, found: Surroundings) -> str:
+    """The variables that psql is given for the SQL."""
+    return "-v password='...'" + (" -v reader_password='...'" if readers(answers, found) else "")
+
+
+def _reader(tables: OwnedTables, found: Surroundings) -> str:
+    make, *grants = tables.statements(password=":'reader_password'")  # noqa: S106  a variable of psql
+    lines = [
+        f"-- Reads the rows of {_comment(tables.owner)}'s tables, and nothing else.",
+        "-- The owner can run code as this role, so give it no other right.",
+        f"GRANT CONNECT ON DATABASE {identifier(found.database)} TO {identifier(tables.reader)};",
+        *grants,
+    ]
+    exists = f"-- Role {_comment(tables.reader)} exists."
+    lines.insert(2, exists if tables.reader in found.roles else make)
+    return "\n".join(lines)
+
+
+def _grants(answers: Answers, found: Surroundings, role: str) -> str:
+    of_readers = {part for each in readers(answers, found) for part in each.parts}
+    others = {each.sql_name for each in found.owned if each.part in of_readers}
+    readable = [name for name in found.readable if name not in others]
+    if not readable:
+        return "-- The rows that exist already are read by the roles below, so this role needs SELECT on no table."
+    of_role = {table.schema for table in found.tables if (table.schema, table.name) not in of_readers}
+    schemas = ", ".join(identifier(schema) for schema in sorted(of_role))
     return "\n".join(
         [
             "-- Lets the role read the rows that exist already. Not needed with snapshot.mode: never.",
             f"GRANT USAGE ON SCHEMA {schemas} TO {role};",
-            f"GRANT SELECT ON {_listed(found.readable)}",
+            f"GRANT SELECT ON {_listed(readable)}",
             f"  TO {role};",
         ]
     )

@@ -114,6 +114,7 @@ class Barrier:
         schema, part: the schema and the table or partition, as SQL calls them.
         lacks_usage, lacks_select: rights on the schema and on the table.
         has_policy: a row-level security policy applies to this role.
+        role: the role; "": cdcd's own.
     """
 
     table: str
@@ -122,6 +123,7 @@ class Barrier:
     lacks_usage: bool
     lacks_select: bool
     has_policy: bool
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class Facts:
     foreign: frozenset[str]
     """Of the published tables, or those to be published, the ones that this role does not own."""
     barriers: tuple[Barrier, ...]
-    """What keeps this role from reading the rows of these tables."""
+    """What keeps the roles that read the rows of these tables from reading them."""
     streaming_slots: frozenset[str] = frozenset()
     """The physical slots that a standby reads at this moment."""
     differences: Differences = NO_DIFFERENCES
@@ -239,7 +241,7 @@ SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oi
 """
 
 # A reader locks each part (ACCESS SHARE), which needs SELECT on the table: rights on columns are not enough.
-_BARRIERS: Final = """
+BARRIERS: Final = """
 WITH RECURSIVE tree(root, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
      UNION ALL
@@ -339,7 +341,7 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
         publication=publication,
         matched=matched,
         foreign=frozenset(table for (table,) in await rows(_FOREIGN, [table.oid for table in sent])),
-        barriers=tuple(Barrier(*row) for row in await rows(_BARRIERS, oids)),
+        barriers=tuple(Barrier(*row) for row in await rows(BARRIERS, oids)),
         streaming_slots=frozenset(name for (name,) in physical),
         differences=differences,
         target=target,

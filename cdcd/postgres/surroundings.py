@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 from cdcd.errors import SourceError
 from cdcd.postgres.connection import SECRET_PARAMETERS, Connection, Dsn, connect
 from cdcd.postgres.publication import PublishedTable, find_tables, has_publication
+from cdcd.postgres.reader_facts import Owned, read_owned
 from cdcd.postgres.refusals import translated
 from cdcd.snapshots.patterns import parse_pattern
 
@@ -30,6 +31,8 @@ class Surroundings:
         has_publication: the pipeline's publication exists.
         tables: what a publication would have, in the order of names.
         readable: SQL names of all relations that must be read for them: partitions too.
+        owned: these relations with their owners.
+        roles: the names of all roles.
         secured: those of `tables` that have row-level security, as `schema.table`.
     """
 
@@ -43,6 +46,8 @@ class Surroundings:
     tables: tuple[PublishedTable, ...]
     readable: tuple[str, ...]
     secured: tuple[str, ...]
+    owned: tuple[Owned, ...] = ()
+    roles: frozenset[str] = frozenset()
 
 
 _SERVER: Final = """
@@ -65,6 +70,9 @@ _SECURED: Final = """
 SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = ANY(%s) AND c.relrowsecurity ORDER BY 1
 """
+
+
+_ROLES: Final = "SELECT rolname::text FROM pg_roles"
 
 
 async def look_around(dsn: Dsn, role: str, patterns: Sequence[str], publication: str) -> Surroundings:
@@ -115,6 +123,8 @@ async def _look(connection: Connection, role: str, wanted: Any, publication: str
         tables=tuple(tables),
         readable=tuple([name for (name,) in await rows(_READABLE, oids, oids)]),
         secured=tuple([name for (name,) in await rows(_SECURED, oids)]),
+        owned=await read_owned(connection, oids),
+        roles=frozenset([name for (name,) in await rows(_ROLES)]),
     )
 
 

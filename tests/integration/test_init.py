@@ -136,3 +136,45 @@ def test_without_questions_what_is_missing_is_an_error_and_kafka_may_be_away(
     assert away.returncode == 0, away.stderr
     assert "The configuration is written all the same." in away.stderr
     assert "Kafka could not be asked" in (tmp_path / "cdcd.yaml").read_text()
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_tables_of_other_owners_get_readers_that_check_takes(
+    database: Database, broker: KafkaBroker, role: str, unique: str, tmp_path: Path
+):
+    # GIVEN two owners that are no superusers
+    owners = [f"{unique[:40]}_{name}" for name in ("ann", "bob")]
+    made = [*owners, *(f"cdcd_reads_{owner}" for owner in owners)]
+    try:
+        for owner in owners:
+            database.execute(f'CREATE ROLE "{owner}"; CREATE SCHEMA AUTHORIZATION "{owner}"')
+            database.execute(f'CREATE TABLE "{owner}".t (id int PRIMARY KEY)')
+            database.execute(f'ALTER TABLE "{owner}".t OWNER TO "{owner}"')
+        tables = [word for owner in owners for word in ("--table", f'"{owner}".*')]
+        options = ("--no-input", "--dsn", database.dsn(), "--kafka", broker.bootstrap_servers)
+        written = cdcd(tmp_path, "init", *options, "--role", role, "--name", unique, *tables)
+        assert written.returncode == 0, written.stderr
+        assert "-v reader_password='...'" in written.stdout
+        # WHEN an administrator runs the SQL
+        ran = subprocess.run(
+            [
+                *(client_program("psql"), "--no-psqlrc", "--dbname", database.dsn()),
+                *(f"--set=password={PASSWORD}", f"--set=reader_password={PASSWORD}", "--file", "cdcd.sql"),
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
+        # THEN the configuration has a reader for each owner, and check finds nothing about them
+        config = yaml.safe_load((tmp_path / "cdcd.yaml").read_text())
+        assert [one["user"] for one in config["postgres"]["readers"]] == made[2:]
+        checked = cdcd(tmp_path, "check", "--config", "cdcd.yaml", "--format", "json", PGPASSWORD=PASSWORD)
+        findings = json.loads(checked.stdout)["findings"]
+        assert checked.returncode == 0, findings
+        assert [one for one in findings if one["level"] != "ok" and one["code"].startswith("reader.")] == []
+    finally:
+        for each in reversed(made):
+            if database.execute(f"SELECT FROM pg_roles WHERE rolname = '{each}'"):
+                database.execute(f'DROP OWNED BY "{each}" CASCADE; DROP ROLE "{each}"')

@@ -10,6 +10,7 @@ from cdcd.operations import first_look
 from cdcd.operations.first_files import Answers, configuration, name_for, statements
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.publication import PublishedTable
+from cdcd.postgres.reader_facts import Owned
 from cdcd.postgres.surroundings import Surroundings, dsn_for
 
 ANSWERS = Answers(
@@ -40,7 +41,7 @@ def sql(found: Surroundings = FOUND, **changes: object) -> str:
 
 
 def test_the_configuration_is_one_that_cdcd_takes():
-    config = parse_config(configuration(ANSWERS), {})
+    config = parse_config(configuration(ANSWERS, FOUND), {})
     assert config.name == "shop"
     assert config.postgres.tables == ("public.*", '"a.b".*')
     assert config.kafka.bootstrap_servers == "k1:9092,k2:9092"
@@ -49,14 +50,14 @@ def test_the_configuration_is_one_that_cdcd_takes():
 
 @pytest.mark.parametrize(("brokers", "replicas"), [(None, 1), (1, 1), (3, 3), (9, 3)])
 def test_topics_have_as_many_replicas_as_there_are_brokers_up_to_three(brokers, replicas):
-    config = parse_config(configuration(replace(ANSWERS, brokers=brokers)), {})
+    config = parse_config(configuration(replace(ANSWERS, brokers=brokers), FOUND), {})
     assert config.topics.create.replication_factor == replicas
 
 
 def test_an_answer_that_cdcd_refuses_is_refused_before_a_file_is_written():
     wrong = replace(ANSWERS, name="Big Shop")
     with pytest.raises(ConfigError, match="lower-case"):
-        first_look.check_text(configuration(wrong), wrong)
+        first_look.check_text(configuration(wrong, FOUND), wrong)
 
 
 @pytest.mark.parametrize(
@@ -139,3 +140,51 @@ def test_many_tables_stand_in_lines_that_can_be_read():
     text = sql(readable=tuple(f"public.table_{number:04}" for number in range(300)))
     assert max(map(len, text.splitlines())) < 130
     assert text.count("public.table_") == 300
+
+
+def owned(schema: str, name: str, owner: str, *, superuser: bool = False) -> Owned:
+    return Owned((schema, name), (schema, name), owner, superuser, f"{schema}.{name}")
+
+
+OF_OWNERS = replace(
+    FOUND,
+    tables=(table("orders"), PublishedTable(2, "crm", "people", "d", True, True)),
+    readable=("public.orders", "crm.people"),
+    owned=(owned("public", "orders", "postgres", superuser=True), owned("crm", "people", "ann")),
+)
+
+
+def test_each_owner_that_is_no_superuser_gets_a_reader_with_the_rights_on_its_tables_alone():
+    text = sql(OF_OWNERS)
+    assert "-v password='...' -v reader_password='...'" in text
+    statements = [line for line in text.splitlines() if line and not line.startswith("--")]
+    assert statements[3:9] == [
+        'GRANT USAGE ON SCHEMA "public" TO "cdcd";',
+        "GRANT SELECT ON public.orders",
+        '  TO "cdcd";',
+        "CREATE ROLE \"cdcd_reads_ann\" LOGIN PASSWORD :'reader_password';",
+        'GRANT CONNECT ON DATABASE "shop" TO "cdcd_reads_ann";',
+        'GRANT USAGE ON SCHEMA "crm" TO "cdcd_reads_ann";',
+    ]
+    assert statements[9] == 'GRANT SELECT ON "crm"."people" TO "cdcd_reads_ann";'
+    (reader,) = parse_config(configuration(ANSWERS, OF_OWNERS), {}).postgres.readers
+    assert (reader.tables, reader.user) == (("crm.people",), "cdcd_reads_ann")
+
+
+def test_a_reader_that_exists_is_not_made_again():
+    text = sql(replace(OF_OWNERS, roles=frozenset({"cdcd_reads_ann"})))
+    assert "-- Role cdcd_reads_ann exists." in text
+    assert 'CREATE ROLE "cdcd_reads_ann"' not in text
+
+
+def test_the_owner_that_cdcd_connects_as_needs_no_reader():
+    found = replace(FOUND, owned=(owned("public", "orders", "cdcd"),))
+    assert "cdcd_reads" not in sql(found) + configuration(ANSWERS, found)
+
+
+@pytest.mark.parametrize("owner", ["o'b\"rien", "a: b, [c]", "ü" * 31, "x\n- y"])
+def test_an_owner_of_any_name_gives_a_configuration_that_cdcd_takes(owner: str):
+    found = replace(OF_OWNERS, owned=(owned('odd "s', "t.x*", owner),))
+    (reader,) = parse_config(configuration(ANSWERS, found), {}).postgres.readers
+    assert reader.tables == ('"odd ""s"."t.x*"',)
+    assert len((reader.user or "").encode()) <= 63
