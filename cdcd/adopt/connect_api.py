@@ -16,6 +16,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from cdcd.adopt.reading import BYTES_MAX, from_json
 from cdcd.config.masking import mask_text
+from cdcd.credentials.command import without_secrets
+from cdcd.credentials.requests import REDIRECTED, REDIRECTS, opener, reason
 from cdcd.errors import ConfigError, ConnectError
 
 ANSWER_S: Final = 30.0
@@ -120,17 +122,18 @@ class Connector:
                 return self._answer(method, path)
             except urllib.error.HTTPError as error:
                 with error:
-                    reason = _reason(error)
+                    said = _reason(error)
                 if error.code != _REBALANCING or time.monotonic() > deadline:
-                    hint = since if error.code in {404, 405} else ""
+                    hint = (
+                        REDIRECTED if error.code in REDIRECTS else since if error.code in {404, 405} else ""
+                    )
                     raise ConnectError(
-                        f"{method} {self.url}{path}: HTTP {error.code}{reason}", hint=hint
+                        f"{method} {self.url}{path}: HTTP {error.code}{said}", hint=hint
                     ) from None
                 time.sleep(_POLL_S)
             except (OSError, http.client.HTTPException) as error:
-                why = error.reason if isinstance(error, urllib.error.URLError) else error
                 raise ConnectError(
-                    f"Kafka Connect does not answer at {self.url}: {why}",
+                    f"Kafka Connect does not answer at {self.url}: {reason(error)}",
                     hint="Start a worker of the cluster, or name one that runs.",
                 ) from None
 
@@ -138,7 +141,7 @@ class Connector:
         request = urllib.request.Request(  # noqa: S310  http or https
             f"{self.url}{path}", headers=self._headers, method=method
         )
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:  # noqa: S310
+        with opener().open(request, timeout=ANSWER_S) as answer:
             return str(answer.read(BYTES_MAX).decode(errors="replace"))
 
 
@@ -147,4 +150,4 @@ def _reason(error: urllib.error.HTTPError) -> str:
         message = str(json.loads(error.read(BYTES_MAX)).get("message", ""))
     except (ValueError, AttributeError, OSError):
         return ""
-    return f": {mask_text(message)}" if message else ""
+    return f": {without_secrets(message)}" if message else ""

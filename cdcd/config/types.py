@@ -16,12 +16,13 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PlainSerializer,
     SecretStr,
     WithJsonSchema,
 )
 from pydantic_core import CoreSchema, core_schema
 
-from cdcd.config.masking import is_secret_name
+from cdcd.config.masking import MASK, is_secret_name, mask_text
 from cdcd.errors import ConfigError
 from cdcd.rows.routing import parse_table
 from cdcd.rows.topic_templates import check as check_template
@@ -208,7 +209,25 @@ def _has_program(command: tuple[str, ...]) -> tuple[str, ...]:
     return command
 
 
-CommandLine = Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_has_program)]
+def _show_command(command: tuple[str, ...]) -> list[str]:
+    """The command with `***` for arguments that name themselves secret."""
+    shown, is_secret = [], False
+    for part in command:
+        name, equals, _ = part.partition("=")
+        if is_secret and not part.startswith("-"):
+            shown.append(MASK)
+        else:
+            shown.append(f"{name}={MASK}" if equals and is_secret_name(name) else mask_text(part))
+        is_secret = part.startswith("-") and not equals and is_secret_name(part)
+    return shown
+
+
+CommandLine = Annotated[
+    tuple[str, ...],
+    Field(strict=False),
+    AfterValidator(_has_program),
+    PlainSerializer(_show_command, return_type=list[str]),
+]
 """A program and its arguments, for no shell."""
 TablePatterns = Annotated[tuple[TablePattern, ...], Field(strict=False), AfterValidator(_not_empty)]
 Dsn = Annotated[SecretStr, AfterValidator(_check_dsn)]

@@ -1,7 +1,7 @@
 """Runs a command of the configuration that prints a secret: a password, or a token.
 
 There is no shell: the arguments go to the program as they are. What the command prints is a secret and is never shown.
-If it fails, the end of its standard error is shown, with everything masked that looks like a secret.
+If it fails, the end of its standard error is shown: ordinary words and small numbers, and `***` for all else.
 """
 
 import asyncio
@@ -31,6 +31,27 @@ _OPAQUE: Final = re.compile(r"(?=[A-Za-z+/_=%-]*[0-9])[A-Za-z0-9+/_=%-]{24,}")
 
 _NAMED: Final = re.compile(r"(\w*(?:password|passwd|secret|token|key)\w*[\"']?\s*[=:]\s*)\S+", re.IGNORECASE)
 """What programs call a secret, and its value."""
+
+
+_SECRET_NOUN: Final = re.compile(
+    r"(?:token|password|passwd|passphrase|passcode|secret|key|credential|pin)s?[:=]?", re.IGNORECASE
+)
+"""Words behind which a program may write the secret itself."""
+
+_ORDINARY: Final = re.compile(
+    r"an?|and|are|at|be|by|can|cannot|command|could|did|does|endpoint|error|expired|failed|file|for|found|from|has|have"
+    r"|id|in|invalid|is|manager|may|missing|must|no|not|of|on|or|policy|provider|refused|rejected|required|server"
+    r"|service|sealed|still|store|the|to|too|type|unknown|url|vault|was|were|will|with|wrong"
+)
+"""Words that may stand behind such a noun."""
+
+_LETTERS: Final = r"(?:[a-z]{1,24}|[A-Z]{1,24}|[A-Z][a-z]|(?:[a-z]+)?(?:[A-Z][a-z]{2,23})+)"
+_WORD: Final = re.compile(
+    rf"[(\[<]*(?:/?{_LETTERS}(?:[-/_.:']{_LETTERS})*|[0-9]{{1,5}}|(?:[A-Za-z_]+[=:])?\*{{3}})[)\]>.,:;!?]*|[-–—:=.,;…]+"
+)
+"""A word that cannot be a secret: letters in the case of words, names of programs, a small number."""
+
+_QUOTED: Final = re.compile(r"(['\"`])[^'\"`]+\1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +160,23 @@ class _Running:
 
 
 def _shown(said: bytes, printed: bytes) -> str:
-    """The end of a command's standard error, without what may be a secret."""
-    text = " ".join(said.decode(errors="replace").split())
-    secret = printed.decode(errors="replace").strip()
-    text = without_secrets(text.replace(secret, MASK) if secret else text)
+    """The end of a command's standard error, with `***` for each word that may be a secret or a part of what the
+    command printed.
+    """
+    output = printed.decode(errors="replace").lower()
+    parts = set(re.findall(r"\w{3,}", output))
+    shown, is_next = [], False
+    for word in _QUOTED.sub(MASK, without_secrets(said.decode(errors="replace"))).split():
+        core = word.strip("()[]<>.,:;!?").lower()
+        is_part = len(core) > 2 and (core in output or any(part in core for part in parts))
+        hidden = _WORD.fullmatch(word) is None or is_part or (is_next and _ORDINARY.fullmatch(core) is None)
+        shown.append(MASK if hidden else word)
+        is_next = _SECRET_NOUN.fullmatch(core) is not None or (
+            is_next and core in {"is", "was", "the", "=", ""}
+        )
+    text = " ".join(
+        word for word, before in zip(shown, ["", *shown], strict=False) if (word, before) != (MASK, MASK)
+    )
     return text if len(text) <= SAID_LENGTH_MAX else f"… {text[-SAID_LENGTH_MAX:]}"
 
 

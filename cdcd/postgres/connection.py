@@ -94,19 +94,26 @@ class Dsn:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values that no message may contain."""
-        return tuple(value for name, value in self.parameters if name in SECRET_PARAMETERS and value)
+        secrets = [value for name, value in self.parameters if name in SECRET_PARAMETERS and value]
+        # `user:password` whose colon was encoded, too, is one name to libpq.
+        _, _, behind = self.get("user").partition(":")
+        return (*secrets, behind) if behind else tuple(secrets)
 
     @property
     def names(self) -> Mapping[str, str]:
         """`role` and `database` for the hints of refusals, where the DSN names them."""
-        known = {"role": self.get("user"), "database": self.get("dbname") or self.get("user")}
+        known = {"role": self._user, "database": self.get("dbname") or self._user}
         return {name: value for name, value in known.items() if value}
 
     def __str__(self) -> str:
         host = self.get("host") or self.get("hostaddr") or self.get("service") or "the default host"
         port = self.get("port")
         text = f"{self.get('dbname') or 'the default database'} at {host}{':' + port if port else ''}"
-        return f"{text} as {self.get('user')}" if self.get("user") else text
+        return f"{text} as {self._user}" if self._user else text
+
+    @property
+    def _user(self) -> str:
+        return self.get("user").partition(":")[0]
 
 
 _MALFORMED: Final[tuple[tuple[str, str], ...]] = (
@@ -136,9 +143,11 @@ def parse_dsn(text: str, password_command: tuple[str, ...] = ()) -> Dsn:
     )
     try:
         parsed = pq.Conninfo.parse(text.encode())
-    except (psycopg.Error, UnicodeError) as error:
+        values = {option.keyword.decode(): option.val.decode() for option in parsed if option.val is not None}
+    except UnicodeError:
+        raise ConfigError("postgres.dsn cannot be read: it is not UTF-8 text.", hint=hint) from None
+    except psycopg.Error as error:
         raise ConfigError(f"postgres.dsn cannot be read: {_malformed(str(error))}.", hint=hint) from None
-    values = {option.keyword.decode(): option.val.decode() for option in parsed if option.val is not None}
     is_uri = text.startswith(("postgresql://", "postgres://"))
     if is_uri and _stray_at(text):
         raise ConfigError(

@@ -10,13 +10,14 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from typing import IO, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from cdcd.config.models import Config
 from cdcd.config.secrets import reread
 from cdcd.config.sections.registry import RegistryConfig
 from cdcd.credentials.command import Command, output_of, without_secrets
+from cdcd.credentials.requests import REDIRECTED, REDIRECTS, opener, reason
 from cdcd.errors import ConfigError, RegistryUnavailableError, SinkError, TransientError
 from cdcd.formats.schema_registrations import SchemaUse
 
@@ -32,19 +33,6 @@ _NOT_THERE: Final = 404
 _CONFLICT: Final = 409
 _UNPROCESSABLE: Final = 422
 _DENIED: Final = (401, 403)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(  # noqa: PLR0917  as urllib has it
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> None:
-        return None
 
 
 class Registry:
@@ -63,10 +51,7 @@ class Registry:
         self.url = settings.url.rstrip("/")
         self._set: set[str] = set()
         """Subjects whose compatibility is as configured."""
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-        if self.url.startswith("https:"):
-            handlers.append(urllib.request.HTTPSHandler(context=_tls(settings)))
-        self._opener = urllib.request.build_opener(*handlers)
+        self._opener = opener(_tls(settings) if self.url.startswith("https:") else None)
 
     def register(self, use: SchemaUse) -> int:
         """The id of a schema. The schema is registered under its subject, if that is allowed and not done."""
@@ -166,8 +151,7 @@ class Registry:
                 raise self._away(f"HTTP {error.code}{said}") from None
             raise _RefusedError(error.code, said) from None
         except (OSError, http.client.HTTPException) as error:
-            why = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise self._away(without_secrets(str(why) or type(why).__name__)) from None
+            raise self._away(reason(error)) from None
         except ValueError:
             raise _RefusedError(0, ": the answer is not JSON") from None
 
@@ -247,6 +231,8 @@ def _refusal(
             "Correct registry.user and its password, or the token, and allow that user to read and register schemas "
             "of this pipeline's subjects."
         )
+    elif refused.status in REDIRECTS:
+        hint = REDIRECTED
     elif refused.status == _CONFLICT:
         hint = (
             f"The table's new form does not fit the compatibility of subject {subject}. Allow it (PUT {url}/config/"

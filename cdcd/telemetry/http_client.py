@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cdcd.config.models import Config
+from cdcd.credentials.requests import opener
 
 ANSWER_S: Final = 3.0
 """Seconds that the daemon may take for a page."""
@@ -59,7 +60,7 @@ def fetch(url: str, certificate: Path | None = None, *, is_own: bool = True) -> 
     request = urllib.request.Request(url, headers={"Accept": "text/plain, application/json"})  # noqa: S310  http(s)
     context = _context(certificate, is_own) if url.startswith("https:") else None
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S, context=context) as answer:  # noqa: S310
+        with opener(context, by_proxy=not is_own).open(request, timeout=ANSWER_S) as answer:
             return str(answer.read().decode(errors="replace"))
     except urllib.error.HTTPError as error:
         with error:

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
-from cdcd.config.masking import MASK, mask_text
+from cdcd.config.masking import MASK, masked_dsn
 from cdcd.config.sections.backoff import Backoff
 from cdcd.config.types import (
     CommandLine,
@@ -204,7 +204,7 @@ class PostgresConfig(Section):
 
     @field_serializer("dsn")
     def _show_dsn(self, dsn: SecretStr) -> str:
-        return mask_text(dsn.get_secret_value())
+        return masked_dsn(dsn.get_secret_value())
 
     @field_serializer("password")
     def _show_password(self, password: SecretStr | None) -> str | None:

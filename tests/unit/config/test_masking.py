@@ -1,5 +1,6 @@
 import pytest
 
+from cdcd.config.loading import parse_config
 from cdcd.config.masking import SECRET_PARAMETERS, is_secret_name, mask_text, mask_value
 from cdcd.postgres import connection
 
@@ -121,3 +122,24 @@ def test_every_secret_among_libpqs_parameters_is_known_in_both_places():
     # Files, and what has to do with TCP.
     public = {"sslkey", "sslkeylogfile"} | {name for name in named if name.startswith("keepalives")}
     assert starred | named - public == SECRET_PARAMETERS
+
+
+def test_arguments_of_commands_that_name_themselves_secret_are_masked():
+    config = parse_config(
+        "name: shop\nkafka: {bootstrap_servers: 'b:1'}\npostgres: {dsn: host=db, password_command: [vault, kv, get, "
+        "-field=password, --token, s3cret, --secret-id=s3cret, 'http://a:s3cret@b', --password, -v]}",
+        {},
+    )
+    shown = config.model_dump()["postgres"]["password_command"]
+    assert shown == [
+        "vault",
+        "kv",
+        "get",
+        "-field=password",
+        "--token",
+        "***",
+        "--secret-id=***",
+        "http://a:***@b",
+        "--password",
+        "-v",
+    ]

@@ -154,3 +154,25 @@ def test_no_descriptor_is_left_open():
             output_of(wrong)
     assert output_of(command("echo", "x")) == "x"
     assert count() <= before
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("the vault is sealed", "the vault is sealed"),
+        (
+            "An error occurred (AccessDenied) when calling AssumeRole",
+            "An error occurred (AccessDenied) when calling AssumeRole",
+        ),
+        ("/usr/bin/aws: not found", "/usr/bin/aws: not found"),
+        ("HTTP 403, password is required", "HTTP 403, password is required"),
+        ("token swordfish is invalid", "token *** is invalid"),
+        ("token a1 b2 c3", "token ***"),
+        ("no such role 'app team'", "no such role ***"),
+    ],
+)
+def test_of_what_a_command_says_ordinary_words_are_shown(said: str, shown: str):
+    program = f"import sys; sys.stderr.write({said!r}); sys.exit(3)"
+    with pytest.raises(TransientError) as caught:
+        output_of(command(sys.executable, "-c", program))
+    assert caught.value.message.endswith(f"ended with exit code 3: {shown}")
