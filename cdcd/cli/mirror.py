@@ -472,7 +472,11 @@ def settings_of(
         ),
         maintenance_interval_s=upkeep.interval_s,
         maintenance=Maintenance(
-            upkeep.keep_s, upkeep.keep_versions, upkeep.small_files_min, upkeep.target_file_bytes
+            keep_s=upkeep.keep_s,
+            keep_versions=upkeep.keep_versions,
+            versions_max=upkeep.versions_max,
+            small_files_min=upkeep.small_files_min,
+            target_file_bytes=upkeep.target_file_bytes,
         ),
     )
 
@@ -484,11 +488,16 @@ def target_of(config: "MirrorConfig") -> "Target":
 
     place = config.target
     properties = {name: str(value) for name, value in place.properties.items()}
+    driver_writes = config.batches.driver_writes
     if place.format == "iceberg":
-        return IcebergTarget(place.catalog, place.namespace, properties)
+        return IcebergTarget(place.catalog, place.namespace, properties, driver_writes=driver_writes)
     if place.location is not None:
-        return DeltaTarget(place.location, namespace=place.namespace, properties=properties)
-    return DeltaTarget(catalog=place.catalog, namespace=place.namespace, properties=properties)
+        return DeltaTarget(
+            place.location, namespace=place.namespace, properties=properties, driver_writes=driver_writes
+        )
+    return DeltaTarget(
+        catalog=place.catalog, namespace=place.namespace, properties=properties, driver_writes=driver_writes
+    )
 
 
 if __name__ == "__main__":

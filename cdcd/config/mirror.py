@@ -205,11 +205,11 @@ class BatchesConfig(Section):
     """How much at a time."""
 
     interval_s: float = Field(
-        5,
+        60,
         ge=0,
         le=86_400,
-        description="Least time from one batch to the next: how late the mirror is, and how many small files there "
-        "are.",
+        description="Least time from one batch to the next, in seconds: how late the mirror is, and how many versions "
+        "and small files its tables get. Below 30, a table that changes all the time wears out within days.",
     )
     records_max: int = Field(
         500_000,
@@ -220,6 +220,12 @@ class BatchesConfig(Section):
         "costs less CPU for each record, and takes more memory.",
     )
     threads: int = Field(2, ge=1, le=64, description="Tables that are worked on at the same time.")
+    driver_writes: bool = Field(
+        True,
+        description="Whether the driver may read and write the files of small tables by itself, which costs less CPU "
+        "than a MERGE. false: Spark reads and writes all files, with all of its settings. Spark also does if a setting "
+        "of parquet.crypto or parquet.encryption is there.",
+    )
     consistent: bool = Field(
         False,
         description="Whether all tables go together from one commit LSN to the next, so that a join over them is true.",
@@ -243,6 +249,11 @@ class MaintenanceConfig(Section):
     )
     keep_s: int = Field(86_400, ge=0, le=315_360_000, description="How long former versions can be read.")
     keep_versions: int = Field(10, ge=1, le=1_000_000, description="How many are kept whatever their age.")
+    versions_max: Annotated[int, Field(ge=10, le=1_000_000)] | None = Field(
+        500,
+        description="Number of former versions above which the oldest go whatever their age, in Iceberg, whose "
+        "metadata grows with each version. Versions that a consistent point names stay. null: no limit.",
+    )
     small_files_min: int = Field(8, ge=2, le=100_000, description="So many small files are written together.")
     target_file_bytes: int = Field(
         128 * MIB, ge=64 * KIB, le=16 * GIB, description="How large files should be."

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from cdcd.errors import CdcdError
+from cdcd.errors import CdcdError, FatalError
 from cdcd.spark.platform.kafka_admin import kafka_failure, records_gone
 from cdcd.spark.watching.progress import first_lines
 
@@ -21,3 +21,12 @@ def classified(error: Exception, servers: str) -> CdcdError | None:
     if _KAFKA.search(text):
         return kafka_failure(first_lines(error), servers)
     return None
+
+
+def unexpected(error: Exception) -> FatalError:
+    """An exception that neither cdcd nor Spark has a name for, as the failure of the table that raised it."""
+    return FatalError(
+        f"Unexpected {type(error).__name__}: {first_lines(error)}",
+        hint="The other tables go on, and the next start tries this one again. If it fails again, set"
+        " batches.driver_writes to false, so that Spark alone reads and writes the table's files.",
+    )

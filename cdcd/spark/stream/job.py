@@ -120,7 +120,7 @@ class Mirror:
         self._working = threading.Lock()
         self._stopping = False
         self._failure: BaseException | None = None
-        self._upkeep = Upkeep(spark, target, settings, observe)
+        self._upkeep = Upkeep(spark, target, settings, observe, self._tables.pass_over)
 
     @property
     def stopped(self) -> dict[str, CdcdError]:

@@ -55,7 +55,7 @@ class MirrorSettings:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     history: tuple[str, ...] = ()
-    interval_s: float = 5.0
+    interval_s: float = 60.0
     batch_records_max: int = 500_000
     threads: int = 2
     consistent: bool = False

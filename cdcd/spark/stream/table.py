@@ -225,7 +225,14 @@ class TableMirror:
 
         Args:
             pins: what points of a consistent mirror need of the tables. None: there are no points.
+
+        Raises:
+            FencedError: another process writes to a target.
+            RolledBackError: a target was rolled back or restored.
         """
+        # A table without changes makes no commit that would find out.
+        for name in sorted(self._names.named):
+            self._target.check_newest(self._spark, name)
         now = time.monotonic()
         if not is_due(self._changed_at, self._maintained_at, now, policy.keep_s):
             return

@@ -16,7 +16,7 @@ from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, Transient
 from cdcd.spark.platform.kafka_admin import Admin, RecordsGoneError
 from cdcd.spark.records.descriptions import Descriptions
 from cdcd.spark.snapshot.reading import SnapshotSource
-from cdcd.spark.stream.failures import classified
+from cdcd.spark.stream.failures import classified, unexpected
 from cdcd.spark.stream.few_records import FewRecords, SmallSlice
 from cdcd.spark.stream.forms import UnknownFormError
 from cdcd.spark.stream.frontier import Tips
@@ -27,13 +27,14 @@ from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.stream.table import TableMirror
 from cdcd.spark.stream.topics import Topics
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, way_on
-from cdcd.spark.targets.state import OriginError, records_lost
+from cdcd.spark.targets.state import OriginError, RolledBackError, records_lost
 from cdcd.spark.targets.target import Target
 from cdcd.spark.watching.progress import (
     Observer,
     Progress,
     TableFailed,
     TableResumed,
+    TableRolledBack,
     TableStopped,
     first_lines,
 )
@@ -52,7 +53,8 @@ class Tables:
     Attributes:
         by_topic: those that were begun.
         stopped: why those do not go on that are stopped.
-        passed_over: topics of the tables that the last batch passed over, because they were maintained.
+        passed_over: topics of the tables that the last batch passed over because they were maintained, and of those
+            that were rolled back since.
         once: the run ends with what is there now, so that nothing is tried again later.
     """
 
@@ -92,6 +94,10 @@ class Tables:
                     table.forget()
                 finally:
                     table.busy.release()
+
+    def pass_over(self, topic: str) -> None:
+        """Bring a table up to date soon, though the last batch may have left nothing to read."""
+        self.passed_over.add(topic)
 
     def look_anew(self, topic: str) -> None:
         """Let the next `advance` ask for the id of the topic, which may have been made anew."""
@@ -146,7 +152,7 @@ class Tables:
             with self._sessions.one() as spark:
                 table.use(spark)
                 return table.small(ends, lambda: tips.of(topic))
-        except (CdcdError, PySparkException, Py4JError):
+        except Exception:  # noqa: BLE001 - whatever a table raises is that table's own
             # `advance` comes upon it again, and says what it is.
             table.forget()
             return None
@@ -208,6 +214,12 @@ class Tables:
                 table.forget()
                 if not self._reload(topic, table.table, error, attempt):
                     return None
+            except RolledBackError as error:
+                table.forget()
+                if attempt == ATTEMPTS:
+                    self.stop(topic, table.table, error)
+                    return None
+                self._observe(TableRolledBack(table.table, error.message, error.hint))
             except (TransientError, FencedError):
                 table.forget()
                 raise
@@ -217,19 +229,32 @@ class Tables:
                 return None
             except (PySparkException, Py4JError) as error:
                 table.forget()
-                known = classified(error, self._settings.kafka.bootstrap_servers)
-                if isinstance(known, TransientError):
-                    raise known from error
-                if isinstance(known, RecordsGoneError):
-                    lost = records_lost(known.message, table.table)
-                    if not self._reload(topic, table.table, lost, attempt):
-                        return None
-                    continue
-                if known is not None or attempt == ATTEMPTS:
-                    self.stop(topic, table.table, known or FatalError(first_lines(error)))
+                if not self._spark_failed(topic, table.table, error, attempt):
                     return None
-                self._observe(TableFailed(table.table, first_lines(error), ""))
+            except Exception as error:  # noqa: BLE001 - whatever a table raises is that table's own
+                table.forget()
+                self.stop(topic, table.table, unexpected(error))
+                return None
         return None
+
+    def _spark_failed(
+        self, topic: str, table: str, error: PySparkException | Py4JError, attempt: int
+    ) -> bool:
+        """Judge what Spark or Java raised for a table. True: try the table again. False: it was stopped.
+
+        Raises:
+            TransientError: Kafka does not answer, which concerns all tables.
+        """
+        known = classified(error, self._settings.kafka.bootstrap_servers)
+        if isinstance(known, TransientError):
+            raise known from error
+        if isinstance(known, RecordsGoneError):
+            return self._reload(topic, table, records_lost(known.message, table), attempt)
+        if known is not None or attempt == ATTEMPTS:
+            self.stop(topic, table, known or FatalError(first_lines(error)))
+            return False
+        self._observe(TableFailed(table, first_lines(error), ""))
+        return True
 
     def _new_table(self, topic: str) -> TableMirror:
         settings = self._settings
@@ -290,6 +315,8 @@ class Tables:
                 self._observe(TableFailed(table, message, ""))
                 return True
             self.stop(topic, table, FatalError(message, hint=way_on(table)))
+        except Exception as error:  # noqa: BLE001 - whatever a table raises is that table's own
+            self.stop(topic, table, unexpected(error))
         else:
             return True
         return False

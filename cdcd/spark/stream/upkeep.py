@@ -17,7 +17,7 @@ Maintenance may be interrupted anywhere. Each of its commits is whole, and files
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
@@ -27,13 +27,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError, FencedError
+from cdcd.spark.stream.failures import unexpected
 from cdcd.spark.stream.points import Pins, look_up_pins
 from cdcd.spark.stream.sessions import Sessions
 from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.stream.table import TableMirror
 from cdcd.spark.targets.pinned import CONTROL
+from cdcd.spark.targets.state import RolledBackError
 from cdcd.spark.targets.target import Maintained, Target
-from cdcd.spark.watching.progress import Observer, TableFailed, TableMaintained, first_lines
+from cdcd.spark.watching.progress import (
+    Observer,
+    TableFailed,
+    TableMaintained,
+    TableRolledBack,
+    first_lines,
+)
 
 POOL: Final = "maintenance"
 """The name of the scheduler pool, and the tag of all jobs in it."""
@@ -46,15 +54,23 @@ class Upkeep:
 
     Args:
         observe: gets facts, from the threads of the maintenance.
+        catch_up: gets the topic of a table that was rolled back, from the same threads. The table must be brought up
+            to date though no record may follow.
     """
 
     def __init__(
-        self, spark: SparkSession, target: Target, settings: MirrorSettings, observe: Observer
+        self,
+        spark: SparkSession,
+        target: Target,
+        settings: MirrorSettings,
+        observe: Observer,
+        catch_up: Callable[[str], None],
     ) -> None:
         self._spark = spark
         self._target = target
         self._settings = settings
         self._observe = observe
+        self._catch_up = catch_up
         self._session: SparkSession | None = None
         self._sessions = Sessions(spark)
         self._threads: list[threading.Thread] = []
@@ -156,7 +172,12 @@ class Upkeep:
         with table.busy, self._sessions.one() as spark:
             if not self._ending.is_set():
                 table.use(spark)
-                self._tidy(table.table, table.maintain(policy, self._pins))
+                try:
+                    self._tidy(table.table, table.maintain(policy, self._pins))
+                except RolledBackError as error:
+                    table.forget()
+                    self._observe(TableRolledBack(table.table, error.message, error.hint))
+                    self._catch_up(table.topic)
 
     def _prune(self) -> bool:
         """Let go of old points, once in a round. False: that failed, and no table may be maintained."""
@@ -188,12 +209,15 @@ class Upkeep:
         """A table that cannot be tidied up now is as good as before; the next round tries it again."""
         try:
             yield
-        except FencedError:
+        except (FencedError, RolledBackError):
             raise
         except CdcdError as error:
             self._failed(table, error.message, error.hint)
         except (PySparkException, Py4JError) as error:
             self._failed(table, first_lines(error), "")
+        except Exception as error:  # noqa: BLE001 - whatever a table raises is that table's own
+            failure = unexpected(error)
+            self._failed(table, failure.message, failure.hint)
 
     def _failed(self, table: str, message: str, hint: str) -> None:
         # What was cancelled did not fail.

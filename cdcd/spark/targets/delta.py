@@ -10,13 +10,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.errors import PositionError
 from cdcd.spark.jars import DELTA
 from cdcd.spark.platform.java import PATH, identifier, java, texts
 from cdcd.spark.platform.sql import quoted
@@ -78,6 +79,37 @@ _WIDENING: Final = "delta.enableTypeWidening"
 """Readers must know the feature, and delta-rs does not. So a table gets it with the first column that grows."""
 
 
+RESTORE: Final = "RESTORE"
+"""The operation that the log names for RESTORE TABLE (DeltaOperations.scala)."""
+
+
+class _Entry(NamedTuple):
+    """A commit in the log of a table.
+
+    Attributes:
+        metadata: its userMetadata.
+        operation: what made it, such as MERGE.
+        target: the version that a RESTORE names. None: any other operation, or a RESTORE that names a time.
+    """
+
+    version: int
+    metadata: str | None
+    at: datetime
+    operation: str | None
+    target: str | int | None
+
+
+def _restored(name: str, entry: _Entry) -> int:
+    """The version that a RESTORE brought back. PositionError: the log does not name it."""
+    if entry.target is None:
+        raise PositionError(
+            f"{name} was restored to a time (version {entry.version}), so its position is unknown.",
+            hint=f"Find the version of that time (DESCRIBE HISTORY {name}), run RESTORE TABLE {name} TO VERSION AS OF"
+            " <version>, then start the mirror again: it reads the later changes from the topic.",
+        )
+    return int(entry.target)
+
+
 class DeltaTables(TableFormat):
     """The format of `DeltaTarget`, whose arguments it has."""
 
@@ -91,8 +123,9 @@ class DeltaTables(TableFormat):
         catalog: str = DEFAULT_CATALOG,
         namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
+        driver_writes: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(driver_writes=driver_writes)
         self._path = None if path is None else path.rstrip("/")
         self._catalog = catalog
         self._namespace = namespace
@@ -195,7 +228,7 @@ class DeltaTables(TableFormat):
         rewrites = keys is None or self.files(spark, name).size <= rewritten_bytes(keys)
         return having(spark, _MERGE | (_REWRITING if rewrites else {}))
 
-    def small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
+    def find_small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
         with suppress(PySparkException, Py4JError):
             return small_delta(spark, name, self._load(spark, name), limits)
         return None
@@ -235,20 +268,26 @@ class DeltaTables(TableFormat):
 
     def commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
         # The newest commits nearly always have it; the whole history is read where they do not.
-        seen = None
+        seen: int | None = None
+        restored: int | None = None
         for look in (self._newest, self._history):
-            for version, metadata, at in look(spark, name):
-                if seen is not None and version >= seen:
+            for entry in look(spark, name):
+                if seen is not None and entry.version >= seen:
                     continue
-                seen = version
-                found = _state(metadata)
+                seen = entry.version
+                # A RESTORE by the owner took back the versions between itself and the version that it names.
+                if restored is not None and entry.version > restored:
+                    continue
+                found = _state(entry.metadata)
                 if found is not None:
-                    yield Commit(version, found, at)
+                    yield Commit(entry.version, found, entry.at)
+                elif entry.operation == RESTORE:
+                    restored = _restored(name, entry)
             if seen == 0:
                 return
 
-    def _newest(self, spark: SparkSession, name: str) -> Iterator[tuple[int, str | None, datetime]]:
-        """Version, metadata and time of the newest commits, from Delta's own objects.
+    def _newest(self, spark: SparkSession, name: str) -> Iterator["_Entry"]:
+        """The newest commits, newest first, from Delta's own objects.
 
         They are looked at before and after each commit, and DESCRIBE HISTORY is a job of Spark's each time.
         """
@@ -266,7 +305,8 @@ class DeltaTables(TableFormat):
                     return
                 said = json.loads(info.get().json())["commitInfo"]
                 at = datetime.fromtimestamp(said["timestamp"] / 1000, UTC)
-                yield version, said.get("userMetadata"), at
+                target = said.get("operationParameters", {}).get("version")
+                yield _Entry(version, said.get("userMetadata"), at, said.get("operation"), target)
 
     def _load(self, spark: SparkSession, name: str) -> Any:
         """The table as Delta's own object."""
@@ -285,11 +325,13 @@ class DeltaTables(TableFormat):
             self._loaded[name] = loaded
         return loaded
 
-    def _history(self, spark: SparkSession, name: str) -> Iterator[tuple[int, str | None, datetime]]:
-        """Version, metadata and time of all commits that the table's log has."""
-        history = spark.sql(f"DESCRIBE HISTORY {name}").select("version", "userMetadata", "timestamp")
-        for row in history.collect():
-            yield row.version, row.userMetadata, row.timestamp.astimezone(UTC)
+    def _history(self, spark: SparkSession, name: str) -> Iterator["_Entry"]:
+        """All commits that the table's log has, newest first."""
+        history = spark.sql(f"DESCRIBE HISTORY {name}").select(
+            "version", "userMetadata", "timestamp", "operation", sf.col("operationParameters")["version"]
+        )
+        for version, metadata, at, operation, target in history.collect():
+            yield _Entry(version, metadata, at.astimezone(UTC), operation, target)
 
     def take_back(self, spark: SparkSession, name: str, version: int) -> None:
         spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}")
@@ -323,6 +365,7 @@ class DeltaTarget(Lakehouse):
         namespace: of all tables of a catalog, whose names are then `<schema>_<table>`; None: the source's schema is the
             namespace.
         properties: of the tables, beside or in place of those given here, when they are created.
+        driver_writes: True if the driver may read and write the files of small tables by itself.
     """
 
     def __init__(
@@ -332,8 +375,17 @@ class DeltaTarget(Lakehouse):
         catalog: str = DEFAULT_CATALOG,
         namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
+        driver_writes: bool = True,
     ) -> None:
-        super().__init__(DeltaTables(path, catalog=catalog, namespace=namespace, properties=properties))
+        super().__init__(
+            DeltaTables(
+                path,
+                catalog=catalog,
+                namespace=namespace,
+                properties=properties,
+                driver_writes=driver_writes,
+            )
+        )
 
 
 def _kept_hours(policy: Maintenance, pinned: Pinned | None) -> int:

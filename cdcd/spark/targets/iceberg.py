@@ -81,9 +81,14 @@ class IcebergTables(TableFormat):
     )
 
     def __init__(
-        self, catalog: str, namespace: str | None = None, properties: Mapping[str, str] | None = None
+        self,
+        catalog: str,
+        namespace: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        *,
+        driver_writes: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(driver_writes=driver_writes)
         self._catalog = catalog
         self._namespace = namespace
         self._properties_given = dict(properties or {})
@@ -154,6 +159,9 @@ class IcebergTables(TableFormat):
             # What expires may be all that carries the position; not every one of these commits does.
             _carry(table, state)
             table.refresh()
+        if policy.versions_max is not None and before > policy.versions_max:
+            by_number = _age_of(spark, name, policy.versions_max)
+            oldest = max(oldest, by_number if pinned is None else min(by_number, _let_go(table, pinned)))
         actions.expireSnapshots(table).expireOlderThan(oldest).retainLast(policy.keep_versions).execute()
         table.refresh()
         after = table.snapshots().spliterator().getExactSizeIfKnown()
@@ -246,7 +254,7 @@ class IcebergTables(TableFormat):
         transaction.commitTransaction()
         spark.sql(f"REFRESH TABLE {name}")
 
-    def small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
+    def find_small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
         return small_iceberg(spark, name, self._load(spark, name), limits, _summary)
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
@@ -320,12 +328,18 @@ class IcebergTarget(Lakehouse):
         namespace: of all tables, whose names are then `<schema>_<table>`; None: the source's schema is the
             namespace.
         properties: of the tables, beside or in place of those given here, when they are created.
+        driver_writes: True if the driver may read and write the files of small tables by itself.
     """
 
     def __init__(
-        self, catalog: str, namespace: str | None = None, properties: Mapping[str, str] | None = None
+        self,
+        catalog: str,
+        namespace: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        *,
+        driver_writes: bool = True,
     ) -> None:
-        super().__init__(IcebergTables(catalog, namespace, properties))
+        super().__init__(IcebergTables(catalog, namespace, properties, driver_writes=driver_writes))
 
 
 def _partition_fields(table: Any) -> list[Any]:
@@ -367,6 +381,15 @@ def _carry(table: Any, state: State) -> None:
     for key, value in _summary(state).items():
         snapshot = snapshot.set(key, value)
     snapshot.commit()
+
+
+def _age_of(spark: SparkSession, name: str, number: int) -> int:
+    """When the `number`-th newest snapshot was made, in milliseconds since 1970. There are more snapshots than that."""
+    found = spark.sql(
+        f"SELECT unix_millis(committed_at) FROM {name}.snapshots ORDER BY 1 DESC LIMIT 1 OFFSET {number - 1}"
+    ).head()
+    assert found is not None, "there are more snapshots"
+    return int(found[0])
 
 
 def _summary(state: State) -> dict[str, str]:

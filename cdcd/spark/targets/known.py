@@ -1,7 +1,8 @@
 """What is known of the tables without looking, and the commits that carry their positions.
 
 The rule: this process is the only writer of a table. So what the newest commit said when the table was first looked at,
-and what this process has committed since, is what the table has. `commit` finds out when that is not so.
+and what this process has committed since, is what the table has. `check_newest` finds out when that is not so: another
+process has committed (FencedError), or the owner of the table has rolled it back (RolledBackError).
 """
 
 import json
@@ -17,7 +18,7 @@ from cdcd.facts import Fact, Observer
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import check_classic
 from cdcd.spark.targets.evolution import check
-from cdcd.spark.targets.fencing import NEWEST, NOBODY, Fence
+from cdcd.spark.targets.fencing import NEWEST, NOBODY, Fence, Stamp
 from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.making import (
     SCHEMA,
@@ -28,7 +29,7 @@ from cdcd.spark.targets.making import (
     partitioned_by,
 )
 from cdcd.spark.targets.partitions import check_fields
-from cdcd.spark.targets.state import State
+from cdcd.spark.targets.state import RolledBackError, State
 from cdcd.spark.targets.table_format import Commit, TableFormat
 from cdcd.spark.targets.target import Kind, New
 from cdcd.spark.watching.progress import TableRestored
@@ -73,10 +74,13 @@ class KnownTables:
         self._format = format_
         self.tables: dict[str, Table] = {}
         self._fence = Fence()
+        # By table, the stamp of its newest commit as this process knows it; absent: to be looked up.
+        self._newest: dict[str, Stamp] = {}
         self.observe: Observer = _tell_nobody
 
     def forget(self, name: str) -> None:
         self.tables.pop(name, None)
+        self._newest.pop(name, None)
 
     def state(self, spark: SparkSession, name: str) -> State:
         table = self.look(spark, name)
@@ -88,10 +92,12 @@ class KnownTables:
 
         Raises:
             FencedError: another process writes to the table.
+            RolledBackError: see there. Nothing was committed.
         """
         self.take_back(spark, name)
-        stamped = self._stamped(state, self.check_writer(spark, name))
+        stamped = self._stamped(state, self.check_newest(spark, name))
         self.version_changes(name)
+        self._newest.pop(name, None)
         try:
             with self._format.committing(spark), self._format.carrying(spark, stamped):
                 yield stamped
@@ -99,13 +105,12 @@ class KnownTables:
             # If another process has committed meanwhile, FencedError says more than the conflict of the table format.
             self.check_writer(spark, name)
             raise
-        self.check_writer(spark, name)
+        # Delta makes no commit of a MERGE that changes nothing.
+        self._newest[name] = _stamp_of(self.check_writer(spark, name))
 
     def _stamped(self, state: State, newest: Commit | None) -> State:
         """Returns `state` with the stamp of this process's next commit, and with the stamp of `newest` as `made_on`."""
-        return replace(
-            state, stamp=self._fence.next(), made_on=NOBODY if newest is None else newest.state.stamp
-        )
+        return replace(state, stamp=self._fence.next(), made_on=_stamp_of(newest))
 
     def check_writer(self, spark: SparkSession, name: str) -> Commit | None:
         """The newest commit that carries a state; None: there is none. FencedError: another process writes to it."""
@@ -117,6 +122,22 @@ class KnownTables:
                 break
         self._fence.check(name, [commit.state.stamp for commit in newest])
         return newest[0] if newest else None
+
+    def check_newest(self, spark: SparkSession, name: str) -> Commit | None:
+        """As `check_writer`, and check that the newest commit is the one whose position this process knows.
+
+        Raises:
+            FencedError: another process writes to the table.
+            RolledBackError: the table was rolled back or restored since.
+        """
+        newest = self.check_writer(spark, name)
+        stamp = _stamp_of(newest)
+        if self._newest.setdefault(name, stamp) != stamp:
+            raise RolledBackError(
+                f"{name} was rolled back or restored: its newest commit is not the last one of this mirror.",
+                hint="If nobody did so on purpose, find out who changes the mirror's tables.",
+            )
+        return newest
 
     def take_back(self, spark: SparkSession, name: str) -> None:
         """Bring the table back to the version `back_to`. Does nothing if no commit of the table is misplaced.
@@ -132,6 +153,7 @@ class KnownTables:
             self._format.take_back(spark, name, table.back_to)
         newest = self.check_writer(spark, name)
         assert newest is not None, "the commit that was made the newest one again"
+        self._newest[name] = _stamp_of(newest)
         self.observe(TableRestored(name, table.back_to))
         table.state, table.back_to = newest.state, None
 
@@ -183,6 +205,7 @@ class KnownTables:
                     hint="Name another catalog, namespace or path for the mirror, or drop the table.",
                 ) from error
             newest = last = self.check_writer(spark, name)
+            self._newest[name] = _stamp_of(newest)
             if newest is None:
                 self.check_whole(spark, name, new.schema.table)
             elif new.kind is Kind.CHANGELOG:
@@ -214,6 +237,10 @@ class KnownTables:
         table = self.tables[name]
         with self.commit(spark, name, table.state) as table.state:
             self._format.record(spark, name, properties, table.state)
+
+
+def _stamp_of(commit: Commit | None) -> Stamp:
+    return NOBODY if commit is None else commit.state.stamp
 
 
 def _tell_nobody(_fact: Fact) -> None:

@@ -100,7 +100,7 @@ class Lakehouse:
         if table is None:
             return None
         if table.version is None:
-            newest = self._known.check_writer(spark, name)
+            newest = self._known.check_newest(spark, name)
             table.version = None if newest is None else newest.version
         if tag is not None and table.version is not None:
             self._format.tag(spark, name, table.version, tag)
@@ -358,9 +358,13 @@ class Lakehouse:
         buckets = 1 if table is None else table.layout.buckets
         self._known.take_back(spark, name)
         state = self._known.state(spark, name)
-        self._known.check_writer(spark, name)
+        self._known.check_newest(spark, name)
         self._known.version_changes(name)
         return self._format.maintain(spark, name, policy, pinned, state, buckets)
+
+    def check_newest(self, spark: SparkSession, name: str) -> None:
+        if self._known.look(spark, name) is not None:
+            self._known.check_newest(spark, name)
 
     def maintain_own(self, spark: SparkSession, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
         return self._own.maintain_own(spark, policy)

@@ -63,11 +63,14 @@ class Small(ABC):
         self._rows_max = limits.rows
 
     def rows(self) -> pa.Table | None:
-        """All rows of the table. None: they are too many for the driver."""
+        """All rows of the table. None: they are too many for the driver, or it cannot read a file of them."""
         try:
             return read(self._files(), self._columns, self._find, self._rows_max)
         except OtherFormError:
             return by_spark(self._spark.table(self._name), self._columns, self._rows_max)
+        except (pa.ArrowException, OSError):
+            # A file in another format, or one that is encrypted. What the driver cannot read, it does not replace.
+            return None
 
     @abstractmethod
     def _files(self) -> Iterator[bytes]:

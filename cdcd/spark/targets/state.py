@@ -196,6 +196,13 @@ class OriginError(PositionError):
     """A topic does not go on from what its table has of it: the table has to be read again."""
 
 
+class RolledBackError(PositionError):
+    """The newest commit of a table is not the last one of this mirror: somebody rolled the table back or restored it.
+
+    The table itself says which position it has now. Forget what is known of the table, and look at it again.
+    """
+
+
 def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
     """That the offsets of `state` are of the topic as it is `now`, and that no record was removed that it lacks.
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
@@ -41,7 +41,8 @@ class TableFormat(ABC):
     reserved: Collection[str] = ()
     """Names that no column of a table of this format can have."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, driver_writes: bool = True) -> None:
+        self._driver_writes = driver_writes
         # Position and data meet in settings of the session: one commit at a time in each.
         self._sessions: dict[str, Lock] = {}
 
@@ -133,7 +134,16 @@ class TableFormat(ABC):
         return nullcontext()
 
     def small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
-        """The table, if it is not larger than `limits` and the driver can write it. None: only Spark can."""
+        """The table, if it is not larger than `limits` and the driver may read and write its files. None: Spark has to.
+
+        Spark has to if the mirror is configured so, or if Spark encrypts the files that it writes.
+        """
+        if not self._driver_writes or encrypts(spark):
+            return None
+        return self.find_small(spark, name, limits)
+
+    def find_small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
+        """As `small`, for a table whose files the driver may write."""
         return None
 
     @abstractmethod
@@ -182,6 +192,25 @@ class TableFormat(ABC):
 
     def add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
+
+
+_ENCRYPTING: Final = ("parquet.crypto.", "parquet.encryption.")
+"""What the settings begin with by which Parquet encrypts files (parquet-hadoop, PropertiesDrivenCryptoFactory)."""
+
+
+def encrypts(spark: SparkSession) -> bool:
+    """True if Parquet is configured to encrypt what Spark writes, in Hadoop's configuration or in that of the session.
+
+    The driver's own files would be in clear.
+    """
+    session: Any = spark._jsparkSession
+    # It has the settings of the session too, with and without `spark.hadoop.`.
+    conf = session.sessionState().newHadoopConf()
+    return any(
+        conf.getPropsWithPrefix(prefix + key).size()
+        for prefix in ("", "spark.hadoop.")
+        for key in _ENCRYPTING
+    )
 
 
 def assigned(properties: Mapping[str, str]) -> str:

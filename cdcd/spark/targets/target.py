@@ -88,6 +88,9 @@ class Maintenance:
     Attributes:
         keep_s: how long former versions can be read, in seconds.
         keep_versions: how many are kept whatever their age.
+        versions_max: number of versions above which the oldest go whatever their age, except those that a consistent
+            point needs. None: no limit. Iceberg writes all of them into the table's metadata at each commit; Delta
+            does not, and ignores this.
         small_files_min: so many small files are written together; fewer are left alone.
         target_file_bytes: how large files should be.
         orphans_s: after so long a file goes that belongs to no version: a commit that was killed leaves such, and one
@@ -96,6 +99,7 @@ class Maintenance:
 
     keep_s: int = 24 * 3600
     keep_versions: int = 10
+    versions_max: int | None = 500
     small_files_min: int = 8
     target_file_bytes: int = 128 * 1024 * 1024
     orphans_s: int = 3 * 24 * 3600
@@ -359,6 +363,14 @@ class Target(Protocol):
             PositionError: it is not of this program, or no version says how far it has come.
         """
 
+    def check_newest(self, spark: SparkSession, name: str) -> None:
+        """Check that the newest commit of the table is the mirror's own last one. A table that is not there passes.
+
+        Raises:
+            FencedError: another process writes to the table.
+            RolledBackError: the table was rolled back or restored since the mirror looked at it.
+        """
+
     def pin(self, spark: SparkSession, name: str, tag: Tag | None = None) -> int | None:
         """The newest version of the table, for a point that it has just been brought to. None: there is no version yet.
 
@@ -367,6 +379,7 @@ class Target(Protocol):
 
         Raises:
             FencedError: another process writes to the table.
+            RolledBackError: the table was rolled back or restored since.
         """
 
     def bare_name(self, name: str) -> str:

@@ -22,6 +22,7 @@ from cdcd.spark.watching.progress import (
     TableReloading,
     TableRestored,
     TableResumed,
+    TableRolledBack,
     TopicUnfit,
     Unmirrored,
     lag_s,
@@ -78,6 +79,9 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
             )
         case TableRestored():
             yield f"{fact.table} was restored to version {fact.version}: two mirrors committed at the same moment"
+            yield f"  {fact.hint}"
+        case TableRolledBack():
+            yield f"{fact.table}: {fact.message} Later changes are read from the topic again."
             yield f"  {fact.hint}"
         case TableMaintained():
             yield (

@@ -280,6 +280,19 @@ class TableRestored(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TableRolledBack(Fact):
+    """Somebody rolled a target table back or restored it. The mirror reads the later changes from the topic again, so
+    the table will equal its source. `hint` says what to do.
+    """
+
+    event: ClassVar[str] = "table.rolled_back"
+    level: ClassVar[Level] = "warning"
+    table: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class TableMaintained(Fact):
     """Small files were written together, former versions let go."""
 

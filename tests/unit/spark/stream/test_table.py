@@ -46,6 +46,9 @@ class FakeTarget:
     def own_name(self, name: str) -> str:
         return name
 
+    def check_newest(self, _spark: Any, _name: str) -> None:
+        """Nobody rolls it back."""
+
     def schema(self, _spark: Any, _name: str) -> TableSchema | None:
         return self.has
 

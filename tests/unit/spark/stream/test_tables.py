@@ -12,11 +12,12 @@ from cdcd.spark.stream.few_records import SmallSlice
 from cdcd.spark.stream.forms import UnknownFormError
 from cdcd.spark.stream.tables import ATTEMPTS
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, UnknownLabelError
-from cdcd.spark.targets.state import OriginError
+from cdcd.spark.targets.state import OriginError, RolledBackError
 from cdcd.spark.watching.progress import (
     Progress,
     TableFailed,
     TableResumed,
+    TableRolledBack,
     TableStopped,
 )
 from tests.unit.spark.stream.mirror_of_fakes import FakeTable, Harness
@@ -79,6 +80,41 @@ def test_what_does_not_pass_stops_the_table(monkeypatch: pytest.MonkeyPatch):
     harness = Harness(monkeypatch, FakeTable("public.a", AnalysisException("conflict"), 99))
     harness.advance()
     assert list(harness.mirror.stopped) == ["shop.public.a"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no footer"), MemoryError(), ValueError("Parquet magic bytes"), KeyError("x")]
+)
+def test_whatever_a_table_raises_stops_that_table_only(monkeypatch: pytest.MonkeyPatch, error: Exception):
+    harness = Harness(monkeypatch, FakeTable("public.a", error, 99), FakeTable("public.b"))
+    harness.advance()
+    assert harness.done() == [["public.b"]]
+    (stopped,) = harness.mirror.stopped.values()
+    assert stopped.message.startswith(f"Unexpected {type(error).__name__}: ")
+    assert "batches.driver_writes" in stopped.hint
+
+
+def test_a_look_that_fails_in_any_way_is_left_to_the_batch(monkeypatch: pytest.MonkeyPatch):
+    table, other = FakeTable("public.a"), FakeTable("public.b")
+    table.fails_to_look = OSError("no footer")
+    harness = Harness(monkeypatch, table, other)
+    harness.advance()
+    assert harness.done() == [["public.a", "public.b"]]
+
+
+def test_a_table_that_was_rolled_back_is_looked_at_again_and_goes_on(monkeypatch: pytest.MonkeyPatch):
+    table = FakeTable("public.a", RolledBackError("t was rolled back", hint="ask who"), 1)
+    harness = Harness(monkeypatch, table)
+    harness.advance()
+    assert harness.done() == [["public.a"]]
+    assert table.forgotten == 1
+    assert TableRolledBack("public.a", "t was rolled back", "ask who") in harness.facts
+
+
+def test_a_table_that_is_rolled_back_again_and_again_stops(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch, FakeTable("public.a", RolledBackError("t was rolled back"), 99))
+    harness.advance()
+    assert [error.message for error in harness.mirror.stopped.values()] == ["t was rolled back"]
 
 
 def test_kafka_that_is_away_ends_the_batch_for_all(monkeypatch: pytest.MonkeyPatch):

@@ -13,8 +13,9 @@ from cdcd.spark.stream.points import Pins
 from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.stream.table import TableMirror
 from cdcd.spark.stream.upkeep import POOL, Upkeep
+from cdcd.spark.targets.state import RolledBackError
 from cdcd.spark.targets.target import Maintained, Maintenance
-from cdcd.spark.watching.progress import Fact, TableFailed, TableMaintained
+from cdcd.spark.watching.progress import Fact, TableFailed, TableMaintained, TableRolledBack
 
 LIMIT_S = 60.0
 
@@ -49,6 +50,8 @@ class FakeTable:
 
     def __init__(self, name: str, during: Any = lambda: None) -> None:
         self.table = name
+        self.topic = f"shop.{name}"
+        self.forgotten = 0
         self.busy = threading.Lock()
         self.maintained = 0
         self.pins: Pins | None = None
@@ -56,6 +59,9 @@ class FakeTable:
 
     def use(self, spark: Any) -> None:
         assert self.busy.locked(), "nobody else works on the table"
+
+    def forget(self) -> None:
+        self.forgotten += 1
 
     def maintain(self, policy: Maintenance, pins: Pins | None) -> Iterator[tuple[str, Maintained]]:
         self.pins = pins
@@ -112,7 +118,10 @@ class Harness:
         given = MirrorSettings(
             "shop", KafkaSource("b:1"), "shop", "shop.schemas", "shop.checkpoint", "/c", **settings
         )
-        self.upkeep = Upkeep(cast("Any", self.spark), cast("Any", self.target), given, self.facts.append)
+        self.caught_up: list[str] = []
+        self.upkeep = Upkeep(
+            cast("Any", self.spark), cast("Any", self.target), given, self.facts.append, self.caught_up.append
+        )
 
     def finish(self) -> None:
         self.upkeep.finish(self.tables, threading.Event())
@@ -285,3 +294,27 @@ def test_the_end_of_a_run_that_is_stopped_does_not_wait_for_its_maintenance():
     assert harness.upkeep._is_under_way
     go_on.set()
     harness.upkeep.end(LIMIT_S)
+
+
+def test_a_table_that_was_rolled_back_is_brought_up_to_date_and_the_others_are_maintained():
+    def rolled_back() -> None:
+        raise RolledBackError("t was rolled back", hint="ask who")
+
+    table, other = FakeTable("public.a", rolled_back), FakeTable("public.b")
+    harness = Harness(table, other)
+    harness.round()
+    assert harness.caught_up == ["shop.public.a"]
+    assert (table.forgotten, other.maintained) == (1, 1)
+    assert TableRolledBack("public.a", "t was rolled back", "ask who") in harness.facts
+
+
+def test_whatever_a_table_raises_leaves_the_others_their_maintenance():
+    def unreadable() -> None:
+        raise OSError("Could not read encrypted metadata")
+
+    other = FakeTable("public.b")
+    harness = Harness(FakeTable("public.a", unreadable), other)
+    harness.round()
+    assert other.maintained == 1
+    (failed,) = [fact for fact in harness.facts if isinstance(fact, TableFailed)]
+    assert failed.message == "maintenance: Unexpected OSError: Could not read encrypted metadata"

@@ -1,0 +1,94 @@
+"""When the driver leaves the files of small tables to Spark: encrypted, in another format, or by the configuration."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.spark.jars import DELTA
+from cdcd.spark.targets.delta import DeltaTarget
+from cdcd.spark.targets.iceberg import IcebergTarget
+from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.table_format import encrypts
+from tests.spark.conftest import MakeTarget
+from tests.spark.source_model import frame
+from tests.spark.test_target_tables import FORM, change, rows, start
+
+
+@contextmanager
+def setting(spark: SparkSession, key: str) -> Iterator[None]:
+    """Have a setting in the session meanwhile."""
+    spark.conf.set(key, "x")
+    try:
+        yield
+    finally:
+        spark.conf.unset(key)
+
+
+SPARKS_WRITER = "parquet-mr"
+"""What a file of Spark's names as its writer; that of the driver's names parquet-cpp."""
+
+
+def writers(spark: SparkSession, target: Lakehouse, name: str) -> set[bool]:
+    """Whether the files of the table are Spark's, of each file."""
+    if target.format == DELTA:
+        files = [row[0] for row in spark.sql(f"SELECT DISTINCT _metadata.file_path FROM {name}").collect()]
+    else:
+        files = [row[0] for row in spark.sql(f"SELECT file_path FROM {name}.files").collect()]
+    assert files
+    return {SPARKS_WRITER.encode() in Path(file.removeprefix("file:")).read_bytes()[-4096:] for file in files}
+
+
+@pytest.mark.parametrize("way", ["setting", "column keys", "driver_writes"])
+def test_spark_writes_all_files(
+    spark: SparkSession, make_target: MakeTarget, warehouse: Path, unique: str, way: str
+):
+    target = make_target()
+    if way == "driver_writes":
+        target = (
+            DeltaTarget(str(warehouse / "delta" / unique), driver_writes=False)
+            if target.format == DELTA
+            else IcebergTarget("lake", unique, driver_writes=False)
+        )
+    name = start(spark, target)
+    key = {"setting": "parquet.encryption.kms.instance.id", "column keys": "parquet.encryption.column.keys"}
+    # A setting that encrypts nothing by itself: there is no factory.
+    with setting(spark, key[way]) if way in key else nullcontext():
+        for number in (1, 2, 3):
+            target.apply(name, frame(spark, [change("c", 10 * number, (number, number, "a"))], FORM))
+        assert writers(spark, target, name) == {True}
+    assert rows(spark, name, "id") == [(1,), (2,), (3,)]
+
+
+def test_the_driver_writes_a_small_table_otherwise(spark: SparkSession, target: Lakehouse):
+    name = start(spark, target)
+    for number in (1, 2):
+        target.apply(name, frame(spark, [change("c", 10 * number, (number, number, "a"))], FORM))
+    assert writers(spark, target, name) == {False}
+
+
+def test_hadoops_and_sparks_names_of_the_settings_are_both_known(spark: SparkSession):
+    assert not encrypts(spark)
+    for key in ("parquet.crypto.factory.class", "spark.hadoop.parquet.encryption.uniform.key"):
+        with setting(spark, key):
+            assert encrypts(spark)
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("parquet.crypto.factory.class", "x")
+    try:
+        assert encrypts(spark)
+    finally:
+        hadoop.unset("parquet.crypto.factory.class")
+
+
+def test_a_file_that_the_driver_cannot_read_is_left_to_spark(spark: SparkSession, unique: str):
+    # GIVEN files in ORC, in a table whose next files will be Parquet
+    target = IcebergTarget("lake", unique, {"write.format.default": "orc"})
+    name = start(spark, target)
+    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM))
+    spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('write.format.default')")
+    # WHEN few changes come, THEN Spark brings them in
+    target.forget(name)
+    target.apply(name, frame(spark, [change("u", 20, (1, 2, "b")), change("c", 20, (2, 2, "b"))], FORM))
+    assert rows(spark, name, "id, note") == [(1, "b"), (2, "b")]
