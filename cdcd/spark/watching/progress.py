@@ -285,7 +285,7 @@ class TableRolledBack(Fact):
     the table will equal its source. `hint` says what to do.
     """
 
-    event: ClassVar[str] = "table.rolled_back"
+    event: ClassVar[str] = "table.rollback"
     level: ClassVar[Level] = "warning"
     table: str
     message: str
