@@ -47,7 +47,13 @@ _TABLE: Final = (
         "A key or token that can be guessed. An error if `security.strict` is set.",
         (2,),
     ),
-    Code("spool.directory", "This machine", "Whether cdcd can write to `spool.directory`.", (8,)),
+    Code(
+        "spool.directory",
+        "This machine",
+        "Whether cdcd can write to `spool.directory`. A warning: its disk has less room than `spool.disk_bytes_max`; "
+        "without that limit, less than 1 GiB.",
+        (8,),
+    ),
     Code(
         "spool.durable",
         "This machine",

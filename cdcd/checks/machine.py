@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from cdcd.checks.directories import existing, spool_problem
 from cdcd.checks.finding import Finding, Level, of_error
@@ -13,6 +14,9 @@ from cdcd.kafka.oversized import Oversized
 from cdcd.telemetry.http import listening_socket
 from cdcd.telemetry.http_client import status_of
 from cdcd.telemetry.tls import Tls
+
+SPOOL_ROOM: Final = 1 << 30
+"""Bytes that should be free for the spool if `spool.disk_bytes_max` sets no limit."""
 
 
 def examine(config: Config) -> Iterator[Finding]:
@@ -72,6 +76,21 @@ def _spool(config: Config) -> Iterator[Finding]:
     error = spool_problem(directory)
     if error is not None:
         yield of_error("spool.directory", subject, error)
+        return
+    limit = config.spool.disk_bytes_max
+    room, wanted = shutil.disk_usage(existing(directory)).free, SPOOL_ROOM if limit is None else limit
+    if room < wanted:
+        larger = (
+            f"less than spool.disk_bytes_max of {wanted >> 20} MiB" if limit else "and a full disk ends cdcd"
+        )
+        yield Finding(
+            "warning",
+            "spool.directory",
+            subject,
+            f"{directory}: {room >> 20} MiB are free, {larger}",
+            "Make room, or name a directory on another disk in spool.directory. Changes of large open transactions "
+            "wait there until the transaction ends.",
+        )
     else:
         yield Finding("ok", "spool.directory", subject, str(directory))
 

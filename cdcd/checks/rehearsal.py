@@ -6,7 +6,7 @@ by a look: the lock is not taken, nobody is fenced, and the slot that would be c
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -103,6 +103,7 @@ class _Rehearsal:
         self._identity: Identity | None = None
         self._seen: SlotSeen | None = None
         self._has_fenced = False
+        self._has_peeked = False
         self._changed: list[RecordSettingChanged] = []
 
     def _hear(self, fact: Fact) -> None:
@@ -134,7 +135,18 @@ class _Rehearsal:
                 tuple(self._changed),
             )
         except CdcdError as error:
-            return Outcome(error, "", self._found is not None, self._assumed())
+            reading = self._assumed() if await self._knows_checkpoint() else Reading()
+            return Outcome(error, "", self._found is not None, reading)
+
+    async def _knows_checkpoint(self) -> bool:
+        """Whether a checkpoint was looked for. A start that is refused early has not looked: then do it now.
+
+        Without this answer, nobody knows whether the next start reads rows, and an error about them may be wrong.
+        """
+        if not self._has_peeked:
+            with suppress(CdcdError):
+                await self._peek_checkpoint(PeekCheckpoint())
+        return self._has_peeked
 
     def _assumed(self) -> Reading:
         """What a first start would read, once nothing keeps it from starting."""
@@ -196,6 +208,7 @@ class _Rehearsal:
             )
         except TransientError as error:
             raise unavailable(error) from error
+        self._has_peeked = True
         return self._found
 
     async def _read_source(self, request: ReadSource) -> Source:

@@ -53,6 +53,9 @@ VERIFY_S: Final = 5.0
 TOPICS_S: Final = 15.0
 """Seconds that the broker may take to answer about topics. A shorter `startup_timeout_s` counts instead."""
 
+AHEAD_MAX: Final = 500
+"""Number of topics that are created in one request with a topic that is needed now."""
+
 T = TypeVar("T")
 
 
@@ -79,6 +82,8 @@ class KafkaSide:
         self._observe = observe
         self._topics: set[str] = set()
         self._keyless: set[str] = set()
+        self._not_ahead: set[str] = set()
+        """Topics that are created only when they are needed, because one of them was refused."""
         self._goes_on = False
         """Whether there is a checkpoint, so that topics of tables may have had records before this session."""
         self._had_records: Mapping[str, str] | None = None
@@ -234,6 +239,10 @@ class KafkaSide:
             self._observe(TransactionTimeoutUnknown(message=error.message, timeout_s=TRANSACTION_S))
             return TRANSACTION_S
 
+    def has_topics(self, topics: Collection[str]) -> bool:
+        """Whether this session knows that all of these topics exist."""
+        return self._topics.issuperset(topics)
+
     async def ensure_topics(
         self,
         topics: Sequence[str],
@@ -248,6 +257,7 @@ class KafkaSide:
             prefix: also remember all existing topics that begin with it.
             keyless: those of `topics` whose records have no key. They must not be compacted.
             ahead: topics that will be asked for soon. They are created with the others, if topics are created at all.
+                If the broker refuses one of them, only `topics` are created, and none of these is created ahead again.
 
         Raises:
             SinkUnavailableError: the broker is away.
@@ -257,17 +267,29 @@ class KafkaSide:
         unchecked = [topic for topic in topics if topic in keyless and topic not in self._keyless]
         if not missing and not unchecked:
             return
+        others: list[str] = []
         if missing and self._config.topics.create.enabled:
-            missing += [topic for topic in ahead if topic not in self._topics and topic not in missing]
+            known = self._topics.union(self._not_ahead, missing)
+            others = [topic for topic in ahead if topic not in known][:AHEAD_MAX]
         # The descriptions are read before a topic is created. If this read failed after the creation, the next attempt
         # would find the topic and not report that it was lost.
         had_records = await self._had_records_before() if missing else {}
-        created, found = await self.call(lambda: self._look(missing, unchecked, prefix), anywhere=True)
+        try:
+            created, found = await self.call(
+                lambda: self._look([*missing, *others], unchecked, prefix), anywhere=True
+            )
+        except SinkError:
+            if not others:
+                raise
+            # The fault of a table that has no record yet must not stop the others.
+            self._not_ahead.update(others)
+            others = []
+            created, found = await self.call(lambda: self._look(missing, unchecked, prefix), anywhere=True)
         for topic in created:
             self._observe(TopicCreated(topic=topic))
             if table := had_records.get(topic):
                 self._observe(TopicLost(topic=topic, table=table, command=READ_TABLE.format(table)))
-        self._topics.update(missing, found)
+        self._topics.update(missing, others, found)
         self._keyless.update(unchecked)
 
     async def _had_records_before(self) -> Mapping[str, str]:

@@ -24,6 +24,7 @@ from cdcd.daemon import memory
 from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.logged_stream import LoggedStream
+from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.engine.actions import (
     Action,
@@ -92,6 +93,7 @@ class Pipeline:
         look_up: gives what the catalog says of a relation, the types that are known so far, and the snapshot (`seen`)
             of `Engine.described`.
         survey: reads the state of the slot into the telemetry. It raises if the slot or the publication is gone.
+        new_tables: tables whose topics are created together.
         registrar: registers schemas; None: the format has none.
         heartbeat: runs the heartbeat query; None: there is none.
         tap: stands before the engine's verbs, and records each call; None: nothing is recorded.
@@ -110,6 +112,7 @@ class Pipeline:
         begin: Callable[[], Awaitable[None]],
         look_up: LookUp,
         survey: Callable[[], Awaitable[None]],
+        new_tables: NewTables,
         telemetry: Telemetry,
         observe: Observer,
         tap: Tap | None = None,
@@ -129,6 +132,7 @@ class Pipeline:
         self._begin = begin
         self._look_up = look_up
         self._survey = survey
+        self._new_tables = new_tables
         self._telemetry = telemetry
         self._observe = observe
         self._registrar = registrar
@@ -264,7 +268,10 @@ class Pipeline:
         self._verbs.described(action.relation, description, types, time.monotonic(), seen=seen)
 
     async def _ensure_topics(self, action: EnsureTopics) -> None:
-        await self._kafka.await_topics(action.topics, keyless=action.keyless, ahead=action.ahead)
+        ahead = action.ahead
+        if not ahead and not self._kafka.has_topics(action.topics):
+            ahead = tuple(await self._new_tables.topics())
+        await self._kafka.await_topics(action.topics, keyless=action.keyless, ahead=ahead)
         self._verbs.topics_ready(action.topics, time.monotonic())
 
     async def _ensure_schemas(self, action: EnsureSchemas) -> None:

@@ -14,6 +14,7 @@ from cdcd.credentials.columns import SpoolCipher
 from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.logged_stream import LoggedStream
+from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.session_recording import record_session
@@ -127,6 +128,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         begin=lambda: start_replication(wiring),
         look_up=_LookUp(wiring.sql, wiring.kafka.former_descriptions),
         survey=lambda: wiring.postgres.survey(wiring.sql),
+        new_tables=NewTables(wiring.snapshots.published, config.topic_names().qualified, ready.published),
         telemetry=wiring.telemetry,
         observe=wiring.observe,
         tap=tap,

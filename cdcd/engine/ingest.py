@@ -419,11 +419,11 @@ class Ingest:
 
     def _cut(self) -> None:
         if self._transaction is not None:
+            transaction, self._transaction = self._transaction, None
+            if not self._queue.keeps_whole:
+                return
             self.cuts += 1
-            self._observe(
-                TransactionLarge(xid=self._transaction.xid, commit_lsn=self._transaction.commit_lsn)
-            )
-            self._transaction = None
+            self._observe(TransactionLarge(xid=transaction.xid, commit_lsn=transaction.commit_lsn))
 
     def apply_deferred(self) -> None:
         """The events of the transaction count from here on, so what it asked of the daemon counts too."""

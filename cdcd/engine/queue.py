@@ -245,6 +245,11 @@ class BatchQueue:
         self._idle_ticket = -1
 
     @property
+    def keeps_whole(self) -> bool:
+        """Whether a source transaction is one Kafka transaction up to a size. Without Kafka transactions, none is."""
+        return self._whole_bytes_max > 0
+
+    @property
     def room(self) -> bool:
         """Whether more may be added before something is delivered."""
         return self.size < self._queue_bytes_max

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,6 +87,19 @@ def test_the_directory_of_a_durable_log_is_looked_at_with_its_room(tmp_path: Pat
     assert found(durable_bytes_max=1 << 60).level == "warning"
     (tmp_path / "file").write_text("")
     assert found(durable_directory=tmp_path / "file" / "log").level == "error"
+
+
+def test_a_disk_that_has_no_room_for_the_spool_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = parse_config(
+        "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'b:1'}\nhttp: {port: 0}\n"
+        f"spool: {{directory: {tmp_path}/spool}}\n",
+        {},
+    )
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=3 << 20))
+    found = about("spool.directory", config)
+    assert (found.level, "3 MiB are free" in found.found) == ("warning", True)
+    small = config.spool.model_copy(update={"disk_bytes_max": 2 << 20})
+    assert about("spool.directory", config.model_copy(update={"spool": small})).level == "ok"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.engine.actions import (
     Action,
@@ -138,17 +139,23 @@ class Session:
             stream=self.stream,  # type: ignore[arg-type]
             lock=self.lock,  # type: ignore[arg-type]
             sink=SimpleNamespace(deliver=self._deliver),  # type: ignore[arg-type]
-            kafka=SimpleNamespace(in_thread=self._in_thread, await_topics=self._did("topics")),  # type: ignore[arg-type]
+            kafka=SimpleNamespace(  # type: ignore[arg-type]
+                in_thread=self._in_thread, await_topics=self._did("topics"), has_topics=lambda _: True
+            ),
             snapshots=SimpleNamespace(answer=self._answer, close_export=lambda: None),  # type: ignore[arg-type]
             spool=SimpleNamespace(disk_bytes=0, memory_bytes=0),  # type: ignore[arg-type]
             begin=self._did("begin"),
             look_up=self._look_up,
             survey=self._did("survey"),
+            new_tables=NewTables(self._published, str, ()),
             telemetry=Telemetry(),
             observe=lambda fact: None,
             registrar=SimpleNamespace(ensure=self._did("schemas")),  # type: ignore[arg-type]
             heartbeat=SimpleNamespace(run=self._did("query")),  # type: ignore[arg-type]
         )
+
+    async def _published(self) -> dict[int, str]:
+        return {}
 
     def _in_thread(self, call: Callable[[], None]) -> Awaitable[None]:
         return asyncio.get_running_loop().run_in_executor(self.thread, call)

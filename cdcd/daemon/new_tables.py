@@ -1,0 +1,38 @@
+"""Topics of tables that were published since the session began. They are created together, by few requests.
+
+A topic is created when a table has its first record. Where many tables are created in one transaction, their first
+records follow each other, and all other tables wait meanwhile: a broker takes ten times as long for topics that are
+created one by one. So the first topic that is missing makes cdcd list the published tables.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from cdcd.errors import TransientError
+
+
+class NewTables:
+    """The published tables that the session did not begin with.
+
+    Args:
+        published: lists the published tables as `schema.table`, by oid.
+        topic_of: gives the topic of a table by that name.
+        before: oids of the tables that the session began with. Their topics wait for their first records.
+    """
+
+    def __init__(
+        self,
+        published: Callable[[], Awaitable[Mapping[int, str]]],
+        topic_of: Callable[[str], str],
+        before: Collection[int],
+    ) -> None:
+        self._published = published
+        self._topic_of = topic_of
+        self._before = frozenset(before)
+
+    async def topics(self) -> Sequence[str]:
+        """Topics of all new tables. Empty if PostgreSQL does not answer: then each topic waits for its first record."""
+        try:
+            listed = await self._published()
+        except TransientError:
+            return ()
+        return [self._topic_of(name) for oid, name in listed.items() if oid not in self._before]
