@@ -78,7 +78,14 @@ FORM: Final = (
             }
         ),
     ),
-    Option("money.fraction.digits", "2", irrelevant("cdcd delivers money as its text with all digits.")),
+    Option(
+        "money.fraction.digits",
+        "2",
+        irrelevant(
+            "cdcd writes all digits, with the point where the database's default of lc_monetary has it; money.digits "
+            "overrides that."
+        ),
+    ),
     Option(
         "time.precision.mode",
         "adaptive",

@@ -77,6 +77,13 @@ _TABLE: Final = (
     Code("postgres.setting", "PostgreSQL", "A setting under `postgres` is wrong.", (2,)),
     Code("server.version", "PostgreSQL", "The server's version, and the protocol that follows from it.", (2,)),
     Code("server.standby", "PostgreSQL", "The server is a standby, where cdcd cannot create a slot.", (3,)),
+    Code(
+        "server.money",
+        "PostgreSQL",
+        "How many digits of money stand behind the point, by the database's default of lc_monetary. A warning: the "
+        "role or `postgres.dsn` sets another lc_monetary. An error: that setting hides the default.",
+        (2,),
+    ),
     Code("server.encoding", "PostgreSQL", "The encoding of the database is SQL_ASCII."),
     Code(
         "server.replication",

@@ -19,6 +19,7 @@ from cdcd.checks.slot import check_retention, check_slot_state
 from cdcd.checks.standby import check_failover, check_takeover
 from cdcd.errors import ConfigError
 from cdcd.postgres.inspection import Facts, Wanted
+from cdcd.postgres.money import MoneyLocale, hidden, reset
 from cdcd.postgres.replication import STREAMED_FROM, identifier
 from cdcd.protocol.versions import Options, StreamingMode, start_options
 
@@ -69,6 +70,27 @@ def check_server(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "the database is SQL_ASCII: PostgreSQL does not know what its text means, and sends bytes as they are",
             "Text that is not UTF-8 stops the pipeline. Dump and restore into a UTF8 database.",
         )
+
+
+def check_money(found: MoneyLocale, chosen: int | None) -> Iterator[Finding]:
+    """The digits of money behind the point, and whether role or DSN have others. `chosen`: `money.digits`."""
+    digits = found.digits if chosen is None else chosen
+    if digits is None:
+        yield of_error("server.money", "money", hidden(found))
+        return
+    source = "money.digits" if chosen is not None else f"the database's default of lc_monetary, {found.name}"
+    shown = f"{digits} digits behind the point, by {source}"
+    if not found.own or found.own_digits == digits:
+        yield Finding("ok", "server.money", "money", shown)
+        return
+    yield Finding(
+        "warning",
+        "server.money",
+        "money",
+        f"{shown}; but the role {found.role} or postgres.dsn sets lc_monetary to {found.own}, which has "
+        f"{found.own_digits}",
+        f"Sessions with that setting write and show amounts that differ by a power of ten. {reset(found)}",
+    )
 
 
 def check_privileges(facts: Facts, _: Wanted) -> Iterator[Finding]:

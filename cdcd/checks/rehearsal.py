@@ -33,6 +33,7 @@ from cdcd.engine.startup_requests import (
     LookAtSlot,
     PeekCheckpoint,
     PrepareSink,
+    ReadMoneyDigits,
     ReadRoots,
     ReadSource,
     RemoveLogged,
@@ -51,6 +52,7 @@ from cdcd.kafka.checkpoint import peek_at_start
 from cdcd.kafka.errors import unavailable
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.inspection import Facts
+from cdcd.postgres.money import find_money_digits
 from cdcd.postgres.publication_history import read_roots
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import read_slot, seen
@@ -172,6 +174,15 @@ class _Rehearsal:
         self._stack.push_async_callback(self._sql.close)
         return self._facts.session.in_recovery
 
+    async def _read_money_digits(self, _request: ReadMoneyDigits) -> int:
+        postgres = self._config.postgres
+        return await find_money_digits(
+            self._dsn,
+            self._config.money.digits,
+            application_name=f"{self._config.name} check",
+            connect_timeout_s=postgres.connect_timeout_s,
+        )
+
     async def _connect_stream(self, _request: ConnectStream) -> int:
         self._stream = await ReplicationStream.open(
             self._dsn,
@@ -260,6 +271,7 @@ class _Rehearsal:
 _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[object]]]] = {
     TakeLock: _Rehearsal._nothing,
     ConnectCatalog: _Rehearsal._connect_catalog,
+    ReadMoneyDigits: _Rehearsal._read_money_digits,
     EndFormerStream: _Rehearsal._nothing,
     ConnectStream: _Rehearsal._connect_stream,
     StreamEarly: _Rehearsal._nothing,

@@ -36,6 +36,7 @@ from cdcd.kafka.errors import filled
 from cdcd.kafka.producer import TIMEOUT_REFUSED_MS, construct, producer_properties, try_transactional_id
 from cdcd.postgres.connection import Dsn, connect, parse_dsn
 from cdcd.postgres.inspection import Facts, Wanted, read_facts
+from cdcd.postgres.money import look_at_money
 from cdcd.postgres.publication import OPERATIONS
 from cdcd.postgres.reader_facts import ReadersFacts
 from cdcd.protocol.versions import OPTION_SINCE
@@ -153,7 +154,15 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
     facts = replace(facts, chosen=keys.chosen, repeating=keys.repeating)
     readers = await _ask_about_readers(config, dsn, facts)
     facts = _with_readers(config, facts, readers)
-    findings = [*postgres.examine(facts, wanted), *check_keys(keys), *check_readers(readers, config)]
+    money = await look_at_money(
+        dsn, application_name=wanted.application_name, connect_timeout_s=wanted.connect_timeout_s
+    )
+    findings = [
+        *postgres.examine(facts, wanted),
+        *postgres.check_money(money, config.money.digits),
+        *check_keys(keys),
+        *check_readers(readers, config),
+    ]
     if not keys.refused:
         findings += await _ask_about_rules(config, dsn, facts)
     # A standby waits for the primary, where it looks again.

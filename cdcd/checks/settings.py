@@ -23,6 +23,7 @@ from cdcd.kafka import client
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.topics import TopicSpec
 from cdcd.rows.modes import Modes
+from cdcd.rows.money import DIGITS_OF_C
 from cdcd.snapshots.beginning import ONLY
 from cdcd.transactions.checkpoint_record import CheckpointRecords
 from cdcd.transactions.position import RecordSettings
@@ -119,11 +120,15 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
     )
 
 
-def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None = None) -> EncoderSettings:
+def encoder_settings(
+    config: Config, database: str, schema_ids: SchemaIds | None = None, *, money_digits: int = DIGITS_OF_C
+) -> EncoderSettings:
     """What the form of the records depends on.
 
     Args:
         database: the name of the source's.
+        money_digits: how many digits of money stand behind the point (`postgres/money.py`). Whoever writes or compares
+            values must give it.
         schema_ids: the ids of a schema registry that are known.
     """
     topics = config.topics
@@ -143,7 +148,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         column_rules=protections(config.columns).rules,
         key_format=config.format.key,
         value_format=config.format.value,
-        modes=modes(config.format),
+        modes=modes(config.format, money_digits),
         name_adjustment=config.format.schema_name_adjustment_mode,
         flattening=config.event_flattening.settings,
         events=config.cloudevents.settings,
@@ -159,7 +164,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
     )
 
 
-def modes(chosen: FormatConfig) -> Modes:
+def modes(chosen: FormatConfig, money_digits: int = DIGITS_OF_C) -> Modes:
     """How values of some types are written."""
     return Modes(
         decimal=chosen.decimal_handling_mode,
@@ -167,6 +172,7 @@ def modes(chosen: FormatConfig) -> Modes:
         interval=chosen.interval_handling_mode,
         binary=chosen.binary_handling_mode,
         hstore=chosen.hstore_handling_mode,
+        money_digits=money_digits,
     )
 
 

@@ -424,6 +424,7 @@ def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource
         pipeline.topics.names,
         pipeline.postgres.password_command or (),
         pipeline.topics.name,
+        pipeline.money.digits,
         readers_of(pipeline),
     )
 

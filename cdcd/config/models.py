@@ -24,6 +24,7 @@ from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.heartbeat import HeartbeatConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.key import KeyConfig
+from cdcd.config.sections.money import MoneyConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
 from cdcd.config.sections.partitioner import PartitionerConfig
 from cdcd.config.sections.postgres import PostgresConfig
@@ -67,6 +68,7 @@ class Config(Section):
     )
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
+    money: MoneyConfig = Field(description="How amounts of the type money are read.")
     cloudevents: CloudEventsConfig = Field(
         description="How records are CloudEvents, if format.value is cloudevents."
     )

@@ -33,6 +33,7 @@ from cdcd.engine.startup_requests import (
     LookAtSlot,
     PeekCheckpoint,
     PrepareSink,
+    ReadMoneyDigits,
     ReadRoots,
     ReadSource,
     RemoveLogged,
@@ -49,6 +50,7 @@ from cdcd.facts_operation import DurableSpoolDelivered
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, Dsn, connect
 from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.money import find_money_digits
 from cdcd.postgres.publication_history import read_roots
 from cdcd.postgres.readers import try_readers
 from cdcd.postgres.replication import Identity, ReplicationStream
@@ -139,6 +141,14 @@ class StartRequests:
                 connect_timeout_s=self._config.postgres.connect_timeout_s,
             )
         return standby
+
+    async def _read_money_digits(self, _request: ReadMoneyDigits) -> int:
+        return await find_money_digits(
+            self._dsn,
+            self._config.money.digits,
+            application_name=f"{self._config.name} catalog",
+            connect_timeout_s=self._config.postgres.connect_timeout_s,
+        )
 
     async def _end_former_stream(self, _request: EndFormerStream) -> None:
         assert self.sql is not None
@@ -260,6 +270,7 @@ class StartRequests:
 CARRIED_OUT: Final[dict[type[Request[Any]], Callable[[StartRequests, Any], Awaitable[object]]]] = {
     TakeLock: StartRequests._take_lock,
     ConnectCatalog: StartRequests._connect_catalog,
+    ReadMoneyDigits: StartRequests._read_money_digits,
     EndFormerStream: StartRequests._end_former_stream,
     ConnectStream: StartRequests._connect_stream,
     StreamEarly: StartRequests._stream_early,

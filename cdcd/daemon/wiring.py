@@ -88,7 +88,9 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     start = SessionStart(
         settings=engine_settings(config, wiring.wal_sender_timeout_s),
         checkpoint=ready.checkpoint,
-        encoding=encoder_settings(config, wiring.database, wiring.schema_ids),
+        encoding=encoder_settings(
+            config, wiring.database, wiring.schema_ids, money_digits=ready.money_digits
+        ),
         published=ready.published,
         exported=ready.exported,
         excluded=config.on_demand(),

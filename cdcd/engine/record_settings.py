@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cdcd.errors import PositionError
+from cdcd.rows.money import DIGITS_OF_C
 from cdcd.transactions.position import RecordSettings
 
 _BY: Final = "(`cdcd snapshot start --table SCHEMA.TABLE`)"
@@ -88,6 +89,11 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
         "format.schema_name_adjustment_mode": FORMS,
         "cloudevents": FORMS,
         "event_flattening": FORMS,
+        "money.digits": Change(
+            "The database's default of lc_monetary, or money.digits, sets the point of money at another digit now. "
+            "Amounts that were written before differ by a power of ten.",
+            _AGAIN,
+        ),
         "outbox.tables": FORMS,
     }
 )
@@ -134,3 +140,14 @@ def refuse_other_roots(
         f"{'true' if known else 'false'}); or, if consumers are prepared for the other topics, start once with "
         "`cdcd run --accept-gap`.",
     )
+
+
+def with_money_digits(settings: RecordSettings, digits: int) -> RecordSettings:
+    """The checksums with that of the digits of money, which the server says, or the configuration in its place.
+
+    As everywhere in these checksums, the default is left out.
+    """
+    others = [each for each in settings if each[0] != "money.digits"]
+    if digits != DIGITS_OF_C:
+        others.append(("money.digits", digits))
+    return tuple(sorted(others))

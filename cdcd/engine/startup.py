@@ -24,7 +24,14 @@ from typing import Any, Final, Literal
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.queue import Batch
-from cdcd.engine.record_settings import CHANGES, FORMS, ROOTS, refuse_other_roots, with_roots
+from cdcd.engine.record_settings import (
+    CHANGES,
+    FORMS,
+    ROOTS,
+    refuse_other_roots,
+    with_money_digits,
+    with_roots,
+)
 from cdcd.engine.startup_positions import Positions, Step, first_flush
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
@@ -37,6 +44,7 @@ from cdcd.engine.startup_requests import (
     ImportSnapshot,
     ListTables,
     PrepareSink,
+    ReadMoneyDigits,
     ReadRoots,
     RemoveLogged,
     Request,
@@ -63,6 +71,7 @@ from cdcd.facts import (
 )
 from cdcd.facts_operation import CheckpointUnsigned
 from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
+from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.routing import TopicNames, collisions
 from cdcd.snapshots.beginning import (
     WHEN_NEEDED,
@@ -126,6 +135,7 @@ class Ready:
         flushed: the position that PostgreSQL is told first.
         slot_confirmed: where the slot stands.
         logged: the logged session that is delivered instead of the stream; None: the stream.
+        money_digits: how many digits of money stand behind the point.
     """
 
     checkpoint: Checkpoint
@@ -135,6 +145,7 @@ class Ready:
     flushed: int
     slot_confirmed: int
     logged: LoggedSession | None = None
+    money_digits: int = DIGITS_OF_C
 
 
 Tables = Mapping[int, str]
@@ -182,6 +193,7 @@ class Start:
         self._first_tables = first_tables
         self._without_conditions = without_conditions
         # What the steps find out, in this order.
+        self._money_digits = DIGITS_OF_C
         self._server_version = 0
         self._options: Options | None = None
         self.positions = Positions(
@@ -236,6 +248,9 @@ class Start:
                 "The server is a standby.",
                 hint="Point postgres.dsn at the primary; with several hosts, add target_session_attrs=read-write.",
             )
+
+    def read_money_digits(self) -> Step:
+        self._money_digits = yield ReadMoneyDigits()
 
     def connect_stream(self) -> Step:
         yield EndFormerStream()
@@ -438,17 +453,23 @@ class Start:
             flushed=first_flush(self._flushed, start, slot.confirmed),
             slot_confirmed=slot.confirmed,
             logged=positions.logged,
+            money_digits=self._money_digits,
         )
 
+    def _records_now(self) -> RecordSettings | None:
+        """The settings of records, with what the server says of them."""
+        now = self.settings.records
+        return None if now is None else with_money_digits(now, self._money_digits)
+
     def _settings_now(self) -> RecordSettings | None:
-        now, found = self.settings.records, self.positions.found
+        now, found = self._records_now(), self.positions.found
         if now is None:
             return None
         return with_roots(now, None if found is None else found.settings, self._via_root)
 
     def _compare_settings(self) -> None:
         """Tell which settings of records are not those of the checkpoint, before the checkpoint has the new ones."""
-        found, now = self.positions.found, self.settings.records
+        found, now = self.positions.found, self._records_now()
         if found is None or found.settings is None or now is None:
             return
         changed = {name for name, _ in {*found.settings} ^ {*now}} - {ROOTS}
@@ -460,6 +481,7 @@ class Start:
 STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
     Start.take_lock,
     Start.connect_catalog,
+    Start.read_money_digits,
     Start.connect_stream,
     Start.choose_options,
     Start.prepare_sink,

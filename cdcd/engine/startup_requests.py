@@ -52,6 +52,11 @@ class ConnectCatalog(Request[bool]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadMoneyDigits(Request[int]):
+    """Find how many digits of money stand behind the point, under the database's default of lc_monetary."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndFormerStream(Request[None]):
     """End the replication connection that a former instance of the pipeline left behind."""
 

@@ -131,6 +131,7 @@ def _settings(config: Config) -> StreamSettings:
         streaming="off" if postgres.messages else postgres.streaming,
         connect_timeout_s=postgres.connect_timeout_s,
         application_name=f"{config.name} record",
+        money_digits=config.money.digits,
     )
 
 
@@ -141,7 +142,11 @@ def _start(config: Config, source: StreamSource) -> SessionStart:
         settings=settings,
         checkpoint=Checkpoint("0", 0, "record", Position(end_lsn=begin), begin),
         # A recording holds frames. The records that the engine makes meanwhile go nowhere.
-        encoding=replace(encoder_settings(config, source.database), key_format="json", value_format="json"),
+        encoding=replace(
+            encoder_settings(config, source.database, money_digits=source.money_digits),
+            key_format="json",
+            value_format="json",
+        ),
         published={},
         abort_info=source.abort_info,
         spool_bytes=config.spool.memory_bytes_max,

@@ -147,7 +147,8 @@ def _adapt_to(config: Config) -> Adapt:
         require_no_registry(
             config, "cdcd replay", "Set format.value: json and format.key: json for the replay."
         )
-        encoding = encoder_settings(config, start.encoding.database)
+        digits = start.encoding.modes.money_digits if config.money.digits is None else config.money.digits
+        encoding = encoder_settings(config, start.encoding.database, money_digits=digits)
         return replace(
             start,
             settings=settings,

@@ -5,7 +5,6 @@ import select
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, TextIO
 
 from cdcd.checks.settings import encoder_settings, require_json
@@ -21,6 +20,7 @@ from cdcd.operations.change_lines import Filter, Seen, as_json, as_line
 from cdcd.operations.conditions import parse_condition
 from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.messages import Relation
+from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import parse_table
 from cdcd.rows.topic_templates import DEFAULT
@@ -206,8 +206,13 @@ async def _follow_slot(config: Config, shown: Shown, notice: Say) -> None:
         streaming="off",
         connect_timeout_s=postgres.connect_timeout_s,
         application_name=f"{config.name} tail",
+        money_digits=config.money.digits,
     )
-    stream = Stream(settings, partial(RecordDecoder, config), on_wait=on_wait)
+    stream = Stream(
+        settings,
+        lambda source: RecordDecoder(config, source.database, source.money_digits),
+        on_wait=on_wait,
+    )
     async with stream:
         notice("Shows what is committed from now on. Ctrl-C ends it.")
         while True:
@@ -231,8 +236,9 @@ async def _next(stream: Stream[Record], shown: Shown) -> Transaction[Record]:
 class RecordDecoder:
     """Makes the records that the daemon would write to Kafka, without tombstones."""
 
-    def __init__(self, config: Config, database: str) -> None:
-        settings = replace(encoder_settings(config, database), schemas_topic=None, tombstones=False)
+    def __init__(self, config: Config, database: str, money_digits: int = DIGITS_OF_C) -> None:
+        settings = encoder_settings(config, database, money_digits=money_digits)
+        settings = replace(settings, schemas_topic=None, tombstones=False)
         # An envelope says more to a person than a row.
         settings = replace(settings, flattening=None)
         value_format = config.format.value

@@ -16,10 +16,10 @@ message contains a password.
 import asyncio
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, Literal
 
 import psycopg
 from psycopg import conninfo, pq
@@ -72,6 +72,9 @@ SECRET_PARAMETERS: Final = frozenset(
     {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
 )
 """libpq's parameters whose value no message may contain, as `cdcd.config.masking` has them too."""
+
+_REPLICATION: Final[Mapping[bool | str, str | None]] = {False: None, True: "database", "physical": "true"}
+"""libpq's parameter `replication`, by the argument of `open_session`."""
 
 _TRACED_ERROR: Final = re.compile(rb'\tErrorResponse\t.*? C "([0-9A-Z]{5})"')
 
@@ -188,9 +191,18 @@ def _stray_at(uri: str) -> bool:
 
 
 async def open_session(
-    dsn: Dsn, *, application_name: str, connect_timeout_s: float = 10.0, replication: bool = False
+    dsn: Dsn,
+    *,
+    application_name: str,
+    connect_timeout_s: float = 10.0,
+    replication: bool | Literal["physical"] = False,
+    unpinned: Collection[str] = (),
 ) -> Session:
-    """A session with pinned settings; `replication`: as walsender for the DSN's database.
+    """A session with pinned settings.
+
+    Args:
+        replication: as walsender for the DSN's database; physical: as walsender without a database.
+        unpinned: names of PINNED that the server decides.
 
     The command that prints the password is run first, if there is one. Then each host and address is tried in turn,
     `connect_timeout_s` for each. The caller owes `close()`. Raises TransientError, SourceError or ConfigError: of
@@ -200,12 +212,12 @@ async def open_session(
         dsn = await _with_password(dsn, connect_timeout_s)
     what = f"connecting to {dsn}"
     parameters: dict[str, str | int | None] = {**dict(_KEEPALIVE), **dict(dsn.parameters)}
-    pinned = " ".join(f"-c {name}={value}" for name, value in PINNED)
+    pinned = " ".join(f"-c {name}={value}" for name, value in PINNED if name not in unpinned)
     parameters |= {
         "options": f"{dsn.get('options')} {pinned}".strip(),
         "client_encoding": "UTF8",
         "application_name": application_name,
-        "replication": "database" if replication else None,
+        "replication": _REPLICATION[replication],
     }
     try:
         async with asyncio.timeout(connect_timeout_s):
@@ -227,7 +239,9 @@ async def open_session(
         if not isinstance(outcome, Answer):
             role, database = outcome.user.decode(), outcome.db.decode()
             session = Session(outcome, {"role": role, "database": database})
-            await _pin_newer(session, what)
+            if replication != "physical":
+                # A walsender without a database takes no SQL.
+                await _pin_newer(session, what)
             return session
         failures.append(outcome)
     errors = [_refused(what, answer, dsn) for answer in failures]
@@ -304,11 +318,15 @@ async def _pin_newer(session: Session, what: str) -> None:
             raise
 
 
-async def connect(dsn: Dsn, *, application_name: str, connect_timeout_s: float = 10.0) -> Connection:
-    """An autocommit SQL connection with pinned settings. Errors as `open_session`; the caller owes
-    `close()`.
+async def connect(
+    dsn: Dsn, *, application_name: str, connect_timeout_s: float = 10.0, unpinned: Collection[str] = ()
+) -> Connection:
+    """An autocommit SQL connection with pinned settings, but for those in `unpinned`. Errors as `open_session`; the
+    caller owes `close()`.
     """
-    session = await open_session(dsn, application_name=application_name, connect_timeout_s=connect_timeout_s)
+    session = await open_session(
+        dsn, application_name=application_name, connect_timeout_s=connect_timeout_s, unpinned=unpinned
+    )
     connection: Connection = psycopg.AsyncConnection(session.hand_over())
     await connection.set_autocommit(True)
     # No server-side prepared statements: each query here runs once or a few times, and a pooler may be in

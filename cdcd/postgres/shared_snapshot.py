@@ -19,11 +19,13 @@ from uuid import uuid4
 from cdcd.errors import SourceError
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection, Dsn, connect
+from cdcd.postgres.money import find_money_digits
 from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import ReplicationStream, literal
 from cdcd.postgres.slot import SlotWait, create_slot
 from cdcd.postgres.tables import source_tables
 from cdcd.protocol.lsn import Lsn
+from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.reading import SourceTable
@@ -59,6 +61,7 @@ class SharedSnapshot:
         database: which one it is of.
         tables: by `schema.table`.
         types: of their columns.
+        money_digits: how many digits of money stand behind the point.
     """
 
     def __init__(self, connection: Connection, name: str, position: int) -> None:
@@ -70,6 +73,7 @@ class SharedSnapshot:
         self.old_lsn = 0
         self.tables: Mapping[str, SharedTable] = {}
         self.types: Mapping[int, TypeDescription] = BUILTIN_TYPES
+        self.money_digits = DIGITS_OF_C
 
     @classmethod
     async def open(
@@ -81,6 +85,7 @@ class SharedSnapshot:
         slot: str,
         connect_timeout_s: float = 10.0,
         on_wait: Callable[[SlotWait], None] = lambda _: None,
+        money_digits: int | None = None,
     ) -> Self:
         """Take the snapshot; waits for the transactions that are open now, as the creation of any slot does.
 
@@ -88,6 +93,7 @@ class SharedSnapshot:
             tables: `schema.table` of each that is to be read; None: all that are published.
             slot: the pipeline's, which must be there: what commits after the snapshot comes through it.
             on_wait: hears every few seconds whom it waits for.
+            money_digits: `money.digits` of the configuration.
 
         Raises:
             SourceError: the slot or a table is not there, privileges, no free slot.
@@ -101,7 +107,11 @@ class SharedSnapshot:
                 "Start the daemon first, with the tables that are read here in snapshot.exclude: it makes the slot. "
                 "Then read them.",
             )
+            digits = await find_money_digits(
+                dsn, money_digits, application_name=APPLICATION, connect_timeout_s=connect_timeout_s
+            )
             shared = await cls._take_over(dsn, connection, connect_timeout_s, on_wait)
+            shared.money_digits = digits
             await shared._look_at(publication, tables)
         except BaseException:
             await connection.close()
@@ -109,11 +119,22 @@ class SharedSnapshot:
         return shared
 
     @classmethod
-    async def now(cls, dsn: Dsn, *, publication: str, slot: str, connect_timeout_s: float = 10.0) -> Self:
-        """Take the snapshot of this moment, of all published tables. Raises as `open`."""
+    async def now(
+        cls,
+        dsn: Dsn,
+        *,
+        publication: str,
+        slot: str,
+        connect_timeout_s: float = 10.0,
+        money_digits: int | None = None,
+    ) -> Self:
+        """Take the snapshot of this moment, of all published tables. Arguments and errors are those of `open`."""
         connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
         try:
             old_lsn = await _needed_wal(connection, slot, "Start the daemon: it makes the slot.")
+            digits = await find_money_digits(
+                dsn, money_digits, application_name=APPLICATION, connect_timeout_s=connect_timeout_s
+            )
             with translated("taking a snapshot", {}):
                 await connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 row: Any = await (await connection.execute(_NOW)).fetchone()
@@ -121,6 +142,7 @@ class SharedSnapshot:
             shared = cls(connection, name, Lsn.parse(end))
             shared.visibility = Visibility.parse(visibility)
             shared.old_lsn = old_lsn
+            shared.money_digits = digits
             await shared._look_at(publication, None)
         except BaseException:
             await connection.close()

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from cdcd.errors import SourceError
 from cdcd.rows.binary_compound import reader_for
 from cdcd.rows.binary_text import Reader, plain
+from cdcd.rows.money import DIGITS_OF_C, PRECISION, Rewrite, rewrite_of
 from cdcd.rows.relations import Labels, TypeDescription
-from cdcd.rows.types import BUILTIN_TYPES, EXTENSIONS, NESTING_MAX, ROWS, Form
+from cdcd.rows.types import BUILTIN_TYPES, EXTENSIONS, MONEY, NESTING_MAX, ROWS, Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class LogicalType:
         element: of an array, the type of its elements.
         delimiter: of an array, what stands between elements.
         labels: of an enum, with their oids.
+        rewrite: rewrites the text, because it holds money whose digits are not those of lc_monetary C; None: it stays.
     """
 
     name: str
@@ -34,6 +36,7 @@ class LogicalType:
     element: "LogicalType | None" = None
     delimiter: str = ","
     labels: Labels = ()
+    rewrite: Rewrite | None = None
 
     @property
     def reads_binary(self) -> bool:
@@ -42,19 +45,27 @@ class LogicalType:
 
 
 def logical_type(
-    oid: int, modifier: int, types: Mapping[int, TypeDescription], nesting: int = 0
+    oid: int,
+    modifier: int,
+    types: Mapping[int, TypeDescription],
+    nesting: int = 0,
+    money_digits: int = DIGITS_OF_C,
 ) -> LogicalType:
     """The logical type of a column's type.
 
     Args:
         modifier: the column's `atttypmod`; a domain's own goes before it.
         types: what the catalog says about types that are not built in; one that it does not know is `text`.
+        money_digits: how many digits of money stand behind the point.
 
     Raises:
         SourceError: the types are nested without an end.
     """
     if nesting > NESTING_MAX:
         raise SourceError(f"The type with oid {oid} is nested more than {NESTING_MAX} deep.")
+    if oid == MONEY:
+        form = f"decimal({PRECISION},{money_digits})"
+        return LogicalType("money", ROWS[oid].read, form, money_digits)
     row = ROWS.get(oid)
     if row is not None and row.logical != "text":
         return LogicalType(row.logical, row.read, _form(row.form, modifier), modifier)
@@ -62,15 +73,16 @@ def logical_type(
     if description is None:
         return LogicalType("text", modifier=modifier)
     if description.kind == "d":
-        return logical_type(description.base_oid, description.base_modifier, types, nesting + 1)
+        return logical_type(description.base_oid, description.base_modifier, types, nesting + 1, money_digits)
     if description.is_array:
-        element = logical_type(description.element_oid, modifier, types, nesting + 1)
+        element = logical_type(description.element_oid, modifier, types, nesting + 1, money_digits)
         return LogicalType("array", None, element.form, modifier, element, description.delimiter)
     if description.kind == "e":
         return LogicalType("enum", plain, labels=description.labels)
     if description.kind == "b" and description.namespace != "pg_catalog" and description.name in EXTENSIONS:
         return extension_type(description.name, modifier, sends=description.sends)
-    return LogicalType("text", reader_for(oid, types), modifier=modifier)
+    rewrite = rewrite_of(oid, types, money_digits)
+    return LogicalType("text", reader_for(oid, types), modifier=modifier, rewrite=rewrite)
 
 
 def extension_type(name: str, modifier: int = -1, *, sends: bool = True) -> LogicalType:

@@ -28,19 +28,25 @@ from typing import Final
 
 from cdcd.errors import SourceError
 from cdcd.rows.logical import LogicalType, form_of_type, logical_type
+from cdcd.rows.money import DIGITS_OF_C, PRECISION
 from cdcd.rows.relations import TypeDescription
 from cdcd.rows.types import decimal_size
 
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """The value of each mode. The defaults are those that cdcd takes by itself."""
+    """The value of each mode. The defaults are those that cdcd takes by itself.
+
+    Attributes:
+        money_digits: how many digits of money stand behind the point; the server says it (`rows/money.py`).
+    """
 
     decimal: str = "string"
     time_precision: str = "adaptive"
     interval: str = "string"
     binary: str = "bytes"
     hstore: str = "json"
+    money_digits: int = DIGITS_OF_C
 
 
 _Choice = tuple[str, str]
@@ -54,6 +60,10 @@ def _decimal_bytes(logical: LogicalType) -> _Choice:
     return "decimal_bytes", f"decimal_bytes({size[0]},{size[1]})"
 
 
+def _money_bytes(logical: LogicalType) -> _Choice:
+    return "money_bytes", f"decimal_bytes({PRECISION},{logical.modifier})"
+
+
 def _named(name: str, form: str) -> Callable[[LogicalType], _Choice]:
     return lambda _: (name, form)
 
@@ -62,7 +72,7 @@ _CHOICES: Final[Mapping[tuple[str, str], Mapping[str, Callable[[LogicalType], _C
     ("decimal", "string"): {},
     ("decimal", "precise"): {
         "decimal": _decimal_bytes,
-        "money": _named("money_bytes", "decimal_bytes(19,2)"),
+        "money": _money_bytes,
     },
     ("decimal", "double"): {
         "decimal": _named("decimal_double", "float64"),
@@ -138,7 +148,7 @@ def logical_type_under(
     modes: Modes, oid: int, modifier: int, types: Mapping[int, TypeDescription]
 ) -> LogicalType:
     """The logical type of a column's type under modes. SourceError: see `logical_type`."""
-    return under(modes, logical_type(oid, modifier, types))
+    return under(modes, logical_type(oid, modifier, types, money_digits=modes.money_digits))
 
 
 def form_under(

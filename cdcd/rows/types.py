@@ -6,7 +6,7 @@ stream and COPY alike; a row with a logical type that the formats know needs not
 | logical type | values |
 |---|---|
 | `boolean`, `int16`, `int32`, `int64`, `oid`, `float32`, `float64` | as they are called; `oid` has 32 bits, no sign |
-| `decimal`, `money` | numbers with a point |
+| `decimal`, `money` | numbers with a point; the modifier of money is how many digits stand behind it (`money.py`) |
 | `bytes`, `bits` | bytea; bit strings, whose declared length is the modifier |
 | `date`, `time`, `timetz`, `timestamp`, `timestamptz`, `interval` | the declared precision is the modifier |
 | `uuid`, `xml`, `json`, `jsonb`, `enum`, `ltree`, `tsvector` | texts with rules of their own |
@@ -102,6 +102,9 @@ def decimal_size(modifier: int) -> tuple[int, int] | None:
 BYTEA: Final = 17
 """The oid of the type bytea."""
 
+MONEY: Final = 790
+"""The oid of the type money."""
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
@@ -172,7 +175,7 @@ BUILT_IN: Final[tuple[BuiltIn, ...]] = (
     BuiltIn(701, "float8", "b", "N", 1022, "float64", binary.float8_text, form="float64"),
     BuiltIn(718, "circle", "b", "G", 719, "text", circle_text),
     BuiltIn(774, "macaddr8", "b", "U", 775, "text", macaddr8_text),
-    BuiltIn(790, "money", "b", "N", 791, "money", money_text, form="decimal(19,2)"),
+    BuiltIn(MONEY, "money", "b", "N", 791, "money", money_text, form="decimal(19,2)"),
     BuiltIn(829, "macaddr", "b", "U", 1040, "text", macaddr_text),
     BuiltIn(869, "inet", "b", "I", 1041, "text", inet_text),
     BuiltIn(1033, "aclitem", "b", "U", 1034, "text", None, sends=False),

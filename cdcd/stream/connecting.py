@@ -63,4 +63,4 @@ def connect(
         connect_timeout_s=connect_timeout_s,
         application_name=application_name,
     )
-    return Stream(settings, lambda _database: ChangeDecoder())
+    return Stream(settings, lambda source: ChangeDecoder(source.money_digits))

@@ -16,6 +16,7 @@ from cdcd.protocol.messages import UNCHANGED, Binary, LogicalMessage, Relation
 from cdcd.protocol.peek import lsn_of
 from cdcd.protocol.reader import read_message
 from cdcd.rows.hints import HINT, HINT_ENCODING
+from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
 from cdcd.stream.changes import (
     Change,
@@ -69,9 +70,14 @@ class _Layout:
 
 
 class ChangeDecoder:
-    """Makes `Insert`, `Update`, `Delete`, `Truncate` and `Message`."""
+    """Makes `Insert`, `Update`, `Delete`, `Truncate` and `Message`.
 
-    def __init__(self) -> None:
+    Args:
+        money_digits: how many digits of money stand behind the point.
+    """
+
+    def __init__(self, money_digits: int = DIGITS_OF_C) -> None:
+        self._money_digits = money_digits
         self._layouts: dict[int, _Layout] = {}
 
     def define(
@@ -98,7 +104,11 @@ class ChangeDecoder:
             _IDENTITIES[relation.replica_identity],
         )
         self._layouts[relation.oid] = _Layout(
-            table, tuple((each.name, reader_for(each.type_oid, types), each.is_key) for each in columns)
+            table,
+            tuple(
+                (each.name, reader_for(each.type_oid, types, money_digits=self._money_digits), each.is_key)
+                for each in columns
+            ),
         )
 
     def begin(self, opened: Opened) -> None:

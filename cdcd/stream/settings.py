@@ -14,7 +14,9 @@ SPOOL_MEMORY_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The parameters of `connect`, which says what they mean, and `protocol`: pgoutput's version."""
+    """The parameters of `connect`, which says what they mean, `protocol`: pgoutput's version, and `money_digits`: the
+    digits of money behind the point; None: as the database's default of lc_monetary has them.
+    """
 
     dsn: str = field(repr=False)
     publication: str
@@ -29,6 +31,7 @@ class StreamSettings:
     connect_timeout_s: float = 10.0
     application_name: str = "cdcd"
     protocol: int | Literal["auto"] = "auto"
+    money_digits: int | None = None
 
     def __post_init__(self) -> None:
         if self.create_slot and self.slot is None:

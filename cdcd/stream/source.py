@@ -12,11 +12,13 @@ from typing import Final
 from cdcd.errors import CdcdError, SourceError
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.look_up import CatalogLookUp
+from cdcd.postgres.money import find_money_digits
 from cdcd.postgres.publication import has_publication
 from cdcd.postgres.refusals import Answer, translated
 from cdcd.postgres.replication import ReplicationStream, identifier
 from cdcd.postgres.slot import SlotWait, check_slot, create_slot, drop_slot, read_slot
 from cdcd.protocol.versions import Options, start_options
+from cdcd.rows.money import DIGITS_OF_C
 from cdcd.stream.settings import StreamSettings
 
 SLOT_WAIT_S: Final = 10.0
@@ -34,6 +36,7 @@ class StreamSource:
         slot_created: the slot was made by this start.
         start_lsn: everything that commits after this LSN comes.
         database: the database's name.
+        money_digits: how many digits of money stand behind the point.
     """
 
     def __init__(self, sql: Connection, replication: ReplicationStream) -> None:
@@ -45,6 +48,7 @@ class StreamSource:
         self.abort_info = False
         self.wal_sender_timeout_s = 0.0
         self.database = ""
+        self.money_digits = DIGITS_OF_C
         self._sql = sql
 
     async def check(self) -> None:
@@ -94,6 +98,9 @@ async def open_source(
         source = StreamSource(sql, replication)
         source.wal_sender_timeout_s = await replication.wal_sender_timeout_s()
         source.database = (await replication.identify()).database
+        source.money_digits = await find_money_digits(
+            dsn, settings.money_digits, application_name=name, connect_timeout_s=timeout_s
+        )
         options = _options(settings, replication.server_version)
         source.abort_info = options.abort_info
         await _find_slot(source, sql, settings, on_wait)

@@ -105,7 +105,7 @@ class Stream(Generic[E]):
     def __init__(
         self,
         settings: StreamSettings,
-        decoder: Callable[[str], Decoder[E]],
+        decoder: "Callable[[StreamSource], Decoder[E]]",
         *,
         on_wait: "Callable[[SlotWait], None] | None" = None,
     ) -> None:
@@ -167,7 +167,7 @@ class Stream(Generic[E]):
         self._handover = Handover(
             self._assembler,
             ledger,
-            self._make_decoder(source.database),
+            self._make_decoder(source),
             waits_for_reader=settings.slot is not None,
         )
         reports = self._reports = Reports(source, ledger, self._fail)

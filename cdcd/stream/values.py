@@ -19,6 +19,7 @@ from uuid import UUID
 from cdcd.formats.debezium_json.literals import array_json, array_token
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.protocol.messages import Unchanged
+from cdcd.rows.money import DIGITS_OF_C, rewrite_of
 from cdcd.rows.relations import TypeDescription
 from cdcd.rows.wiretext import wire
 
@@ -34,19 +35,28 @@ _NESTING_MAX: Final = 64
 """Domains over arrays over domains … are looked through this deep. PostgreSQL itself cannot make a circle of them."""
 
 
-def reader_for(oid: int, types: Mapping[int, TypeDescription], depth: int = 0) -> ValueReader:
-    """The reader of a type's values. A type that is not known, because it was dropped since, stays text."""
+def reader_for(
+    oid: int,
+    types: Mapping[int, TypeDescription],
+    depth: int = 0,
+    money_digits: int = DIGITS_OF_C,
+) -> ValueReader:
+    """The reader of a type's values. A type that is not known, because it was dropped since, stays text.
+
+    Args:
+        money_digits: how many digits of money stand behind the point. Amounts are texts in the form of lc_monetary C.
+    """
     description = types.get(oid)
     if description is None or depth > _NESTING_MAX:
         return str
     if description.base_oid:
-        return reader_for(description.base_oid, types, depth + 1)
+        return reader_for(description.base_oid, types, depth + 1, money_digits)
     if description.is_array:
         element = types.get(description.element_oid)
         delimiter = element.delimiter if element is not None else description.delimiter
-        read = reader_for(description.element_oid, types, depth + 1)
+        read = reader_for(description.element_oid, types, depth + 1, money_digits)
         return partial(_array, token=array_token(delimiter), read=read)
-    return _READERS.get(oid, str)
+    return _READERS.get(oid) or rewrite_of(oid, types, money_digits) or str
 
 
 def _array(text: str, *, token: re.Pattern[str], read: ValueReader) -> Value:

@@ -53,7 +53,7 @@ class Forms:
     def __init__(self, config: Config, shared: SharedSnapshot) -> None:
         self._shared = shared
         self._names = config.topic_names()
-        settings = encoder_settings(config, shared.database)
+        settings = encoder_settings(config, shared.database, money_digits=shared.money_digits)
         self.modes = settings.modes
         self._protections = Protections(settings.column_rules, settings.modes)
         self._chosen_keys = settings.chosen_keys
@@ -125,7 +125,7 @@ class SourceRows:
         self._readers = readers
         self._rate = rate
         self._forms = Forms(config, shared)
-        settings = encoder_settings(config, shared.database)
+        settings = encoder_settings(config, shared.database, money_digits=shared.money_digits)
         settings = replace(
             settings,
             # Rows alone are compared, without what stands around them or is no column.

@@ -212,6 +212,7 @@ class TopicsTarget:
             publication=postgres.publication,
             slot=postgres.slot,
             connect_timeout_s=postgres.connect_timeout_s,
+            money_digits=self._config.money.digits,
         )
         stack.push_async_callback(shared.close)
         return shared

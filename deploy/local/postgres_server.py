@@ -78,10 +78,11 @@ class PostgresServer:
         settings: Mapping[str, str | None] | None = None,
         hba: Sequence[str] = TRUST,
         own_identity: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`settings` go over DEFAULT_SETTINGS; both are written at each start, so `self.settings` may be changed.
 
-        None: what PostgreSQL has by itself.
+        None: what PostgreSQL has by itself. `environment`: further variables of the server's environment.
         """
         self.version = version
         self.data_dir = data_dir.resolve()
@@ -90,6 +91,7 @@ class PostgresServer:
         self.hba = list(hba)
         self.log_path = self.data_dir.with_name(f"{self.data_dir.name}.log")
         self._own_identity = own_identity
+        self._environment = dict(environment or {})
         self._installation: Path | None = None
         self._child: Child | None = None
 
@@ -132,6 +134,7 @@ class PostgresServer:
             last_signal=signal.SIGQUIT,
             cwd=self.data_dir,
             account=UNPRIVILEGED,
+            environment=self._environment,
         )
         deadline = time.monotonic() + timeout_s
         while not self._accepts():

@@ -397,6 +397,10 @@ class Session:
         yield from ()
         return False
 
+    def _read_money_digits(self, _request: startup.ReadMoneyDigits) -> Answered[int]:
+        yield from ()
+        return 2
+
     def _end_former_stream(self, _request: startup.EndFormerStream) -> Answered[None]:
         self.around.postgres.disconnect()
         yield from ()
@@ -756,6 +760,7 @@ class LoggedConnection:
 REQUESTS: Final[dict[type[startup.Request[Any]], Callable[[Session, Any], Answered[Any]]]] = {
     startup.TakeLock: Session._take_lock,
     startup.ConnectCatalog: Session._connect_catalog,
+    startup.ReadMoneyDigits: Session._read_money_digits,
     startup.EndFormerStream: Session._end_former_stream,
     startup.ConnectStream: Session._connect_stream,
     startup.StreamEarly: Session._nothing,

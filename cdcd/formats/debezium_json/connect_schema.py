@@ -163,8 +163,8 @@ def _decimal(logical: LogicalType) -> Schema:
     return _connect_decimal({"scale": str(size[1]), "connect.decimal.precision": str(size[0])})
 
 
-def _money(_: LogicalType) -> Schema:
-    return _connect_decimal({"scale": "2"})
+def _money(logical: LogicalType) -> Schema:
+    return _connect_decimal({"scale": str(logical.modifier)})
 
 
 def _connect_decimal(parameters: Mapping[str, str]) -> Schema:

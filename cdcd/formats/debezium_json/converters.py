@@ -10,7 +10,8 @@ legal:
   Infinity and -Infinity as JSON strings, as Jackson quotes them; negative zero is `-0.0`. Debezium writes 1e+20 as
   1.0E20, which is the same number.
 - numeric: its text in a string; NaN is "NAN", infinities "POSITIVE_INFINITY" and "NEGATIVE_INFINITY" (Debezium's
-  SpecialValueDecimal). money: the amount in a string, `-1234.50`.
+  SpecialValueDecimal). money: the amount in a string, `-1234.50`, as `::numeric` gives it under the database's default
+  of lc_monetary.
 - date: days since 1970-01-01, with BC and years past 9999 in the proleptic Gregorian calendar; infinity is -2147472692
   and -infinity -2147472691, Debezium's numbers (PostgreSQL's, wrapped round 32 bits): no real date has them.
 - timestamp: microseconds since 1970-01-01, milliseconds where the declared precision is 3 or less; infinity
@@ -77,8 +78,8 @@ from cdcd.formats.debezium_json.writing import (
     write_uuid,
 )
 from cdcd.formats.unwritable import UnwritableError
-from cdcd.rows import binary
-from cdcd.rows.binary_text import plain
+from cdcd.rows import binary, money
+from cdcd.rows.binary_text import Reader, plain
 from cdcd.rows.logical import LogicalType
 from cdcd.rows.modes import DEFAULTS, Modes, logical_type_under
 from cdcd.rows.relations import TypeDescription
@@ -242,19 +243,30 @@ class DecimalString(Converter):
 
 
 class Money(Converter):
-    """`-$1,234.50` in lc_monetary C; older servers may put parentheses around a negative amount."""
+    """`-$1,234.50` in lc_monetary C, with the digits behind the point that the database's default has."""
 
-    _AMOUNT: ClassVar[re.Pattern[str]] = re.compile(r"([-(]?)\$?(\d[\d,]*\.\d\d)\)?", re.ASCII)
+    def __init__(self, digits: int) -> None:
+        self._digits = digits
 
     def json(self, text: str) -> str:
-        match = self._AMOUNT.fullmatch(text)
-        if match is None:
-            raise ValueError(f"{text!r} is not money in lc_monetary C")
-        return f'"{"-" if match[1] else ""}{match[2].replace(",", "")}"'
+        return f'"{money.amount(text, self._digits)}"'
 
     def binary(self, data: bytes) -> str:
-        cents = binary.integer(data, 8)
-        return f'"{"-" if cents < 0 else ""}{abs(cents) // 100}.{abs(cents) % 100:02}"'
+        return f'"{money.amount_of(binary.integer(data, 8), self._digits)}"'
+
+
+class WithMoney(Converter):
+    """The text of a composite or a range that holds money."""
+
+    def __init__(self, rewrite: money.Rewrite, reader: Reader | None) -> None:
+        self._rewrite = rewrite
+        self._reader = reader
+
+    def json(self, text: str) -> str:
+        return quote(self._rewrite(text))
+
+    def binary(self, data: bytes) -> str:
+        return Converter.binary(self, data) if self._reader is None else self.json(self._reader(data))
 
 
 class Bytea(Converter):
@@ -364,6 +376,8 @@ _OPAQUE: Final = Opaque()
 
 
 def _text(logical: LogicalType) -> Converter:
+    if logical.rewrite is not None:
+        return WithMoney(logical.rewrite, logical.read)
     if logical.read is None:
         return _OPAQUE
     return _TEXT if logical.read is plain else Readable(logical.read)
@@ -399,7 +413,7 @@ CONVERTERS: Final[Mapping[str, Callable[[LogicalType], Converter]]] = {
     "json": _text,
     "jsonb": _always(Jsonb()),
     "ltree": _text,
-    "money": _always(Money()),
+    "money": lambda logical: Money(logical.modifier),
     "oid": _always(Integer(4, signed=False)),
     "point": _always(Point()),
     "sparsevec": _always(SparseVector()),

@@ -28,7 +28,7 @@ from cdcd.formats.debezium_json import literals
 from cdcd.formats.debezium_json.converter import Converter, Number, base64_json
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.unwritable import UnwritableError
-from cdcd.rows import temporal
+from cdcd.rows import money, temporal
 from cdcd.rows.binary import numeric_text
 from cdcd.rows.binary_extension import hstore_text
 from cdcd.rows.binary_text import (
@@ -197,36 +197,26 @@ _SPECIAL_DOUBLES: Final[Mapping[str, str]] = {
 }
 
 
-def _amount(text: str) -> str:
-    """Money in lc_monetary C as a number."""
-    negative = text[:1] in ("-", "(")
-    digits = text.strip("-()").removeprefix("$").replace(",", "")
-    if not digits[:1].isdigit():
-        raise ValueError(f"{text!r} is not money in lc_monetary C")
-    return f"-{digits}" if negative else digits
-
-
-_MONEY_DIGITS: Final = 19
-
-
 class MoneyBytes(DecimalBytes):
-    """Money has two digits behind the point."""
+    """Money with the digits behind the point that the database's default of lc_monetary has."""
 
-    def __init__(self) -> None:
-        DecimalBytes.__init__(self, _MONEY_DIGITS, 2, money_text)
+    def __init__(self, digits: int) -> None:
+        DecimalBytes.__init__(self, money.PRECISION, digits, money_text)
+        self._digits = digits
 
     def json(self, text: str) -> str:
-        return DecimalBytes.json(self, _amount(text))
+        return DecimalBytes.json(self, money.amount(text, self._digits))
 
 
 class MoneyDouble(DecimalDouble):
     """Money as a double."""
 
-    def __init__(self) -> None:
+    def __init__(self, digits: int) -> None:
         DecimalDouble.__init__(self, money_text)
+        self._digits = digits
 
     def json(self, text: str) -> str:
-        return DecimalDouble.json(self, _amount(text))
+        return DecimalDouble.json(self, money.amount(text, self._digits))
 
 
 class ReadNumber(Number):
@@ -416,8 +406,8 @@ MODE_CONVERTERS: Final[Mapping[str, Callable[[LogicalType], Converter]]] = {
     "decimal_variable": _always(DecimalVariable()),
     "hstore_map": _always(HstoreMap()),
     "interval_micros": _always(IntervalMicros()),
-    "money_bytes": _always(MoneyBytes()),
-    "money_double": _always(MoneyDouble()),
+    "money_bytes": lambda logical: MoneyBytes(logical.modifier),
+    "money_double": lambda logical: MoneyDouble(logical.modifier),
     "time_connect": _always(TimeIn(by=1000)),
     "time_iso": _always(TimeIso()),
     "time_micros": _always(TimeIn()),

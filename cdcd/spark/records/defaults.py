@@ -32,6 +32,8 @@ from pyspark.sql.types import (
 from cdcd.formats.debezium_json.converter import Converter
 from cdcd.formats.debezium_json.converters import Array, converter_for, converter_of
 from cdcd.rows.logical import extension_type, form_of
+from cdcd.rows.modes import Modes
+from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.types import BUILTIN_TYPES, EXTENSIONS
 from cdcd.rows.wiretext import to_bytes, wire
 from cdcd.spark.records.rule import Rule
@@ -131,10 +133,17 @@ def _json(column: ColumnSchema) -> str | None:
     return written
 
 
+def _scale(kind: DataType) -> int:
+    """Digits behind the point of a number, or of an array's elements."""
+    while isinstance(kind, ArrayType):
+        kind = kind.elementType
+    return kind.scale if isinstance(kind, DecimalType) else DIGITS_OF_C
+
+
 def _converter(column: ColumnSchema) -> Converter:
     """How the daemon writes values of the column, as far as an older description tells."""
     if column.type_oid in BUILTIN_TYPES:
-        return converter_for(column.type_oid, column.modifier, {})
+        return converter_for(column.type_oid, column.modifier, {}, Modes(money_digits=_scale(column.spark)))
     name = column.type.partition("(")[0].rpartition(".")[2]
     if name in EXTENSIONS:
         return converter_of(extension_type(name))

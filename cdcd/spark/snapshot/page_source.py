@@ -27,6 +27,8 @@ from cdcd.postgres.shared_snapshot import SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import TableChunks
 from cdcd.protocol.messages import Column, Relation
+from cdcd.rows.modes import Modes
+from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.snapshots.reading import SourceTable
 from cdcd.snapshots.table_task import Part
@@ -54,6 +56,7 @@ class Plan:
         database, prefix: of the records.
         table: without its parts, of which each task has a range.
         rate_bytes_s: how much of the table's rows a task may read each second; 0: without limit.
+        money_digits: how many digits of money stand behind the point.
     """
 
     dsn: str
@@ -67,6 +70,7 @@ class Plan:
     description: TableDescription
     types: Sequence[TypeDescription]
     rate_bytes_s: float = 0.0
+    money_digits: int = DIGITS_OF_C
 
     def options(self, ranges: Sequence[Range]) -> dict[str, str]:
         """For `spark.read.format(NAME).options(...)`; each range is a task's."""
@@ -90,6 +94,7 @@ class Plan:
             "catalog": [astuple(column) for column in self.description.columns],
             "types": [astuple(each) for each in self.types],
             "rate_bytes_s": self.rate_bytes_s,
+            "money_digits": self.money_digits,
         }
         # Spark leaves out of its plans and pages what is called so (spark.redaction.regex).
         return {"secret": json.dumps(fields), "ranges": json.dumps(list(ranges))}
@@ -123,6 +128,7 @@ class Plan:
             ),
             [_type(each) for each in fields["types"]],
             fields["rate_bytes_s"],
+            fields["money_digits"],
         )
 
 
@@ -203,7 +209,8 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
             return
         assert isinstance(partition, PageRange), "it is one of ours"
         plan = Plan.read(self._secret)
-        encoder = SnapshotEncoder(EncoderSettings(__version__, plan.prefix, plan.database))
+        modes = Modes(money_digits=plan.money_digits)
+        encoder = SnapshotEncoder(EncoderSettings(__version__, plan.prefix, plan.database, modes=modes))
         types = {each.oid: each for each in plan.types}
         relation = plan.table.relation
         encoder.define(relation, plan.description, types)

@@ -32,6 +32,7 @@ from cdcd.postgres.readers import Readers
 from cdcd.postgres.shared_snapshot import SharedSnapshot
 from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.lsn import Lsn
+from cdcd.rows.modes import Modes
 from cdcd.rows.routing import TopicNames, parse_table
 from cdcd.rows.topic_templates import DEFAULT
 from cdcd.spark.kafka import KafkaSource, Offsets
@@ -71,6 +72,7 @@ class SnapshotSource:
         names: `topics.names`.
         template: `topics.name`.
         password_command: `postgres.password_command`. The driver and every task run it, so executors need the program.
+        money_digits: `money.digits`.
         kafka: where the topics are. What they have before the snapshot is taken need not be read later; None: it is,
             and changes nothing.
         readers: the roles that read rows (`postgres.readers`); None: the role of `dsn` reads all tables.
@@ -85,6 +87,7 @@ class SnapshotSource:
     names: Mapping[str, str] = field(default_factory=dict)
     password_command: tuple[str, ...] = field(default=(), repr=False)
     template: str = DEFAULT
+    money_digits: int | None = None
     readers: Readers | None = field(default=None, repr=False)
 
     def access(self, table: str) -> tuple[str, tuple[str, ...]]:
@@ -142,7 +145,13 @@ class Snapshot:
     def form(self, table: str, *, variant: bool = False) -> Form:
         """The table's definition, as the daemon would describe it."""
         found = self._shared.tables[table]
-        form = table_form(found.source.relation, found.description, self._shared.types, self.topic(table))
+        form = table_form(
+            found.source.relation,
+            found.description,
+            self._shared.types,
+            self.topic(table),
+            modes=Modes(money_digits=self._shared.money_digits),
+        )
         return Form(table_schema(form.fingerprint, form, variant=variant), rules(form, variant=variant))
 
     def size(self, table: str) -> int:
@@ -171,6 +180,7 @@ class Snapshot:
             found.description,
             [shared.types[oid] for oid in sorted(shared.types)],
             task_rate_bytes_s,
+            shared.money_digits,
         )
         return plan.options(page_ranges(found, partition_bytes))
 
@@ -210,6 +220,7 @@ def open_snapshot(
                 slot=source.slot,
                 connect_timeout_s=source.connect_timeout_s,
                 on_wait=on_wait,
+                money_digits=source.money_digits,
             )
         )
         try:

@@ -24,6 +24,7 @@ from cdcd.engine.startup_requests import (
     LookAtSlot,
     PeekCheckpoint,
     PrepareSink,
+    ReadMoneyDigits,
     ReadRoots,
     ReadSource,
     RemoveLogged,
@@ -73,6 +74,7 @@ class World:
         self.source = Source(SERVER, 1, 500, None, STREAM, slot="cdcd")
         self.version = 180000
         self.is_standby = False
+        self.money_digits = 2
         self.published = {1: "public.t"}
         self.via_root: bool | None = None
         self.exported = EXPORT
@@ -129,6 +131,7 @@ def _peeked(world: World, request: PeekCheckpoint) -> Any:
 
 ANSWERS: dict[type[Any], Callable[[World, Any], Any]] = {
     ConnectCatalog: lambda world, _: world.is_standby,
+    ReadMoneyDigits: lambda world, _: world.money_digits,
     ConnectStream: lambda world, _: world.version,
     LookAtSlot: lambda world, _: world.look(),
     PeekCheckpoint: _peeked,
@@ -149,6 +152,7 @@ def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
     assert world.order == [
         TakeLock,
         ConnectCatalog,
+        ReadMoneyDigits,
         EndFormerStream,
         ConnectStream,
         StreamEarly,
@@ -472,6 +476,22 @@ def test_a_publication_without_partitioned_tables_keeps_what_the_checkpoint_know
     between = World(found=found, via_root=None).start(replace(SETTINGS, records=NOW)).checkpoint
     with pytest.raises(PositionError):
         World(found=between, via_root=False).start(replace(SETTINGS, records=NOW))
+
+
+def test_other_digits_of_money_are_told_once_and_are_in_the_checkpoint():
+    world = World(found=replace(HERE, settings=()), money_digits=0)
+    ready = world.start(replace(SETTINGS, records=()))
+    assert (ready.money_digits, ready.checkpoint.settings) == (0, (("money.digits", 0),))
+    told = CHANGES["money.digits"]
+    assert world.said(RecordSettingChanged) == [
+        RecordSettingChanged(setting="money.digits", effect=told.effect, hint=told.hint)
+    ]
+    again = World(found=ready.checkpoint, money_digits=0)
+    again.start(replace(SETTINGS, records=()))
+    assert again.said(RecordSettingChanged) == []
+    back = World(found=ready.checkpoint)
+    assert back.start(replace(SETTINGS, records=())).checkpoint.settings == ()
+    assert len(back.said(RecordSettingChanged)) == 1
 
 
 @pytest.mark.parametrize("slot_has", [True, False])
