@@ -271,6 +271,7 @@ def test_topics_of_an_older_cdcd_are_different_and_a_changed_default_is_told(
     sections: dict[str, Any] = {"snapshot": {"mode": "initial"}}
     running = daemon(configuration(unique, shop.dsn(), servers, money={"digits": 2}, **sections))
     running.await_streaming()
+    running.await_event("snapshot.finished")
     assert running.stop() == 0
     # WHEN cdcd goes on with the digits of the database
     running = daemon(configuration(unique, shop.dsn(), servers, **sections))
