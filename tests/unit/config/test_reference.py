@@ -48,7 +48,7 @@ def test_every_key_has_a_description_and_every_number_has_bounds_and_a_unit(path
         bounds = str(field.metadata) + str(field.annotation)
         assert "Ge(" in bounds
         assert "Le(" in bounds
-        counts = {"port", "partitions", "replication_factor", "records_max", "parallelism"}
+        counts = {"port", "partitions", "replication_factor", "records_max", "parallelism", "digits"}
         assert path[-1] in counts or {"s", "bytes"} & set(path[-1].split("_"))
 
 
