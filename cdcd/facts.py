@@ -71,6 +71,23 @@ class StandbyWaiting(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class LockForeign(Fact):
+    """A session of a role without REPLICATION holds the pipeline's advisory lock. cdcd goes on without this lock, and
+    other instances of this version respect it all the same. Instances of earlier versions wait for the session to end.
+    Find out why `role` does this. `holder` is the name that the session gives itself.
+    """
+
+    event: ClassVar[str] = "lock.foreign"
+    level: ClassVar[Level] = "warning"
+    slot: str
+    pid: int | None
+    role: str
+    holder: str
+    client: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class LockAcquired(Fact):
     """This instance now holds the advisory lock of the slot: it is the active one, and only it may write."""
 

@@ -7,6 +7,7 @@ from cdcd.engine.startup_requests import SlotMade, SlotSeen
 from cdcd.errors import FencedError, PositionError, SourceError, TransientError
 from cdcd.facts import (
     LockAcquired,
+    LockForeign,
     Observer,
     PublicationCreated,
     SessionEnded,
@@ -99,8 +100,21 @@ class PostgresSide:
         def on_ended(held: LockHeld, silent_s: float) -> None:
             self._observe(SessionEnded(held="lock", pid=held.pid, silent_s=round(silent_s, 1)))
 
+        def on_stranger(held: LockHeld) -> None:
+            end = "ROLLBACK PREPARED" if held.pid is None else f"SELECT pg_terminate_backend({held.pid})"
+            self._observe(
+                LockForeign(
+                    slot=slot,
+                    pid=held.pid,
+                    role=held.role,
+                    holder=held.application_name,
+                    client=held.client,
+                    hint=f"As a superuser, end it ({end}), and take CONNECT from a role that has no business here.",
+                )
+            )
+
         self._telemetry.role = "standby"
-        await lock.acquire(on_wait, on_ended)
+        await lock.acquire(on_wait, on_ended, on_stranger)
         self._telemetry.role = "active"
         self._observe(LockAcquired(slot=slot))
 

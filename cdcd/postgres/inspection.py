@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from cdcd.errors import CdcdError
 from cdcd.postgres.connection import Connection, Dsn, connect
-from cdcd.postgres.lock import lock_key
+from cdcd.postgres.lock import PEER, lock_condition
 from cdcd.postgres.publication import (
     NO_DIFFERENCES,
     Differences,
@@ -260,9 +260,9 @@ SELECT n.nspname || '.' || c.relname, schema, part, lacks_usage, lacks_select, h
  ORDER BY part
 """
 
-_ACTIVE: Final = """
-SELECT coalesce(a.application_name, ''), l.pid FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.classid = %s AND l.objid = %s
+_ACTIVE: Final = f"""
+SELECT coalesce(a.application_name, ''), l.pid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE {{}} AND {PEER}
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
@@ -329,8 +329,7 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
     shown = [table for table in sent if has(table.qualified)]
     partitioned = await rows(_PARTITIONED, [] if publication else [table.oid for table in sent])
     oids = [table.oid for table in shown]
-    key = lock_key(wanted.slot)
-    active = await rows(_ACTIVE, (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)
+    active = await rows(_ACTIVE.format(lock_condition(wanted.slot)))
     return Facts(
         server_version=connection.info.server_version,
         session=session,

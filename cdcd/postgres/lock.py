@@ -8,10 +8,19 @@ finish. libpq treats an ErrorResponse to an idle connection as a notice (fe-prot
 
 Losing the connection without a word means that the lock may be another's by now: only `verify` or a new `acquire`
 says more.
+
+Any role that may connect can take any advisory lock, and pg_locks shows the numbers. So the lock alone says nothing: it
+counts only if a *peer* holds it, which is a session of this role, or of one with REPLICATION. A stranger who holds it
+is reported and keeps nobody out: an instance then announces itself by a second lock, with a random number that nobody
+can take before it. The order makes this safe. Each instance takes a lock first and looks for peers afterwards, and
+gives up what it took if it sees one. Of two instances, the one that looks later sees the other. The first lock is
+always tried, so that earlier versions, which know no other, are kept out by this one and keep it out.
 """
 
 import asyncio
 import hashlib
+import random
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -43,7 +52,30 @@ LOOK_S: Final = 10.0
 """Seconds that the server may take for a query of an instance that wants the lock. The connection of a standby is idle
 otherwise, and TCP does not notice a server that is frozen: its kernel answers."""
 
-_MINE: Final = "locktype = 'advisory' AND granted AND objsubid = 1 AND classid = {} AND objid = {}"
+_LOCK: Final = (
+    "{0}locktype = 'advisory' AND {0}granted AND {0}objsubid = 1 AND {0}classid = {1} AND {0}objid = {2}"
+)
+_ANNOUNCEMENT: Final = "{0}locktype = 'advisory' AND {0}granted AND {0}objsubid = 2 AND {0}classid = {1}"
+
+PEER: Final = (
+    "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = a.usesysid "
+    "AND (r.rolname = current_user OR r.rolreplication OR r.rolsuper))"
+)
+"""SQL: the session `a` of pg_stat_activity is one that may run this pipeline. Every role sees this of every session. A
+name of an application says nothing, because anybody may choose it."""
+
+_HOLDERS: Final = f"""
+SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''),
+       coalesce(a.usename, p.owner, ''), coalesce('prepared transaction ' || p.gid, ''), l.objsubid = 1,
+       coalesce({PEER}, false), CASE WHEN a.usename = current_user THEN a.state_change::text END
+  FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+  LEFT JOIN pg_catalog.pg_locks t ON l.pid IS NULL AND t.pid IS NULL AND t.locktype = 'transactionid'
+    AND t.virtualtransaction = l.virtualtransaction
+  LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = t.transactionid
+ WHERE {{}} AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
+   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+"""
+"""A prepared transaction keeps its locks without a session. cdcd prepares none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +91,19 @@ class LockLost:
 
 @dataclass(frozen=True, slots=True)
 class LockHeld:
-    """Another session has the lock: this instance stands by."""
+    """Another session has the lock.
+
+    Attributes:
+        pid: its server process; None: it is a prepared transaction.
+        application_name: as the session says, or the name of the prepared transaction.
+        client: its address; "": unknown, because PostgreSQL shows it to the session's own role.
+        role: whose session it is.
+    """
 
     pid: int | None
     application_name: str
     client: str
+    role: str = ""
 
 
 def lock_key(slot: str) -> int:
@@ -72,10 +112,20 @@ def lock_key(slot: str) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-def lock_condition(slot: str) -> str:
-    """SQL: the rows of pg_locks that are the lock of this slot, in whatever database."""
+def announcement_class(slot: str) -> int:
+    """The first number of the lock by which an instance announces itself, if a stranger has the lock of the slot."""
+    digest = hashlib.sha256(f"cdcd {slot}".encode()).digest()
+    return int.from_bytes(digest[8:12], "big") >> 1
+
+
+def lock_condition(slot: str, table: str = "") -> str:
+    """SQL: the rows of pg_locks that are the lock of this slot or an announcement, in whatever database.
+
+    `table` is the name that the query has for pg_locks, with a point behind it.
+    """
     key = lock_key(slot)
-    return _MINE.format((key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)
+    lock = _LOCK.format(table, (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)
+    return f"({lock} OR {_ANNOUNCEMENT.format(table, announcement_class(slot))})"
 
 
 class AdvisoryLock:
@@ -92,6 +142,14 @@ class AdvisoryLock:
         self._turn = asyncio.Lock()
         self._last_words = Answer("", "")
         self._mine = lock_condition(slot)
+        self._holders = _HOLDERS.format(lock_condition(slot, "l."))
+        self._announcement = f"{announcement_class(slot)}, {secrets.randbits(31)}"
+        self._has_lock = False
+        """This session has the lock of the slot, and not only an announcement."""
+        self._sign: Sign | None = None
+        """The sign of life of the peer that was seen last, if it is one that may be ended."""
+        self.stranger: LockHeld | None = None
+        """Who has the lock of the slot and is no peer."""
         session.on_notice(self._on_notice)
 
     @classmethod
@@ -127,28 +185,35 @@ class AdvisoryLock:
         self,
         on_wait: Callable[[LockHeld], None] = lambda _: None,
         on_ended: Callable[[LockHeld, float], None] = lambda _held, _silent_s: None,
+        on_stranger: Callable[[LockHeld], None] = lambda _held: None,
     ) -> None:
-        """Return when this session has the lock, however long that takes; cancel to stop waiting.
+        """Return when this session is the active one, however long that takes; cancel to stop waiting.
 
         A holder of the same role that gives no sign of life for the lease has its session ended. `on_wait` is called
-        when the waiting begins and when the holder changes, `on_ended` with the silence that ended a session.
+        when the waiting begins and when the holder changes, `on_ended` with the silence that ended a session,
+        `on_stranger` with a session that has the lock and keeps nobody out.
         TransientError: the connection is lost, or the server does not answer in `LOOK_S`.
         """
         told: LockHeld | None = None
+        named: LockHeld | None = None
         silence = Silence()
-        while not await self._answer(self._try()):
-            held, sign = await self._answer(self._holder())
-            if held is not None and held != told:
+        while True:
+            held = await self._answer(self._attempt())
+            if self.stranger is not None and self.stranger != named:
+                named = self.stranger
+                on_stranger(named)
+            if held is None:
+                return
+            sign = self._sign
+            if held != told:
                 told = held
                 on_wait(held)
             silent_s = silence.observe(sign, time.monotonic())
             wait_s = next_look_s(silent_s, self._lease_s)
-            if (
-                held is not None
-                and sign is not None
-                and silent_s > self._lease_s
-                and await self._answer(self._evict(sign))
-            ):
+            if self.stranger is not None:
+                # Two instances that see each other's announcements give both up. They must not meet again.
+                wait_s *= random.uniform(0.5, 1.5)  # noqa: S311  spreads attempts, guards nothing
+            if sign is not None and silent_s > self._lease_s and await self._answer(self._evict(sign)):
                 on_ended(held, silent_s)
                 wait_s = EVICTED_S
             await asyncio.sleep(wait_s)
@@ -166,14 +231,11 @@ class AdvisoryLock:
             ) from None
 
     async def acquire_at_once(self) -> LockHeld | None:
-        """Take the lock if no session has it. None: this session has it now; else who has it.
+        """Take the lock if no peer has it. None: this session is the active one now; else who has it.
 
         TransientError: the connection is lost.
         """
-        if await self._try():
-            return None
-        held, _ = await self._holder()
-        return LockHeld(None, "", "") if held is None else held
+        return await self._attempt()
 
     async def keep(self) -> None:
         """Give the signs of life that others see, until the connection ends; for a task beside everything else."""
@@ -183,13 +245,18 @@ class AdvisoryLock:
             patience_s = max(self._proved_at + self._lease_s - sent_at, ANSWER_S_MIN)
             try:
                 async with asyncio.timeout(patience_s):
-                    await self._query("SELECT 1")
+                    # Earlier versions know no announcements, so the lock is taken when the stranger leaves it.
+                    await self._query("SELECT 1" if self._has_lock else self._take_lock)
             except TimeoutError:
                 self._end(f"the server did not answer in {self._lease_s:g} s", lapsed=True)
             except CdcdError as error:
                 self._end(error.message)
             else:
                 self._proved_at = sent_at
+
+    @property
+    def _take_lock(self) -> str:
+        return f"SELECT pg_catalog.pg_try_advisory_lock({self._key})"
 
     async def verify(self, timeout_s: float) -> None:
         """A round trip that proves that this session lives and has the lock; TransientError if not, or not in time."""
@@ -202,7 +269,7 @@ class AdvisoryLock:
             # The command may still be running, so this connection cannot be used for another.
             self._end(f"the server did not answer in {timeout_s:g} s")
             raise TransientError(f"{self._what}: the server did not answer in {timeout_s:g} s") from None
-        if held != [("1",)]:
+        if held in ([], [("0",)]):
             raise TransientError(f"{self._what} is not held by this session any more")
         self._proved_at = sent_at
 
@@ -249,27 +316,42 @@ class AdvisoryLock:
         if answer.sqlstate.startswith("57P"):
             self._last_words = answer
 
-    async def _try(self) -> bool:
-        sent_at = time.monotonic()
-        if await self._query(f"SELECT pg_catalog.pg_try_advisory_lock({self._key})") != [("t",)]:
-            return False
-        self._proved_at = sent_at
-        return True
+    async def _attempt(self) -> LockHeld | None:
+        """Become the active one if no peer is. None: this session is; else the peer.
 
-    async def _holder(self) -> tuple[LockHeld | None, Sign | None]:
-        """Who has the lock, and its sign of life where that is ours to see and to end: a session of the same role."""
-        rows = await self._query(
-            "SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), "
-            "CASE WHEN a.usename = current_user THEN a.state_change::text END "
-            "FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid "
-            f"WHERE {self._mine} AND l.database = "
-            "(SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
-        )
-        if not rows:
-            return None, None
-        ((pid, application_name, client, active_at),) = rows
-        held = LockHeld(int(pid) if pid else None, application_name or "", client or "")
-        return held, (int(pid), active_at) if pid and active_at else None
+        A lock is taken before peers are looked for, and given up if there is one: see the top of this module.
+        """
+        sent_at = time.monotonic()
+        held = await self._peer()
+        if held is not None:
+            return held
+        self._has_lock = await self._query(self._take_lock) == [("t",)]
+        held = await self._peer()
+        if held is None and not self._has_lock:
+            await self._query(f"SELECT pg_catalog.pg_try_advisory_lock({self._announcement})")
+            held = await self._peer()
+        if held is not None:
+            await self._query("SELECT pg_catalog.pg_advisory_unlock_all()")
+            self._has_lock = False
+            return held
+        self._proved_at = sent_at
+        return None
+
+    async def _peer(self) -> LockHeld | None:
+        """Who of this session's peers has the lock, or an announcement. Notes its sign of life, and a stranger."""
+        rows = await self._query(self._holders)
+        self._sign = self.stranger = None
+        peer: LockHeld | None = None
+        for pid, application, client, role, prepared, is_lock, is_peer, active_at in rows:
+            held = LockHeld(
+                int(pid) if pid else None, application or prepared or "", client or "", role or ""
+            )
+            if is_peer == "t":
+                peer = held
+                self._sign = (int(pid), active_at) if pid and active_at else None
+            elif is_lock == "t":
+                self.stranger = held
+        return peer
 
     async def _evict(self, sign: Sign) -> bool:
         """End the holder's session, unless it has stirred since; whether there was one to end."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from cdcd.postgres.connection import Connection
-from cdcd.postgres.lock import lock_condition
+from cdcd.postgres.lock import PEER, lock_condition
 from cdcd.postgres.publication import Publication, is_ours, read_publication
 from cdcd.postgres.refusals import translated
 from cdcd.postgres.slot import SlotState, read_slot
@@ -68,12 +68,13 @@ SELECT now(), current_setting('server_version'), current_database(),
        (SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size')
 """
 
-_INSTANCES: Final = """
+# Anybody may take an advisory lock, or choose the name of an application.
+_INSTANCES: Final = f"""
 SELECT a.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), a.backend_start,
-       EXISTS (SELECT FROM pg_locks WHERE {lock} AND pg_locks.pid = a.pid AND pg_locks.database = a.datid)
+       EXISTS (SELECT FROM pg_locks WHERE {{lock}} AND pg_locks.pid = a.pid AND pg_locks.database = a.datid)
   FROM pg_stat_activity a
  WHERE a.datname = current_database()
-   AND (a.application_name = %s OR a.pid IN (SELECT pid FROM pg_locks WHERE {lock}))
+   AND (a.application_name = %s OR a.pid IN (SELECT pid FROM pg_locks WHERE {{lock}})) AND {PEER}
  ORDER BY a.backend_start
 """
 

@@ -36,7 +36,7 @@ def test_a_second_instance_waits_names_the_holder_and_takes_over(database: Datab
             waiting = asyncio.create_task(second.acquire(note))
             await asyncio.wait_for(told.wait(), WAIT_S)
             assert not waiting.done()
-            assert held == [LockHeld(first.backend_pid, "first", "127.0.0.1")]
+            assert held == [LockHeld(first.backend_pid, "first", "127.0.0.1", "postgres")]
             await first.verify(WAIT_S)
             first.close()
             await asyncio.wait_for(waiting, WAIT_S)

@@ -67,7 +67,7 @@ from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
 from tests.sim.published import OUTBOX
 from tests.sim.routed import ROUTES, TOPICS
 from tests.sim.settings import Settings
-from tests.sim.sink import Sink
+from tests.sim.sink import KEY, Sink
 from tests.sim.spooling import open_log
 from tests.sim.walsender import Options
 
@@ -428,7 +428,7 @@ class Session:
             raise TransientError("the broker does not answer") from error
         self._goes_by_the_newest |= request.newest
         read = broker.newest if request.newest else broker.checkpoint
-        return None if read is None else Checkpoint.decode(read, "the checkpoint topic")
+        return None if read is None else Checkpoint.decode(read, "the checkpoint topic", (KEY,))
 
     def _read_source(self, request: startup.ReadSource) -> Answered[Source]:
         source = self.around.postgres.source()

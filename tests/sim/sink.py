@@ -30,6 +30,9 @@ from tests.sim.expected import Record
 BACKOFF_TICKS: Final = 1
 BACKOFF_TICKS_MAX: Final = 16
 
+KEY: Final = b"simulated"
+"""The pipeline's, so that requests with a condition survive a restart."""
+
 AWAY: Final = "the broker does not answer"
 
 KEEP_OVER: Final = 200
@@ -46,7 +49,7 @@ def _append_to(records: list[Record]) -> Produce:
 
 
 def _decoded(read: bytes | None) -> Checkpoint | None:
-    return None if read is None else Checkpoint.decode(read, "the checkpoint topic")
+    return None if read is None else Checkpoint.decode(read, "the checkpoint topic", (KEY,))
 
 
 def _marks(batch: Batch) -> list[Record]:
@@ -172,9 +175,9 @@ class Sink:
     def _note(self) -> Iterator[None]:
         assert self._checkpoint is not None
         if self._exactly_once:
-            yield from self.broker.produce(self._epoch, [], self._checkpoint.encode())
+            yield from self.broker.produce(self._epoch, [], self._checkpoint.encode(KEY))
         else:
-            self._sent.append(([], self._checkpoint.encode()))
+            self._sent.append(([], self._checkpoint.encode(KEY)))
 
     def _hand_over(self) -> Iterator[None]:
         assert self._batch is not None
