@@ -253,4 +253,5 @@ class SnapshotDriver:
             connect_timeout_s=self._config.postgres.connect_timeout_s,
             condition_timeout_s=self._config.snapshot.condition_timeout_s,
             mark=None if access.place is None else self._marker.mark,
+            types=self._types,
         )

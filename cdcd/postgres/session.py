@@ -12,7 +12,7 @@ class do this themselves. A caller that uses `pgconn` directly (as the replicati
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -230,6 +230,31 @@ class Session:
             0,
         )
 
+    async def run_in_one_trip(self, commands: Sequence[bytes], described: bytes) -> Outcome:
+        """Run commands and describe a query in one round trip, by libpq's pipeline mode. The server runs no step after
+        one that failed.
+
+        Args:
+            described: a query that the server parses and analyses, but neither plans nor runs. It has the last result,
+                without rows, whose columns have the oids of their tables and their attnums.
+        """
+
+        def send() -> None:
+            self.pgconn.enter_pipeline_mode()
+            for command in commands:
+                self.pgconn.send_query_params(command, None)
+            self.pgconn.send_prepare(b"", described)
+            self.pgconn.send_describe_prepared(b"")
+            self.pgconn.pipeline_sync()
+
+        outcome = await self._run(send, 0, in_pipeline=True)
+        if self.pgconn.pipeline_status != pq.PipelineStatus.OFF and not self.is_lost:
+            self.pgconn.exit_pipeline_mode()
+        if not outcome.errors:
+            # Parse has a result of its own, which is empty.
+            del outcome.results[-2]
+        return outcome
+
     async def run_without_rows(self, command: bytes) -> Outcome:
         """Run one command by the extended protocol, and drop its rows as they come. A COPY FROM STDIN is left open."""
 
@@ -243,7 +268,7 @@ class Session:
         """Have the server parse one command, and look up what it names, without running it."""
         return await self._run(lambda: self.pgconn.send_prepare(b"", command), 0)
 
-    async def _run(self, send: Callable[[], None], bytes_max: int) -> Outcome:
+    async def _run(self, send: Callable[[], None], bytes_max: int, *, in_pipeline: bool = False) -> Outcome:
         pgconn = self.pgconn
         outcome = Outcome()
         try:
@@ -255,7 +280,14 @@ class Session:
                     self.consume()
                 result = pgconn.get_result()
                 if result is None:
+                    if in_pipeline and pgconn.status != pq.ConnStatus.BAD:
+                        # The results of one command end here. Those of all commands end with PIPELINE_SYNC.
+                        continue
                     break
+                if result.status == pq.ExecStatus.PIPELINE_SYNC:
+                    break
+                if result.status == pq.ExecStatus.PIPELINE_ABORTED:
+                    continue
                 if result.status == pq.ExecStatus.FATAL_ERROR:
                     outcome.errors.append(answer_of_result(result))
                 elif result.status == pq.ExecStatus.COPY_OUT:

@@ -23,6 +23,7 @@ from cdcd.postgres.money import find_money_digits
 from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import ReplicationStream, literal
 from cdcd.postgres.slot import SlotWait, create_slot
+from cdcd.postgres.snapshot_queries import SETTINGS
 from cdcd.postgres.tables import source_tables
 from cdcd.protocol.lsn import Lsn
 from cdcd.rows.money import DIGITS_OF_C
@@ -101,6 +102,8 @@ class SharedSnapshot:
         """
         connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
         try:
+            with translated("preparing to read", {}):
+                await connection.execute(SETTINGS.encode())
             await _needed_wal(
                 connection,
                 slot,
@@ -131,6 +134,8 @@ class SharedSnapshot:
         """Take the snapshot of this moment, of all published tables. Arguments and errors are those of `open`."""
         connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
         try:
+            with translated("preparing to read", {}):
+                await connection.execute(SETTINGS.encode())
             old_lsn = await _needed_wal(connection, slot, "Start the daemon: it makes the slot.")
             digits = await find_money_digits(
                 dsn, money_digits, application_name=APPLICATION, connect_timeout_s=connect_timeout_s

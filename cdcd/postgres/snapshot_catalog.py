@@ -22,7 +22,7 @@ from cdcd.postgres import catalog, tables
 from cdcd.postgres.connection import Connection, Dsn, connect
 from cdcd.postgres.refusals import TableBusyError, answer_of, translated
 from cdcd.postgres.replication import literal
-from cdcd.postgres.snapshot_queries import unwritable
+from cdcd.postgres.snapshot_queries import SETTINGS, unwritable
 from cdcd.protocol.lsn import Lsn
 from cdcd.retry import Backoff
 from cdcd.rows.relations import TableDescription, TypeDescription
@@ -340,6 +340,7 @@ class SnapshotCatalog:
             )
             try:
                 with translated("preparing to look at the catalog", {}):
+                    await connection.execute(SETTINGS.encode())
                     await _set_timeout(connection, "lock_timeout", self._lock_timeout_s)
                     await _set_timeout(connection, "statement_timeout", self._statement_timeout_s)
             except BaseException:

@@ -4,9 +4,10 @@ Each condition stands in brackets and ends with a newline. Nothing in it can clo
 `SnapshotCatalog.examine` accepts single expressions only. A `--` in it ends at the newline.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from cdcd.postgres.replication import identifier, literal
 from cdcd.snapshots.reading import KeyQuery, PageQuery, SourceTable
@@ -26,24 +27,111 @@ COLUMNS: Final = (
 )
 """An aggregate over rows of pg_attribute, which gives `SourceTable.columns`."""
 
+SETTINGS: Final = """\
+SET search_path = pg_catalog, pg_temp; SET row_security = off; SET default_transaction_read_only = on;
+SET constraint_exclusion = off; SET array_nulls = on; SET transform_null_equals = off;
+SELECT set_config(name, 'view, foreign-table', false)
+  FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'"""
+"""Settings of a session that reads tables of other owners, whatever the role or the database is set to.
+
+search_path: without pg_temp in the path, tables and types of pg_temp would be found before those of pg_catalog.
+row_security: rows that a policy hides would be missing in silence; so reading such a table is an error, and the
+functions of its policies are not called.
+constraint_exclusion: with `on`, the planner evaluates CHECK constraints of the owner.
+restrict_nonsystem_relation_kind: a view or a foreign table that takes the name of a table is an error before anything
+of it runs. Minor versions from August 2024 on have the setting (13.16, 14.13, 15.8, 16.4, 17).
+"""
+
 _CHECK: Final = """\
 SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(),
        to_regclass({part})::oid, pg_relation_filenode({part_oid}), to_regclass({table})::oid,
-       (SELECT {columns} FROM pg_attribute WHERE attrelid = {table_oid} AND attnum > 0 AND NOT attisdropped)"""
+       (SELECT {columns} FROM pg_attribute WHERE attrelid = {table_oid} AND attnum > 0 AND NOT attisdropped),
+       pg_relation_is_publishable({part_oid}), pg_relation_size({part_oid}) / current_setting('block_size')::int8,
+       EXISTS (SELECT FROM pg_attribute
+                WHERE attrelid = {part_oid} AND attgenerated <> '' AND attname = ANY({names}::name[])),
+       {leaves}"""
+
+_LEAVES: Final = """\
+(SELECT CASE WHEN bool_or(c.relkind = 'f') THEN coalesce(
+            jsonb_agg(format('%I.%I', n.nspname, c.relname)) FILTER (WHERE c.relkind = 'r'), '[]') END
+   FROM pg_partition_tree({table_oid}) t
+   JOIN pg_class c ON c.oid = t.relid
+   JOIN pg_namespace n ON n.oid = c.relnamespace)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the server says of a table that is locked, before a row of it is asked for.
+
+    Attributes:
+        snapshot, after: what the query's snapshot sees, and an LSN behind the commit of everything that it sees.
+        part, table: oids of the relations that have the names of the part and of the table; None: there is none.
+        filenode: file of the part.
+        columns: as `SourceTable.columns`.
+        is_table: the part is a table (relkind r or p), as of now also in a transaction with an old snapshot.
+        pages: of the part, as of now.
+        generated: a column to be read is generated, so that COPY of the table refuses it.
+        leaves: names of the partitions that are tables, if the table has foreign tables as partitions, else None.
+    """
+
+    snapshot: str
+    after: str
+    part: str | None
+    filenode: str | None
+    table: str | None
+    columns: str
+    is_table: bool
+    pages: int
+    generated: bool
+    leaves: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, row: Sequence[str | None]) -> Self:
+        """The answer to the query that `check` returns."""
+        snapshot, after, part, filenode, table, columns, is_table, pages, generated, leaves = row
+        return cls(
+            snapshot or "",
+            after or "",
+            part,
+            filenode,
+            table,
+            columns or "",
+            is_table == "t",
+            int(pages or 0),
+            generated == "t",
+            None if leaves is None else tuple(json.loads(leaves)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """How a value of a type is compared with a literal.
+    """How the values of a key column are compared with literals, so that nothing runs that an owner made.
 
     Attributes:
-        operator: SQL's operator. An operator of an extension is written with its schema, because our search path lacks
-            that schema.
-        cast: the text that must follow the literal, "" if none must.
+        base: the type to which the column and the literals are cast, as SQL, "" for none. It is the type that a domain
+            is over: a literal is not cast to the domain, because that evaluates the domain's CHECK. The cast from a
+            domain never calls a function: PostgreSQL ignores casts that somebody created for a domain.
+        operator: SQL's operator. An operator of an extension is written with its schema.
+        by_text: the texts are compared that COPY writes. `format('%s', column)` calls the output function of the type,
+            as COPY does, and no cast, whichever casts exist. The output functions of enums, composites, ranges,
+            arrays and domains are PostgreSQL's own (enum_out, record_out, range_out, array_out, and that of the base
+            type); only a superuser can create a type with another one. No index helps to find such a row.
     """
 
+    base: str = ""
     operator: str = "="
-    cast: str = ""
+    by_text: bool = False
+
+    def left(self, column: str) -> str:
+        """The column as it is compared."""
+        name = identifier(column)
+        if self.by_text:
+            return f"format('%s', {name})"
+        return f"{name}::{self.base}" if self.base else name
+
+    def right(self, value: str) -> str:
+        """The value as it is compared."""
+        return f"{literal(value)}::{self.base}" if self.base else literal(value)
 
 
 def items_per_page(block_size: int) -> int:
@@ -59,17 +147,38 @@ def relation_of(query: PageQuery | KeyQuery) -> str:
 
 
 def check(query: PageQuery | KeyQuery) -> str:
-    """A query for one row: visibility, end of the WAL, file of the part, oids of both names, columns of the table."""
+    """A query for one row, which `Checked.of` reads."""
     table = query.table
     name, oid = (query.sql_name, query.oid) if isinstance(query, PageQuery) else (table.sql_name, table.oid)
     return _CHECK.format(
-        part=literal(name), part_oid=oid, table=literal(table.sql_name), table_oid=table.oid, columns=COLUMNS
+        part=literal(name),
+        part_oid=oid,
+        table=literal(table.sql_name),
+        table_oid=table.oid,
+        columns=COLUMNS,
+        names=f"ARRAY[{', '.join(literal(column.name) for column in table.relation.columns)}]",
+        leaves=_LEAVES.format(table_oid=table.oid)
+        if isinstance(query, KeyQuery) and table.partitioned
+        else "NULL",
     )
 
 
 def description(table: SourceTable) -> str:
-    """A query for no rows. The result describes the columns as of now, even in a transaction with an old snapshot."""
-    return f"SELECT {_columns(table)} FROM ONLY {table.sql_name} LIMIT 0"
+    """A query that is described and not run. The result describes the columns as of now, even in a transaction with
+    an old snapshot.
+    """
+    return f"SELECT {_columns(table)} FROM ONLY {table.sql_name}"
+
+
+def covers_part(query: PageQuery) -> bool:
+    """Whether the query is for all pages that the part had when it was planned."""
+    planned = [each.part.pages for each in query.table.parts if each.part.oid == query.oid]
+    return query.begin == 0 and len(planned) == 1 and planned[0] <= query.end
+
+
+def copy_table(query: PageQuery) -> str:
+    """COPY of the whole part. PostgreSQL does not plan it, so that it evaluates no expression of the table's owner."""
+    return f"COPY {query.sql_name} ({_columns(query.table)}) TO STDOUT"
 
 
 def names(query: PageQuery | KeyQuery) -> str:
@@ -91,34 +200,55 @@ def copy_pages(query: PageQuery, server_version: int, block_size: int) -> str:
     return _copy(query, pages)
 
 
-def copy_keys(query: KeyQuery, keys: Sequence[Sequence[str]], equalities: Mapping[str, Equality]) -> str:
+def copy_keys(
+    query: KeyQuery,
+    keys: Sequence[Sequence[str]],
+    equalities: Mapping[str, Equality],
+    leaves: Sequence[str] | None = None,
+) -> str:
     """COPY of the rows with these keys.
-
-    The literals have no type, so that the type of the column decides what is equal.
 
     Args:
         keys: values as text, in the order of `key_columns`.
-        equalities: how columns are compared; a column without an entry is compared by `=`.
+        equalities: how columns are compared whose types are not built in. A column without an entry is compared by `=`
+            with literals without a type, so that the column's type decides what is equal.
+        leaves: partitions that are read, instead of the table.
     """
+    condition = _has_key(query, keys, equalities)
+    if leaves is None:
+        return _copy(query, condition)
+    if not leaves:
+        return _copy(query, "false", f"ONLY {query.table.sql_name}")
+    selects = " UNION ALL ".join(_select(query, condition, f"ONLY {leaf}") for leaf in leaves)
+    return f"COPY ({selects}) TO STDOUT"
 
-    def is_key(column: str, value: str) -> str:
-        equality = equalities.get(column, Equality())
-        return f"{identifier(column)} {equality.operator} {literal(value)}{equality.cast}"
 
-    (first, *others) = query.key_columns
+def _has_key(query: KeyQuery, keys: Sequence[Sequence[str]], equalities: Mapping[str, Equality]) -> str:
+    """A condition that is true for the rows with these keys."""
+    how = [equalities.get(column, Equality()) for column in query.key_columns]
     if not keys:
-        return _copy(query, "false")
-    if not others and first not in equalities:
+        return "false"
+    if len(how) == 1 and how[0].operator == "=":
         # One index scan finds all of them.
-        listed = ", ".join(literal(value) for (value,) in keys)
-        return _copy(query, f"{identifier(first)} IN ({listed})")
-    rows = " OR ".join("(" + " AND ".join(map(is_key, query.key_columns, key)) + ")" for key in keys)
-    return _copy(query, f"({rows})")
+        listed = ", ".join(how[0].right(value) for (value,) in keys)
+        return f"{how[0].left(query.key_columns[0])} IN ({listed})"
+    rows = (
+        " AND ".join(
+            f"{each.left(column)} {each.operator} {each.right(value)}"
+            for each, column, value in zip(how, query.key_columns, key, strict=True)
+        )
+        for key in keys
+    )
+    return f"({' OR '.join(f'({row})' for row in rows)})"
 
 
-def _copy(query: PageQuery | KeyQuery, rows: str) -> str:
+def _copy(query: PageQuery | KeyQuery, rows: str, relation: str = "") -> str:
+    return f"COPY ({_select(query, rows, relation or relation_of(query))}) TO STDOUT"
+
+
+def _select(query: PageQuery | KeyQuery, rows: str, relation: str) -> str:
     where = " AND ".join([rows, *(f"({condition}\n)" for condition in query.conditions if condition)])
-    return f"COPY (SELECT {_columns(query.table)} FROM {relation_of(query)} WHERE {where}) TO STDOUT"
+    return f"SELECT {_columns(query.table)} FROM {relation} WHERE {where}"
 
 
 def _columns(table: SourceTable) -> str:

@@ -16,7 +16,7 @@ connection is lost, or for a reason that passes by itself.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Self
 
 from psycopg import pq
@@ -27,11 +27,16 @@ from cdcd.postgres.connection import Dsn, open_session
 from cdcd.postgres.refusals import UNKNOWN, Answer, TableBusyError, find_refusal, refused
 from cdcd.postgres.replication import identifier, literal
 from cdcd.postgres.session import Session, rows_of
-from cdcd.postgres.snapshot_queries import Equality, unwritable
+from cdcd.postgres.snapshot_queries import Checked, Equality, unwritable
 from cdcd.protocol.lsn import Lsn
+from cdcd.rows.binary_compound import reader_for
+from cdcd.rows.binary_text import WithoutReaderError
+from cdcd.rows.relations import TypeDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots import reading
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable, TooLarge
 from cdcd.snapshots.signals import WATERMARK
+from cdcd.snapshots.table_task import KeyValue
 from cdcd.snapshots.visibility import Visibility
 
 LOCK_TIMEOUT_S: Final = 5.0
@@ -51,6 +56,7 @@ _KINDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("42703", "", _CHANGED),  # undefined_column
     ("42704", "", _CHANGED),  # undefined_object: a type
     ("42809", "", _CHANGED),  # wrong_object_type: a view has the name now
+    ("55000", "", _CHANGED),  # object_not_in_prerequisite_state: a view or a foreign table (`SETTINGS`)
     ("XX000", "could not open relation", _CHANGED),
     ("XX000", "cache lookup failed", _CHANGED),
     ("55P03", "", _BUSY),  # lock_not_available
@@ -79,22 +85,43 @@ type."""
 _EXTENSION_FROM: Final = 16384
 """FirstNormalObjectId (transam.h): types from here on were created by users or extensions."""
 
-_VALUES_MAX: Final = 60_000
-"""Parameters that cdcd sends with one command. The protocol counts them in an Int16, so 65,535 is the limit."""
-
 _EQUALITIES: Final = """
-SELECT t.oid::int8, coalesce(equal.operator, '='),
-       CASE WHEN t.typtype = 'c' THEN format('::%I.%I', n.nspname, t.typname) ELSE '' END
-  FROM unnest({oids}::oid[]) AS wanted(oid) JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
-  LEFT JOIN LATERAL (
-      SELECT format('OPERATOR(%I.%s)', m.nspname, o.oprname) AS operator
-        FROM pg_opclass c
-        JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
-        JOIN pg_amop a ON a.amopfamily = c.opcfamily AND a.amopstrategy = 3
-                      AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype
-        JOIN pg_operator o ON o.oid = a.amopopr JOIN pg_namespace m ON m.oid = o.oprnamespace
-       WHERE c.opcdefault AND c.opcintype = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
-  ) equal ON true
+WITH RECURSIVE superuser AS (
+    SELECT oid FROM pg_roles WHERE rolsuper
+), safe_schema AS (
+    SELECT n.oid FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
+     WHERE CASE WHEN r.rolname = 'pg_database_owner'
+                THEN (SELECT datdba FROM pg_database WHERE datname = current_database())
+                ELSE n.nspowner END IN (SELECT oid FROM superuser)
+), base(wanted, oid) AS (
+    SELECT oid, oid FROM unnest({oids}::oid[]) AS wanted(oid)
+     UNION ALL
+    SELECT base.wanted, t.typbasetype FROM base JOIN pg_type t ON t.oid = base.oid AND t.typtype = 'd'
+)
+SELECT base.wanted::int8, format('%I.%I', n.nspname, t.typname), CASE WHEN t.oid < {builtin} THEN '=' ELSE (
+    SELECT format('OPERATOR(%I.%s)', m.nspname, o.oprname)
+      FROM pg_opclass c
+      JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
+      JOIN pg_amop a ON a.amopfamily = c.opcfamily AND a.amopstrategy = 3
+                    AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype
+      JOIN pg_operator o ON o.oid = a.amopopr
+      JOIN pg_proc p ON p.oid = o.oprcode
+      JOIN pg_namespace m ON m.oid = o.oprnamespace
+     WHERE c.opcdefault AND c.opcintype = t.oid
+       AND ARRAY[t.typowner, o.oprowner, p.proowner] <@ ARRAY(SELECT oid FROM superuser)
+       AND ARRAY[n.oid, m.oid] <@ ARRAY(SELECT oid FROM safe_schema)
+       AND NOT EXISTS (
+           SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+            WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND d.objid IN (t.oid, o.oid)
+              AND e.extowner NOT IN (SELECT oid FROM superuser))
+     LIMIT 1) END
+  FROM base JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd' JOIN pg_namespace n ON n.oid = t.typnamespace
+"""
+"""How columns of types that are not built in are compared (`Equality`).
+
+The operator of an extension is used only if nobody but superusers can replace it, move it or rename its schema, also
+between this query and the next one. The owner of a trusted extension (citext) is whoever created it, and may move its
+objects to another schema.
 """
 
 
@@ -108,9 +135,11 @@ class SnapshotReader:
         block_size: int,
         has_timeout: bool,
         condition_timeout_s: float,
+        types: Mapping[int, TypeDescription] = BUILTIN_TYPES,
         mark: Mark | None = None,
     ) -> None:
         self._session = session
+        self._types = types
         self._mark = mark
         self._block_size = block_size
         self._has_timeout = has_timeout
@@ -129,6 +158,7 @@ class SnapshotReader:
         statement_timeout_s: float = 0.0,
         condition_timeout_s: float = CONDITION_TIMEOUT_S,
         mark: Mark | None = None,
+        types: Mapping[int, TypeDescription] = BUILTIN_TYPES,
     ) -> Self:
         """Connect. Raises what `connection.open_session` raises. The caller owes `close`.
 
@@ -137,15 +167,15 @@ class SnapshotReader:
             statement_timeout_s: seconds that the server may work on a query; 0: without limit.
             condition_timeout_s: the same for a query with a request's condition; the shorter limit counts.
             mark: writes the watermark behind the rows, on a session of another role; None: this session writes it.
+            types: descriptions of the types of key columns whose values came in binary form.
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
         )
         try:
-            # row_security: rows that a policy hides would be missing in silence, so they raise an error.
             # synchronous_commit: a watermark need not wait for standbys.
             *_, ((block_size,),) = await session.query(
-                "SET row_security = off; SET synchronous_commit = local; "
+                f"{snapshot_queries.SETTINGS}; SET synchronous_commit = local; "
                 f"SET lock_timeout = {round(lock_timeout_s * 1000)}; "
                 f"SET statement_timeout = {round(statement_timeout_s * 1000)}; SHOW block_size",
                 "preparing to read",
@@ -160,6 +190,7 @@ class SnapshotReader:
             has_timeout=statement_timeout_s > 0,
             condition_timeout_s=min(limits, default=0.0),
             mark=mark,
+            types=types,
         )
 
     @property
@@ -197,26 +228,56 @@ class SnapshotReader:
         """
         if problem := _unwritable(query):
             return Refused(problem, hint=_CORRECT)
+        found = await self._lock_and_check(query)
+        if not isinstance(found, Checked):
+            return found
         if isinstance(query, PageQuery):
-            copy = snapshot_queries.copy_pages(query, self.server_version, self._block_size)
-            return await self._read(query, copy, bytes_max)
-        if self._imported:
-            await self._session.query(_SAVEPOINT, _what(query))
-        keys = await self._texts(query)
-        if isinstance(keys, Answer):
-            return await self._failed(query, "keys", keys)
-        copy = snapshot_queries.copy_keys(query, keys, await self._compare(query))
-        if self._imported:
-            await self._session.query("RELEASE chunk", _what(query))
-        return await self._read(query, copy, bytes_max)
+            is_whole = (
+                snapshot_queries.covers_part(query) and not any(query.conditions) and not found.generated
+            )
+            # Rows of an old snapshot lie in the pages of the plan, those of a new one in the pages of now.
+            if is_whole and (self._imported or found.pages <= query.end):
+                copy = snapshot_queries.copy_table(query)
+            else:
+                copy = snapshot_queries.copy_pages(query, self.server_version, self._block_size)
+        else:
+            try:
+                keys = _texts(query, self._types)
+            except WithoutReaderError as error:
+                await self._session.query(self._undo, _what(query))
+                return Refused(str(error))
+            copy = snapshot_queries.copy_keys(query, keys, await self._compare(query), found.leaves)
+        return await self._copy(query, copy, found, bytes_max)
 
-    async def _read(self, query: PageQuery | KeyQuery, copy: str, bytes_max: int) -> reading.Answer:
+    async def _lock_and_check(self, query: PageQuery | KeyQuery) -> Checked | Changed | Refused:
+        """Begin, lock the table, and find out whether it still is the table of the plan. If it is not, end again."""
         steps = {
             "begin": _SAVEPOINT if self._imported else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
             "lock": f"LOCK TABLE {snapshot_queries.relation_of(query)} IN ACCESS SHARE MODE",
-            "check": snapshot_queries.check(query),
             **({"limit": self._limit} if _has_request(query) else {}),
-            **({"describe": snapshot_queries.description(query.table)} if self._imported else {}),
+            "check": snapshot_queries.check(query),
+        }
+        if self._imported:
+            # Planning evaluates expressions of the owner, so the columns of now are asked for without planning.
+            commands = [step.encode() for step in steps.values()]
+            described = snapshot_queries.description(query.table).encode()
+            outcome = await self._session.run_in_one_trip(commands, described)
+        else:
+            outcome = await self._session.run("; ".join(steps.values()).encode())
+        done = dict(zip((*steps, "describe"), outcome.results, strict=False))
+        if outcome.errors:
+            return await self._failed(query, (*steps, "describe")[len(outcome.results)], outcome.errors[0])
+        found = Checked.of(rows_of(done["check"])[0])
+        if changed := self._changed(query, found, done.get("describe")):
+            await self._session.query(self._undo, _what(query))
+            return Changed(changed)
+        return found
+
+    async def _copy(
+        self, query: PageQuery | KeyQuery, copy: str, found: Checked, bytes_max: int
+    ) -> reading.Answer:
+        """Read the rows of the table, which is locked and checked, and end."""
+        steps = {
             "rows": copy,
             "names": snapshot_queries.names(query),
             "end": self._undo,
@@ -224,24 +285,19 @@ class SnapshotReader:
         }
         command = "; ".join(steps.values())
         outcome = await self._session.run(command.encode("utf-8", "surrogateescape"), bytes_max)
-        # COPY gives one more result without rows, so each step that succeeded has one result.
-        done = dict(zip(steps, outcome.results, strict=False))
-        changed = self._changed(query, done)
         if outcome.errors:
-            step = list(steps)[len(outcome.results)]
-            return await self._failed(query, step, outcome.errors[0], changed)
-        if changed:
+            # COPY gives one more result without rows, so each step that succeeded has one result.
+            return await self._failed(query, list(steps)[len(outcome.results)], outcome.errors[0])
+        # ALTER SCHEMA RENAME waits for no lock of a table. So COPY may have read another table.
+        if changed := _other_names(query, rows_of(outcome.results[1])[0]):
             return Changed(changed)
         if outcome.size > bytes_max:
             return TooLarge()
         if self._imported:
             return Rows(outcome.lines, outcome.size)
-        ((snapshot, after, *_),) = rows_of(done["check"])
-        assert snapshot is not None
-        assert after is not None
         if self._mark is not None:
             await self._mark()
-        return Rows(outcome.lines, outcome.size, Visibility.parse(snapshot), Lsn.parse(after))
+        return Rows(outcome.lines, outcome.size, Visibility.parse(found.snapshot), Lsn.parse(found.after))
 
     @property
     def _undo(self) -> str:
@@ -253,29 +309,20 @@ class SnapshotReader:
         """The timeout of a query with a condition; the settings of the session come back with the end."""
         return f"SET LOCAL statement_timeout = {round(self._condition_timeout_s * 1000)}"
 
-    def _changed(self, query: PageQuery | KeyQuery, done: Mapping[str, pq.abc.PGresult]) -> str:
-        """How the table differs from the plan of the query, as far as steps succeeded; empty if it does not differ."""
-        if "check" not in done:
-            return ""
+    def _changed(self, query: PageQuery | KeyQuery, found: Checked, described: pq.abc.PGresult | None) -> str:
+        """How the table differs from the plan of the query; empty if it does not differ."""
         table = query.table
-        part_oid = query.oid if isinstance(query, PageQuery) else table.oid
-        ((_, _, part, filenode, named, columns),) = rows_of(done["check"])
-        names = [(part, named), *(rows_of(done["names"]) if "names" in done else ())]
-        if any(None in each for each in names):
-            return "the table was dropped or renamed"
-        if any(found != (str(part_oid), str(table.oid)) for found in names):
-            return "another table has taken its name"
-        if isinstance(query, PageQuery) and filenode != str(query.filenode):
+        if problem := _other_names(query, (found.part, found.table)):
+            return problem
+        if not found.is_table:
+            return "it is not a table any more"
+        if isinstance(query, PageQuery) and found.filenode != str(query.filenode):
             return "the table was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)"
-        if not self._imported:
-            return "" if columns == table.columns else _ALTERED
-        if "describe" not in done:
-            return ""
-        return "" if _fits(done["describe"], table) else _ALTERED
+        if described is None:
+            return "" if found.columns == table.columns else _ALTERED
+        return "" if _fits(described, table) else _ALTERED
 
-    async def _failed(
-        self, query: PageQuery | KeyQuery, step: str, answer: Answer, changed: str = ""
-    ) -> Changed | Refused:
+    async def _failed(self, query: PageQuery | KeyQuery, step: str, answer: Answer) -> Changed | Refused:
         """What a failure of one step means. The connection can still be used, unless TransientError is raised."""
         what = _what(query)
         if self._session.is_lost:
@@ -283,8 +330,6 @@ class SnapshotReader:
         if step in ("end", "watermark"):
             raise refused(f"{what}: ending it", answer, self._session.names)
         await self._session.query(self._undo, what)
-        if changed:
-            return Changed(changed)
         # PostgreSQL parses the whole command before its first step, so a syntax error in the condition shows up there.
         if _has_request(query) and (step == "rows" or answer.sqlstate == _SYNTAX_ERROR):
             return Refused(f"the condition fails: {_said(answer)}", hint=_CORRECT)
@@ -315,36 +360,8 @@ class SnapshotReader:
         row = find_refusal(answer)
         return "See PostgreSQL's log." if row is UNKNOWN else row.hint
 
-    async def _texts(self, query: KeyQuery) -> list[list[str]] | Answer:
-        """The keys as text; the server converts those that it sent in binary form. An `Answer` if the
-        server refuses.
-        """
-        types = {column.name: column.type_oid for column in query.table.relation.columns}
-        flat = [
-            (value, types.get(name, 0))
-            for key in query.keys
-            for name, value in zip(query.key_columns, key, strict=True)
-        ]
-        texts = [value.decode("utf-8", "surrogateescape") for (_, value), _ in flat]
-        binary = [place for place, ((is_binary, _), _) in enumerate(flat) if is_binary]
-        for begin in range(0, len(binary), _VALUES_MAX):
-            places = binary[begin : begin + _VALUES_MAX]
-            formats = ", ".join(f"format('%s', ${number})" for number in range(1, len(places) + 1))
-            outcome = await self._session.run_with(
-                f"SELECT unnest(ARRAY[{formats}])".encode(),
-                [flat[place][0][1] for place in places],
-                [flat[place][1] for place in places],
-                binary=True,
-            )
-            if outcome.errors:
-                return outcome.errors[0]
-            for place, (text,) in zip(places, rows_of(outcome.results[0]), strict=True):
-                texts[place] = text or ""
-        width = len(query.key_columns)
-        return [texts[begin : begin + width] for begin in range(0, len(texts), width)]
-
     async def _compare(self, query: KeyQuery) -> dict[str, Equality]:
-        """The equality operators of the key columns whose types are not built-in types."""
+        """How the key columns are compared whose types are not built-in types."""
         types = {
             column.name: column.type_oid
             for column in query.table.relation.columns
@@ -352,10 +369,12 @@ class SnapshotReader:
         }
         if missing := set(types.values()) - self._equalities.keys():
             oids = literal("{" + ",".join(map(str, missing)) + "}")
-            *_, rows = await self._session.query(_EQUALITIES.replace("{oids}", oids), _what(query))
-            self._equalities |= {oid: Equality() for oid in missing}
+            asked = _EQUALITIES.replace("{oids}", oids).replace("{builtin}", str(_EXTENSION_FROM))
+            *_, rows = await self._session.query(asked, _what(query))
+            # An old snapshot does not see a type that was created since.
+            self._equalities |= {oid: Equality(by_text=True) for oid in missing}
             self._equalities |= {
-                int(oid or 0): Equality(operator or "=", cast or "") for oid, operator, cast in rows
+                int(oid or 0): Equality(base or "", operator) for oid, base, operator in rows if operator
             }
         return {name: self._equalities[oid] for name, oid in types.items()}
 
@@ -372,6 +391,37 @@ def _what(query: PageQuery | KeyQuery) -> str:
 
 def _sql_name(query: PageQuery | KeyQuery) -> str:
     return query.sql_name if isinstance(query, PageQuery) else query.table.sql_name
+
+
+def _texts(query: KeyQuery, types: Mapping[int, TypeDescription]) -> list[list[str]]:
+    """The keys as text. Raises WithoutReaderError: a value is in binary form, and its type has no reader.
+
+    The server is not asked: a value of an owner's type is checked by the owner's domains when the server takes it in.
+    """
+    oids = {column.name: column.type_oid for column in query.table.relation.columns}
+    readers = {name: reader_for(oids.get(name, 0), types) for name in query.key_columns}
+
+    def text(name: str, value: KeyValue) -> str:
+        is_binary, data = value
+        if not is_binary:
+            return data.decode("utf-8", "surrogateescape")
+        reader = readers[name]
+        if reader is None:
+            raise WithoutReaderError(f"the binary form of the key column {name} cannot be read")
+        # Wire text (rows/wiretext.py): a character stands for a byte.
+        return reader(data).encode("latin-1").decode("utf-8", "surrogateescape")
+
+    return [
+        [text(name, value) for name, value in zip(query.key_columns, key, strict=True)] for key in query.keys
+    ]
+
+
+def _other_names(query: PageQuery | KeyQuery, found: Sequence[str | None]) -> str:
+    """Why the relations with these oids are not those of the query; empty if they are."""
+    part_oid = query.oid if isinstance(query, PageQuery) else query.table.oid
+    if None in found:
+        return "the table was dropped or renamed"
+    return "" if tuple(found) == (str(part_oid), str(query.table.oid)) else "another table has taken its name"
 
 
 def _unwritable(query: PageQuery | KeyQuery) -> str:

@@ -1,6 +1,6 @@
 """Rows of the source at a shared snapshot, as the encoder writes them, read no faster than is allowed."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -15,14 +15,16 @@ from cdcd.formats.encoder import SnapshotPosition
 from cdcd.formats.schemas import TableForm, table_form
 from cdcd.formats.unwritable import UnwritableError
 from cdcd.postgres.rate import Rate
-from cdcd.postgres.replication import identifier, literal
+from cdcd.postgres.replication import identifier
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
+from cdcd.postgres.snapshot_queries import Equality
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import TableChunks
 from cdcd.rows.chosen_partitions import moves
 from cdcd.rows.copytext import split_row, unescape
 from cdcd.rows.protection import Protections
-from cdcd.rows.relations import TableDescription, key_columns
+from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.rows.wiretext import to_bytes, wire
 from cdcd.snapshots.pages import Pages, gaps
 from cdcd.snapshots.table_task import Part
@@ -33,6 +35,10 @@ CHUNK_BYTES: Final = 1 << 20
 """Of a table, on disk, read at a time."""
 
 ROWS_AT_ONCE: Final = 2000
+
+Place = tuple[int, str, Equality]
+"""A key column: its place in a row, its name, and how it is compared."""
+
 _MARK: Final = "true"
 
 
@@ -174,8 +180,11 @@ class SourceRows:
         relation = table.source.relation
         self._encoder.define(relation, table.description, self._shared.types)
         key = key_columns(relation, self._forms.description(table))
-        places = [(at, column.name) for at, column in enumerate(relation.columns) if column.name in key]
-        places = places if found else []
+        places = [
+            (at, column.name, equality(column.type_oid, self._shared.types))
+            for at, column in enumerate(relation.columns)
+            if found and column.name in key
+        ]
         form = RowForm()
         for each in table.source.parts:
             part = replace(each.part, done=skipped(each.part))
@@ -190,9 +199,7 @@ class SourceRows:
             yield lines
             await self._rate.passed(sum(map(len, lines)))
 
-    def _encoded(
-        self, oid: int, lines: list[bytes], places: list[tuple[int, str]], form: RowForm
-    ) -> list[SourceRow]:
+    def _encoded(self, oid: int, lines: list[bytes], places: list[Place], form: RowForm) -> list[SourceRow]:
         position = self._shared.position
         place = SnapshotPosition(position, position - 1, _MARK, _MARK, _MARK)
         records: list[Any] = []
@@ -204,10 +211,22 @@ class SourceRows:
         return found
 
 
-def _condition(line: bytes, places: list[tuple[int, str]]) -> str:
+def _condition(line: bytes, places: list[Place]) -> str:
     """What finds the row in SQL, from its line of COPY's text."""
     fields = split_row(line)
     return " AND ".join(
-        f"{identifier(name)} = {literal(unescape(fields[at]).decode('utf-8', 'surrogateescape'))}"
-        for at, name in places
+        f"{how.left(name)} = {how.right(unescape(fields[at]).decode('utf-8', 'surrogateescape'))}"
+        for at, name, how in places
     )
+
+
+def equality(oid: int, types: Mapping[int, TypeDescription]) -> Equality:
+    """How a key column of this type is compared, so that a condition calls nothing that the table's owner made."""
+    if oid in BUILTIN_TYPES:
+        return Equality()
+    description = types.get(oid)
+    while description is not None and description.kind == "d":
+        description = BUILTIN_TYPES.get(description.base_oid) or types.get(description.base_oid)
+    if description is None or description.namespace != "pg_catalog":
+        return Equality(by_text=True)
+    return Equality(f"pg_catalog.{identifier(description.name)}")

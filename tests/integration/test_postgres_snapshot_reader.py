@@ -17,6 +17,7 @@ from cdcd.postgres.slot import create_slot
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.protocol.lsn import Lsn
+from cdcd.rows.relations import TypeDescription
 from cdcd.snapshots.reading import (
     Answer,
     Changed,
@@ -59,6 +60,15 @@ def pages(
 
 def keys(table: SourceTable, *rows: tuple[str, ...], columns: tuple[str, ...] = ("id",)) -> KeyQuery:
     return KeyQuery(table, columns, tuple(tuple((False, value.encode()) for value in row) for row in rows))
+
+
+async def types_of(database: Database, table: SourceTable) -> dict[int, TypeDescription]:
+    """The types of the columns, as the daemon knows them."""
+    catalog = SnapshotCatalog(parse_dsn(database.dsn()), "p", application_name="test")
+    try:
+        return await catalog.types({column.type_oid for column in table.relation.columns})
+    finally:
+        await catalog.close()
 
 
 @asynccontextmanager
@@ -417,7 +427,11 @@ KEYS: dict[str, tuple[str, str, list[str]]] = {
     "inet": ("inet", "", ["10.0.0.1", "10.0.0.0/8", "::1"]),
     "array": ("text[]", "", ['{a,"b,c",NULL,"\\\\"}', "{}"]),
     "range": ("int4range", "", ["[1,5)", "empty"]),
-    "composite": ("public.pair", "CREATE TYPE public.pair AS (a int, b text)", ['(1,"it\'s")', "(,)"]),
+    "composite": (
+        "public.pair",
+        "CREATE TYPE public.pair AS (a int, b text)",
+        ["(1,it's)", '(2,"a b")', "(,)"],
+    ),
     "interval": ("interval", "", ["1 mon", "-1 days +02:03:04"]),
     "name": ('"char"', "", ["a", "'"]),
 }
@@ -438,7 +452,8 @@ def test_a_row_is_found_by_its_key_as_text_and_in_binary_form(database: Database
 
     async def read() -> None:
         table = (await look(database))["public.t"]
-        async with opened(database) as reader:
+        types = await types_of(database, table)
+        async with opened(database, types=types) as reader:
             for number, value in enumerate(values):
                 # WHEN one is asked for, THEN it comes, and no other
                 for key in ((False, value.encode()), (True, binary[number])):

@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.modes import Modes
 from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
-from cdcd.snapshots.reading import SourceTable
+from cdcd.snapshots.reading import SourcePart, SourceTable
 from cdcd.snapshots.table_task import Part
 
 NAME: Final = "cdcd_snapshot"
@@ -245,8 +245,8 @@ def _chunks(
     """The lines of one chunk after the other."""
     sql_name, oid, filenode, first, last, pages_all, size = pages
     others = tuple((begin, end) for begin, end in ((0, first), (last, pages_all)) if begin < end)
-    chunks = TableChunks(
-        reader, plan.table, sql_name, Part(oid, filenode, pages_all, size, others), CHUNK_BYTES
-    )
+    part = Part(oid, filenode, pages_all, size, others)
+    table = replace(plan.table, parts=(SourcePart(part, sql_name),))
+    chunks = TableChunks(reader, table, sql_name, part, CHUNK_BYTES)
     while (lines := runner.run(chunks.next())) is not None:
         yield lines

@@ -1,10 +1,21 @@
 """The SQL of snapshots' queries: every item of a page, literals that stay literals, a line for each condition."""
 
+from dataclasses import replace
+
 import pytest
 
-from cdcd.postgres.snapshot_queries import Equality, copy_keys, copy_pages, items_per_page, unwritable
+from cdcd.postgres.snapshot_queries import (
+    Equality,
+    copy_keys,
+    copy_pages,
+    copy_table,
+    covers_part,
+    items_per_page,
+    unwritable,
+)
 from cdcd.protocol.messages import Column, Relation
-from cdcd.snapshots.reading import KeyQuery, PageQuery, SourceTable
+from cdcd.snapshots.reading import KeyQuery, PageQuery, SourcePart, SourceTable
+from cdcd.snapshots.table_task import Part
 
 RELATION = Relation(None, 7, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, 'a "b"', 25, -1)))
 TABLE = SourceTable(RELATION, "", (), "public.t")
@@ -38,11 +49,44 @@ def test_keys_of_one_column_are_one_list_and_those_of_several_are_alternatives()
     one = KeyQuery(TABLE, ("id",), ())
     assert "WHERE \"id\" IN ('1', 'it''s\\')" in copy_keys(one, [["1"], ["it's\\"]], {})
     several = KeyQuery(TABLE, ("id", 'a "b"'), ())
-    equalities = {'a "b"': Equality("OPERATOR(x.=)", "::x.pair")}
+    equalities = {'a "b"': Equality("x.citext", "OPERATOR(x.=)")}
     assert (
-        'WHERE (("id" = \'1\' AND "a ""b""" OPERATOR(x.=) \'p\'::x.pair) OR '
-        '("id" = \'2\' AND "a ""b""" OPERATOR(x.=) \'q\'::x.pair))'
+        'WHERE (("id" = \'1\' AND "a ""b"""::x.citext OPERATOR(x.=) \'p\'::x.citext) OR '
+        '("id" = \'2\' AND "a ""b"""::x.citext OPERATOR(x.=) \'q\'::x.citext))'
     ) in copy_keys(several, [["1", "p"], ["2", "q"]], equalities)
+
+
+def test_a_column_of_a_domain_and_its_literals_are_of_the_base_type():
+    one = KeyQuery(TABLE, ("id",), ())
+    assert "WHERE \"id\"::pg_catalog.int4 IN ('1'::pg_catalog.int4)" in copy_keys(
+        one, [["1"]], {"id": Equality("pg_catalog.int4")}
+    )
+
+
+def test_a_type_without_a_safe_equality_is_compared_by_its_text_and_nothing_is_cast_to_it():
+    one = KeyQuery(TABLE, ("id",), ())
+    query = copy_keys(one, [["(1,a)"], ["it's"]], {"id": Equality(by_text=True)})
+    assert "WHERE format('%s', \"id\") IN ('(1,a)', 'it''s')" in query
+    assert "::" not in query
+
+
+def test_with_foreign_partitions_each_other_partition_is_read_and_none_is_no_row():
+    one = KeyQuery(TABLE, ("id",), (), ("id > 0",))
+    query = copy_keys(one, [["1"]], {}, ["own.a", "own.b"])
+    assert query == (
+        'COPY (SELECT "id", "a ""b""" FROM ONLY own.a WHERE "id" IN (\'1\') AND (id > 0\n) UNION ALL '
+        'SELECT "id", "a ""b""" FROM ONLY own.b WHERE "id" IN (\'1\') AND (id > 0\n)) TO STDOUT'
+    )
+    assert "FROM ONLY public.t WHERE false" in copy_keys(one, [["1"]], {}, [])
+
+
+def test_a_query_covers_its_part_if_no_page_of_the_plan_is_left_out():
+    table = replace(TABLE, parts=(SourcePart(Part(7, 8, 5, 100), "public.t"),))
+    assert not covers_part(pages()), "the plan of the part is not known"
+    assert not covers_part(replace(pages(), table=table))
+    assert covers_part(replace(pages(), table=table, begin=0))
+    assert not covers_part(replace(pages(), table=table, begin=0, end=4))
+    assert copy_table(pages()) == 'COPY public.t ("id", "a ""b""") TO STDOUT'
 
 
 def test_no_key_is_no_row():
