@@ -121,4 +121,26 @@ def _must_be_given(field: FieldInfo) -> bool:
 
 def effective_yaml(config: Config) -> str:
     """What is in effect, after defaults, environment and files, with secrets masked."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=1000)
+    return yaml.safe_dump(
+        _loadable(config.model_dump(mode="json")), sort_keys=False, allow_unicode=True, width=1000
+    )
+
+
+def _loadable(section: Any) -> Any:
+    """The section without the secrets that come from a file or a command of it, which the loaded section has too.
+
+    A file that gives both is refused, and what is printed should be a file that can be used.
+    """
+    if isinstance(section, list):
+        return [_loadable(each) for each in section]
+    if not isinstance(section, dict):
+        return section
+    found = {key: _loadable(value) for key, value in section.items()}
+    for key, value in section.items():
+        secret = key.removesuffix("_file").removesuffix("_command")
+        if value and secret != key and found.get(secret) is not None:
+            found[secret] = None
+    files = section.get("properties_files")
+    if files:
+        found["properties"] = {k: value for k, value in found["properties"].items() if k not in files}
+    return found

@@ -151,12 +151,28 @@ TablePattern = Annotated[
     ),
     AfterValidator(_check_pattern),
 ]
+
+
+def _check_servers(value: object) -> object:
+    """Say the form of brokers' addresses to whoever writes them in the form of other programs."""
+    if isinstance(value, list):
+        written = ",".join(map(str, value))
+        raise ValueError(f"must be one text, not a list: {written!r}")  # noqa: TRY004  pydantic takes ValueErrors
+    if isinstance(value, str) and "://" in value:
+        written = re.sub(r"[A-Za-z0-9+_]+://", "", value)
+        raise ValueError(
+            f"must be host:port without a protocol: {written!r}. The protocol is security.protocol in kafka.properties"
+        )
+    return value
+
+
 Servers = Annotated[
     str,
     Form(
         r"[^\s,]+:[0-9]{1,5}(\s*,\s*[^\s,]+:[0-9]{1,5})*",
         "must be host:port, or several of them separated by commas",
     ),
+    BeforeValidator(_check_servers),
 ]
 Text = Annotated[str, Form(r"[^\x00]+", "must not be empty")]
 FilePath = Annotated[Path, Field(strict=False)]

@@ -169,13 +169,36 @@ _AGAIN: Final = (
     "kafka.properties. librdkafka asks again after ten seconds."
 )
 
+_POSTGRES: Final = (
+    "PostgreSQL listens there, not Kafka: correct the host or port in kafka.bootstrap_servers (postgres.dsn has "
+    "PostgreSQL's)."
+)
+_HTTP: Final = (
+    "An HTTP server listens there, not a Kafka broker: correct the port in kafka.bootstrap_servers. REST proxies, "
+    "Kafka Connect and consoles have other ports than brokers."
+)
+_TLS_LISTENER: Final = (
+    "The listener there speaks TLS: set security.protocol in kafka.properties to SSL or SASL_SSL, or take the port of "
+    "another listener."
+)
+
 _BY_TEXT: Final = (
+    # The first bytes of the answer, which librdkafka takes for its length: an ErrorResponse, "HTTP", an alert of TLS.
+    (f"Invalid response size {0x45000000}", SinkError, _POSTGRES),
+    (f"Invalid response size {int.from_bytes(b'HTTP')}", SinkError, _HTTP),
+    (f"Invalid response size {0x150301 << 8}"[:-3], SinkError, _TLS_LISTENER),
     ("certificate verify failed", SinkError, _OUR_TRUST),
     ("SSL alert number", SinkError, _OUR_CERTIFICATE),
     ("Failed to acquire SASL OAUTHBEARER token", TransientError, _AGAIN),
 )
 """(part of OpenSSL's or librdkafka's words, kind, hint). librdkafka calls it the loss of a connection where waiting
 does not help, and a refusal where it does."""
+
+_ADVERTISED: Final = re.compile(
+    r"(?P<address>\S+:\d+)/(?P<broker>\d+): (?:Connect to |Connection setup timed out|Failed to resolve )"
+)
+"""librdkafka's words for a connection to a broker by the address that the cluster gave for it. A connection to one of
+the configured addresses has `bootstrap` in the place of the broker's id."""
 
 _BY_NAME: Final[Mapping[str, _Row]] = {name: row for row in _TABLE for name in row.names.split()}
 
@@ -283,6 +306,11 @@ def map_kafka_error(error: KafkaError, context: str) -> CdcdError:
     for fragment, kind, hint in _BY_TEXT:
         if fragment in error.str():
             return kind(f"{context}: {error.str()} [{name}]", hint=hint)
+    advertised = _ADVERTISED.search(error.str())
+    if advertised is not None and name in _AWAY_NAMES:
+        return TransientError(
+            f"{context}: {error.str()} [{name}]", hint=_unreachable(**advertised.groupdict())
+        )
     row = _BY_NAME.get(name)
     if row is None:
         is_over = passes(error) or error.txn_requires_abort() or error.fatal() or name.startswith("_")
@@ -292,6 +320,17 @@ def map_kafka_error(error: KafkaError, context: str) -> CdcdError:
             else _Row(name, SinkError, "See the broker's log.")
         )
     return row.kind(f"{context}: {error.str()} [{name}]", hint=row.hint)
+
+
+_AWAY_NAMES: Final = frozenset({"_TRANSPORT", "_RESOLVE", "_TIMED_OUT", "_ALL_BROKERS_DOWN"})
+
+
+def _unreachable(address: str, broker: str) -> str:
+    return (
+        f"kafka.bootstrap_servers answered, and gave {address} as the address of broker {broker} (its "
+        "advertised.listeners). This machine cannot connect to it. Check that the broker runs, and that this address "
+        "leads to it from here; otherwise correct advertised.listeners, or use the port of another listener."
+    )
 
 
 def silent_leader(where: str, leader: int, partition: Partition) -> TransientError:

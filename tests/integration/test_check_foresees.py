@@ -330,6 +330,11 @@ def no_broker(scene: Scene) -> None:
     scene.configure(kafka={"bootstrap_servers": f"127.0.0.1:{free_port()}"}, startup_timeout_s=1)
 
 
+def brokers_at_postgresqls_port(scene: Scene) -> None:
+    server = scene.database.server
+    scene.configure(kafka={"bootstrap_servers": f"127.0.0.1:{server.port}"})
+
+
 def wrong_sasl_password(scene: Scene) -> None:
     scene.guarded(password="wr0ng-5ecret")
 
@@ -699,6 +704,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         "Give it a topic of its own, as topics.names: ",
     ),
     no_broker: (4, "kafka.unreachable", "Check that the broker runs"),
+    brokers_at_postgresqls_port: (4, "kafka.refused", "PostgreSQL listens there, not Kafka"),
     wrong_sasl_password: (4, "kafka.refused", "Check sasl.mechanism, sasl.username, sasl.password"),
     an_unknown_property: (2, "kafka.property", "Correct the name or the value in kafka.properties"),
     a_wrong_value_of_the_producers: (2, "kafka.property", "Correct the name or the value"),

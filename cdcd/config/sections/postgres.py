@@ -55,7 +55,7 @@ class ReaderConfig(Section):
 
     @field_serializer("dsn")
     def _show_dsn(self, dsn: SecretStr | None) -> str | None:
-        return None if dsn is None else mask_text(dsn.get_secret_value())
+        return None if dsn is None else masked_dsn(dsn.get_secret_value())
 
     @field_serializer("password")
     def _show_password(self, password: SecretStr | None) -> str | None:

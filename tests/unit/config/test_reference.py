@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from cdcd.config.defaults import section_of
 from cdcd.config.keys import all_keys, dotted, field_at
 from cdcd.config.loading import load_config, parse_config
 from cdcd.config.reference import effective_yaml, json_schema, reference_yaml
+from cdcd.errors import ConfigError
 
 CONFIG = Path(__file__).parents[3] / "config"
 
@@ -79,3 +81,35 @@ def test_the_schema_demands_only_what_cannot_be_derived():
     assert schema["$defs"]["PostgresConfig"]["anyOf"] == [{"required": ["dsn"]}, {"required": ["dsn_file"]}]
     assert "required" not in schema["$defs"]["TopicsConfig"]
     assert schema["additionalProperties"] is False
+
+
+def test_what_is_in_effect_can_be_loaded_again_where_secrets_come_from_files(tmp_path: Path):
+    """The loaded section has the file's name and its content, and a file with both is refused."""
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef" * 2)
+    config = parse_config(
+        f"""
+        name: shop
+        postgres: {{dsn: "host=db user=cdcd", password_file: {secret}}}
+        kafka: {{bootstrap_servers: "b:1", properties_files: {{sasl.password: {secret}}}}}
+        http: {{token_file: {secret}}}
+        columns: {{hash: ["*.*.mail"], hash_key_file: {secret}}}
+        """,
+        {},
+    )
+    shown = effective_yaml(config)
+    assert "0123456789" not in shown
+    assert parse_config(shown, {}) == config
+
+
+@pytest.mark.parametrize(
+    ("servers", "says"),
+    [
+        ('["a:9092", "b:9093"]', "must be one text, not a list: 'a:9092,b:9093'"),
+        ("http://a:9092", "must be host:port without a protocol: 'a:9092'"),
+        ("SASL_SSL://a:9092,SASL_SSL://b:9092", "must be host:port without a protocol: 'a:9092,b:9092'"),
+    ],
+)
+def test_brokers_in_the_form_of_other_programs_get_the_right_form(servers: str, says: str):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        parse_config(f"name: shop\npostgres: {{dsn: host=db}}\nkafka: {{bootstrap_servers: {servers}}}", {})

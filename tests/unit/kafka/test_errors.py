@@ -130,3 +130,54 @@ def test_a_property_that_librdkafka_refuses_is_the_configurations_fault():
 def test_a_file_of_tls_may_be_there_at_the_next_start():
     said = "Failed to create admin client: ssl.ca.location failed: error:05880020:x509 certificate routines::BIO lib"
     assert type(property_error(KafkaError(KafkaError._INVALID_ARG, said), "x")) is SinkError
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "kind", "hint"),
+    [
+        # As librdkafka 2.16 says them: the length is the first four bytes of the answer.
+        (
+            KafkaError._BAD_MSG,
+            "10.0.0.1:5432/bootstrap: Receive failed: Invalid response size 1157627904 (0..100000000): increase "
+            "receive.message.max.bytes (after 7ms in state APIVERSION_QUERY)",
+            SinkError,
+            "PostgreSQL listens there",
+        ),
+        (
+            KafkaError._BAD_MSG,
+            "b:8083/bootstrap: Receive failed: Invalid response size 1213486160 (0..100000000)",
+            SinkError,
+            "An HTTP server listens there",
+        ),
+        (
+            KafkaError._BAD_MSG,
+            "b:9093/bootstrap: Receive failed: Invalid response size 352518912 (0..100000000)",
+            SinkError,
+            "speaks TLS",
+        ),
+        (
+            KafkaError._TRANSPORT,
+            "kafka.internal:29092/1: Connect to ipv4#10.0.0.7:29092 failed: Connection refused (after 0ms in state "
+            "CONNECT)",
+            TransientError,
+            "gave kafka.internal:29092 as the address of broker 1 (its advertised.listeners)",
+        ),
+        (
+            KafkaError._RESOLVE,
+            "kafka.internal:29092/3: Failed to resolve 'kafka.internal:29092': Name or service not known",
+            TransientError,
+            "gave kafka.internal:29092 as the address of broker 3",
+        ),
+        (
+            KafkaError._TRANSPORT,
+            "b:9092/bootstrap: Connect to ipv4#10.0.0.7:9092 failed: Connection refused",
+            TransientError,
+            "Check that the broker runs, that kafka.bootstrap_servers names an address",
+        ),
+    ],
+)
+def test_what_listens_at_an_address_and_who_gave_the_address_are_told(
+    code: int, text: str, kind: type[CdcdError], hint: str
+) -> None:
+    found = map_kafka_error(KafkaError(code, text), "Kafka")
+    assert (type(found), hint in found.hint) == (kind, True), found
