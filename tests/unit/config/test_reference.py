@@ -107,7 +107,7 @@ def test_what_is_in_effect_can_be_loaded_again_where_secrets_come_from_files(tmp
     [
         ('["a:9092", "b:9093"]', "must be one text, not a list: 'a:9092,b:9093'"),
         ("http://a:9092", "must be host:port without a protocol: 'a:9092'"),
-        ("SASL_SSL://a:9092,SASL_SSL://b:9092", "must be host:port without a protocol: 'a:9092,b:9092'"),
+        ("'SASL_SSL://a:9092,SASL_SSL://b:9092'", "must be host:port without a protocol: 'a:9092,b:9092'"),
     ],
 )
 def test_brokers_in_the_form_of_other_programs_get_the_right_form(servers: str, says: str):

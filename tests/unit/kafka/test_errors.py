@@ -138,8 +138,10 @@ def test_a_file_of_tls_may_be_there_at_the_next_start():
         # As librdkafka 2.16 says them: the length is the first four bytes of the answer.
         (
             KafkaError._BAD_MSG,
-            "10.0.0.1:5432/bootstrap: Receive failed: Invalid response size 1157627904 (0..100000000): increase "
-            "receive.message.max.bytes (after 7ms in state APIVERSION_QUERY)",
+            (
+                "10.0.0.1:5432/bootstrap: Receive failed: Invalid response size 1157627904 (0..100000000): increase "
+                "receive.message.max.bytes (after 7ms in state APIVERSION_QUERY)"
+            ),
             SinkError,
             "PostgreSQL listens there",
         ),
@@ -157,8 +159,10 @@ def test_a_file_of_tls_may_be_there_at_the_next_start():
         ),
         (
             KafkaError._TRANSPORT,
-            "kafka.internal:29092/1: Connect to ipv4#10.0.0.7:29092 failed: Connection refused (after 0ms in state "
-            "CONNECT)",
+            (
+                "kafka.internal:29092/1: Connect to ipv4#10.0.0.7:29092 failed: Connection refused (after 0ms in state "
+                "CONNECT)"
+            ),
             TransientError,
             "gave kafka.internal:29092 as the address of broker 1 (its advertised.listeners)",
         ),
