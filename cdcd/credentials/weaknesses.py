@@ -102,6 +102,10 @@ def _files(config: Config) -> Iterator[tuple[str, Path]]:
         "columns.hash_key_file": columns.hash_key_file,
         "columns.encryption_key_file": columns.encryption_key_file,
     }
+    named |= {
+        f"postgres.readers.{at}.password_file": reader.password_file
+        for at, reader in enumerate(postgres.readers)
+    }
     yield from ((key, Path(file)) for key, file in named.items() if file is not None)
     yield from (
         (f"kafka.properties_files.{name}", Path(file)) for name, file in kafka.properties_files.items()
