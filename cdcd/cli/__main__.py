@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 import click
 
 from cdcd import __version__
+from cdcd.cli.output import say
 from cdcd.errors import CdcdError, cause
 
 COMMANDS: Final[Mapping[str, str]] = {
@@ -96,9 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def fail(message: str, hint: str, code: int) -> NoReturn:
     """Say on standard error what went wrong and what to do, and exit."""
-    click.echo(f"error: {message}", err=True)
+    say(f"error: {message}", err=True)
     if hint:
-        click.echo(f"hint: {hint}", err=True)
+        say(f"hint: {hint}", err=True)
     sys.exit(code)
 
 

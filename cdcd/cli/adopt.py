@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from cdcd.cli.output import say
+
 if TYPE_CHECKING:
     from cdcd.adopt.adoption import Adoption
     from cdcd.adopt.connect_api import Connector
@@ -118,24 +120,24 @@ def command(  # noqa: PLR0917  one for each option
     code = found.exit_code(accepted)
     if form == "text":
         for line in report.lines(found, _columns(), shows_all=shows_all):
-            click.echo(line)
-        click.echo("")
+            say(line)
+        say("")
     text = as_text(found.settings, report.comments(found, connector.url if connector else source))
     written = files.save(output, text, force=force)
     outcome = None
     if form == "text":
-        click.echo(f"{output} {'is written' if written else 'is there already, with the same text'}.")
+        say(f"{output} {'is written' if written else 'is there already, with the same text'}.")
     if takeover and not found.is_blocked(accepted):
         assert connector is not None, "--takeover has a URL"
         outcome = _take_over(found, connector, accept_gap=accept_gap)
     if form == "json":
         shown = report.as_object(found, code, outcome, file=str(output), written=written)
-        click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+        say(json.dumps(shown, indent=2, ensure_ascii=False))
     else:
         for line in report.endings(
             found, outcome, _columns(), file=str(output), is_url=is_url, refused=takeover
         ):
-            click.echo(line)
+            say(line)
     return _run(found, output) if runs and outcome is not None else code
 
 
@@ -151,7 +153,7 @@ def _take_over(found: "Adoption", connector: "Connector", *, accept_gap: bool) -
         driver_confirms=found.driver_confirms,
         accept_gap=accept_gap,
     )
-    return take_over(plan, lambda line: click.echo(line, err=True))
+    return take_over(plan, lambda line: say(line, err=True))
 
 
 def _run(found: "Adoption", file: Path) -> int:

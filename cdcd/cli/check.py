@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cdcd.cli.options import config_option
+from cdcd.cli.output import say
+from cdcd.telemetry.terminal_text import plain
 
 if TYPE_CHECKING:
     from cdcd.checks.finding import Finding
@@ -75,9 +77,7 @@ def _show_json(report: "Report") -> None:
         }
         for one in report.findings
     ]
-    click.echo(
-        json.dumps({"exit_code": report.exit_code, "findings": findings}, indent=2, ensure_ascii=False)
-    )
+    say(json.dumps({"exit_code": report.exit_code, "findings": findings}, indent=2, ensure_ascii=False))
 
 
 def lines(findings: Sequence["Finding"], columns: int, *, shows_all: bool = False) -> Iterator[str]:
@@ -89,7 +89,7 @@ def lines(findings: Sequence["Finding"], columns: int, *, shows_all: bool = Fals
             continue
         for one in some:
             head = click.style(f"{level:<8}", fg=color, bold=True)
-            yield f"{head} {click.style(one.subject, bold=True)}  ({one.code})"
+            yield f"{head} {click.style(plain(one.subject), bold=True)}  ({one.code})"
             yield from _wrapped(one.found, columns)
             if one.fix:
                 yield from _wrapped(f"Fix: {one.fix}", columns)
@@ -123,7 +123,7 @@ def _folded(findings: Sequence["Finding"], columns: int) -> Iterator[str]:
 def _wrapped(text: str, columns: int) -> Iterator[str]:
     """The text in lines of the width. A word that is longer, such as a command's argument, is not cut."""
     yield from textwrap.wrap(
-        text,
+        plain(text),
         columns,
         initial_indent=_INDENT,
         subsequent_indent=_INDENT,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cdcd.cli.options import config_option
+from cdcd.cli.output import say
 
 
 @click.command("config")
@@ -38,15 +39,15 @@ def command(file: Path | None, *, schema: bool, reference: bool, examples: Path 
         from cdcd.cli.example_files import write_examples  # noqa: PLC0415  as below
 
         for path in write_examples(examples):
-            click.echo(path)
+            say(path)
         return
 
     from cdcd.config import reference as pages  # noqa: PLC0415  completion and --help need none of it
     from cdcd.config.loading import load_config  # noqa: PLC0415
 
     if schema:
-        click.echo(json.dumps(pages.json_schema(), indent=2))
+        say(json.dumps(pages.json_schema(), indent=2))
     elif reference:
-        click.echo(pages.reference_yaml(), nl=False)
+        say(pages.reference_yaml(), nl=False)
     elif file is not None:
-        click.echo(pages.effective_yaml(load_config(file, os.environ)), nl=False)
+        say(pages.effective_yaml(load_config(file, os.environ)), nl=False)

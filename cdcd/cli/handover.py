@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from cdcd.cli.options import config_option
+from cdcd.cli.output import say
 
 
 @click.group("handover")
@@ -89,9 +90,9 @@ def prepare(  # noqa: PLR0917  click gives one argument for each option
     wanted = Preparation(
         former, new, subscription, wait_s, accept_lower_lsns, accept_same_oids, accept_other_numbers
     )
-    seal = run(wanted, click.echo)
-    click.echo(f"Sealed at {Lsn(seal.fence_lsn)} of the former server (token {seal.token}).")
-    click.echo(f"Next: cdcd handover adopt --config {new_file}")
+    seal = run(wanted, say)
+    say(f"Sealed at {Lsn(seal.fence_lsn)} of the former server (token {seal.token}).")
+    say(f"Next: cdcd handover adopt --config {new_file}")
     return 0
 
 
@@ -125,14 +126,14 @@ def adopt(file: Path, deliver_writes: bool) -> int:
     from cdcd.handover.adopt import adopt as run  # noqa: PLC0415  a wrong configuration is told first
     from cdcd.protocol.lsn import Lsn  # noqa: PLC0415
 
-    done = run(config, deliver_writes=deliver_writes, say=click.echo)
+    done = run(config, deliver_writes=deliver_writes, say=say)
     if done.verdict is None:
-        click.echo(f"The pipeline goes on from this server already, at {Lsn(done.position)}.")
+        say(f"The pipeline goes on from this server already, at {Lsn(done.position)}.")
         return 0
-    click.echo(f"{done.verdict.held} transactions came from the former server, and Kafka holds them.")
+    say(f"{done.verdict.held} transactions came from the former server, and Kafka holds them.")
     if done.verdict.late_count:
-        click.echo(f"{done.verdict.late_count} later ones will be delivered from this server.")
-    click.echo(f"Adopted at {Lsn(done.position)}. Next: cdcd run --config {file}")
+        say(f"{done.verdict.late_count} later ones will be delivered from this server.")
+    say(f"Adopted at {Lsn(done.position)}. Next: cdcd run --config {file}")
     return 0
 
 
@@ -156,8 +157,8 @@ def cancel(file: Path) -> int:
 
     from cdcd.handover.prepare import cancel as run  # noqa: PLC0415  a wrong configuration is told first
 
-    run(config, click.echo)
+    run(config, say)
     slot = config.postgres.slot
-    click.echo(f"The seal is gone. Next: cdcd run --config {file}")
-    click.echo(f"On the new server, when it is given up: SELECT pg_drop_replication_slot('{slot}');")
+    say(f"The seal is gone. Next: cdcd run --config {file}")
+    say(f"On the new server, when it is given up: SELECT pg_drop_replication_slot('{slot}');")
     return 0

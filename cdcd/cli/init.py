@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import click
 
+from cdcd.cli.output import say
 from cdcd.errors import CdcdError
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def command(  # noqa: PLR0917  one for each option
     kafka = asker.ask("--kafka", kafka, "Kafka's brokers", None)
     brokers, why = first_look.count_brokers(kafka)
     if why:
-        click.echo(f"note: {why}. The configuration is written all the same.", err=True)
+        say(f"note: {why}. The configuration is written all the same.", err=True)
     answers = first_files.Answers(
         name, first_look.pipeline_dsn(dsn, role, found), role, tables or _patterns(asked), kafka, brokers
     )
@@ -80,12 +81,12 @@ def command(  # noqa: PLR0917  one for each option
     first_look.check_text(text, answers)
     first_look.write({output: text, sql: first_files.statements(answers, found, str(sql))}, force=force)
     count = len(found.tables)
-    click.echo(f"{output} and {sql} are written, for {count} table{'' if count == 1 else 's'}.")
-    click.echo(
+    say(f"{output} and {sql} are written, for {count} table{'' if count == 1 else 's'}.")
+    say(
         f"1. Read {sql}, and run it: psql -d {found.database} {first_files.variables(answers, found)} -f {sql}"
     )
-    click.echo(f"2. cdcd check --config {output}")
-    click.echo(f"3. cdcd run --config {output}")
+    say(f"2. cdcd check --config {output}")
+    say(f"3. cdcd run --config {output}")
     return 0
 
 
@@ -118,4 +119,4 @@ class _Asker:
             except CdcdError as error:
                 if given is not None or self._no_input:
                     raise
-                click.echo(f"{error.message}\n{error.hint}".rstrip(), err=True)
+                say(f"{error.message}\n{error.hint}".rstrip(), err=True)

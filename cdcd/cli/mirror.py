@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from cdcd.cli.options import config_option
+from cdcd.cli.output import say as show
 from cdcd.errors import CdcdError, ConfigError, TransientError
 from cdcd.facts import Failed
 
@@ -98,7 +99,7 @@ def command(
     from cdcd.config.mirror import load_mirror, mirror_reference  # noqa: PLC0415
 
     if reference:
-        click.echo(mirror_reference(), nl=False)
+        show(mirror_reference(), nl=False)
         return 0
     config = load_mirror(_given(file), os.environ)
     source = source or (None if config.source is None else Path(config.source))
@@ -228,11 +229,11 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
     finally:
         spark.stop()
     if form == "json":
-        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        show(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
         for line in lines(found, width):
-            click.echo(line)
+            show(line)
     return found.exit_code
 
 
@@ -271,7 +272,7 @@ def log_to(log: "MirrorLogConfig") -> "Observer":
     def echo(fact: "Fact") -> None:
         if LEVELS[fact.level] >= LEVELS[log.level]:
             for line in lines(fact):
-                click.echo(line)
+                show(line)
 
     return echo
 

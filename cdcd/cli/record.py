@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from cdcd.cli.options import config_option
+from cdcd.cli.output import say
 
 
 @click.command("record")
@@ -39,7 +40,7 @@ def command(file: Path, folder: Path, seconds: float | None) -> int:
     from cdcd.operations import record  # noqa: PLC0415  a wrong configuration is told first
 
     def notice(text: str) -> None:
-        click.echo(f"note: {text}", err=True)
+        say(f"note: {text}", err=True)
 
     record.record(config, folder, seconds, notice=notice)
     return 0

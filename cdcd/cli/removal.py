@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
+from cdcd.cli.output import say
 
 if TYPE_CHECKING:
     from cdcd.operations.removal_plan import Command, Plan, Step
@@ -22,10 +22,10 @@ def run(command: "Command", file: Path, *, with_topics: bool, checkpoint_of: str
 
     def show(plan: "Plan") -> None:
         for line in lines(plan, shutil.get_terminal_size().columns):
-            click.echo(line)
+            say(line)
 
     def done(step: "Step") -> None:
-        click.echo(f"done: {step.what}")
+        say(f"done: {step.what}")
 
     plan = removal.run(
         command,
@@ -37,5 +37,5 @@ def run(command: "Command", file: Path, *, with_topics: bool, checkpoint_of: str
         done=done if yes else None,
     )
     if plan.steps and not yes:
-        click.echo("Nothing was changed. Run the same command with --yes to do it.")
+        say("Nothing was changed. Run the same command with --yes to do it.")
     return 0

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from cdcd.cli.output import say
+
 
 @click.command("replay")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="FOLDER")
@@ -62,7 +64,7 @@ def command(  # noqa: PLR0917  one for each option
     from cdcd.operations import replay  # noqa: PLC0415  a wrong configuration is told first
 
     def notice(text: str) -> None:
-        click.echo(f"note: {text}", err=True)
+        say(f"note: {text}", err=True)
 
     wanted = replay.Range(
         replay.parse_place(begin, "--from") if begin else None,
@@ -74,7 +76,7 @@ def command(  # noqa: PLR0917  one for each option
 
             redact.redact(folder, target, wanted, notice=notice)
         else:
-            replay.replay(folder, config, output, wanted, show=click.echo, notice=notice)
+            replay.replay(folder, config, output, wanted, show=say, notice=notice)
     except BrokenPipeError:
         # What is left in the buffer must not be tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

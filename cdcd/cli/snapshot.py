@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cdcd.cli.options import config_option
+from cdcd.cli.output import say
+from cdcd.visible import visible
 
 if TYPE_CHECKING:
     from cdcd.config.loading import Config
@@ -84,14 +86,14 @@ def start(  # noqa: PLR0917  click gives one argument for each option
     names = ", ".join(signal.tables[:_NAMED_MAX])
     more = "" if len(signal.tables) <= _NAMED_MAX else f" and {len(signal.tables) - _NAMED_MAX} more"
     if not waits:
-        click.echo(f"asked for {names}{more} as {request} at {position}")
-        click.echo(f"`cdcd snapshot status --config {file}` shows what becomes of it")
+        say(f"asked for {names}{more} as {request} at {position}")
+        say(f"`cdcd snapshot status --config {file}` shows what becomes of it")
         return 0
     try:
-        click.echo(f"asked for {names}{more} as {request} at {position}; waiting until it is read")
+        say(f"asked for {names}{more} as {request} at {position}; waiting until it is read")
         return _wait(config, request, position, timeout_s)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; {request} goes on: `cdcd snapshot status` shows how far it is", err=True)
+        say(f"interrupted; {request} goes on: `cdcd snapshot status` shows how far it is", err=True)
         raise
 
 
@@ -146,10 +148,10 @@ def status(file: Path, form: str, watch: bool) -> int:
     while True:
         found = look(config)
         if form == "json":
-            click.echo(json.dumps(as_object(found), ensure_ascii=False))
+            say(json.dumps(as_object(found), ensure_ascii=False))
         else:
             for line in lines(found):
-                click.echo(line)
+                say(line)
         if not watch or found.is_done:
             return 0
         time.sleep(WATCH_S)
@@ -163,7 +165,7 @@ def _load(file: Path) -> "Config":
 
 def _ask(file: Path, **fields: Any) -> int:
     _, position = _send(_load(file), **fields)
-    click.echo(f"asked at {position}; `cdcd snapshot status` shows what becomes of it")
+    say(f"asked at {position}; `cdcd snapshot status` shows what becomes of it")
     return 0
 
 
@@ -173,7 +175,7 @@ def _send(config: "Config", **fields: Any) -> "tuple[Signal, Lsn]":
     from cdcd.snapshots.signals import Signal  # noqa: PLC0415
 
     def notice(text: str) -> None:
-        click.echo(text, err=True)
+        say(text, err=True)
 
     check_server(config, "snapshot request", notice)
     return ask(config, Signal(pipeline=config.name, **fields), notice)
@@ -186,8 +188,8 @@ def _wait(config: "Config", request: str, position: "Lsn", timeout_s: float) -> 
         with _live() as screen:
             code, text = wait(config, request, position, timeout_s, screen)
     else:
-        code, text = wait(config, request, position, timeout_s, Lines(click.echo))
-    click.echo(f"{request}: {text}", err=code != 0)
+        code, text = wait(config, request, position, timeout_s, Lines(say))
+    say(f"{request}: {text}", err=code != 0)
     return code
 
 
@@ -203,10 +205,10 @@ def _live() -> "Iterator[Screen]":
 
         class OnTerminal(Screen):
             def show(self, text: list[str]) -> None:
-                live.update(Text("\n".join(text)))
+                live.update(Text(visible("\n".join(text), lines=True)))
 
             def note(self, text: str) -> None:
-                live.console.print(Text(text))
+                live.console.print(Text(visible(text, lines=True)))
 
         yield OnTerminal()
 
@@ -220,7 +222,7 @@ def _watch(look: "Callable[[], SnapshotStatus]") -> None:
     with Live(refresh_per_second=4) as live:
         while True:
             found = look()
-            live.update(Text("\n".join(lines(found))))
+            live.update(Text(visible("\n".join(lines(found)), lines=True)))
             if found.is_done:
                 return
             time.sleep(WATCH_S)

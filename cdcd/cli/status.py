@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cdcd.cli.options import config_option
+from cdcd.cli.output import say
 
 
 @click.command("status")
@@ -55,8 +56,8 @@ def command(file: Path, form: str, all_tables: bool, url: str) -> int:
 
     status = look(config, str(file), url.rstrip("/"))
     if form == "json":
-        click.echo(json.dumps(as_object(status), indent=2, ensure_ascii=False))
+        say(json.dumps(as_object(status), indent=2, ensure_ascii=False))
     else:
         for line in lines(status, shutil.get_terminal_size().columns, all_tables=all_tables):
-            click.echo(line)
+            say(line)
     return exit_code_of(status)

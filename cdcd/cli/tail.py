@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cdcd.cli.options import config_option
+from cdcd.cli.output import say
 
 
 @click.command("tail")
@@ -68,12 +69,12 @@ def command(  # noqa: PLR0917  one for each option
     from cdcd.operations import tail  # noqa: PLC0415  a wrong configuration is told first
 
     def notice(text: str) -> None:
-        click.echo(f"note: {text}", err=True)
+        say(f"note: {text}", err=True)
 
     shown = tail.Shown(
         tail.filter_of(tables, where, config if source == "topics" else None),
         as_objects=as_objects,
-        show=click.echo,
+        show=say,
         notice=notice,
         limit=limit or 0,
         watched=sys.stdout,

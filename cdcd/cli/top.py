@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cdcd.cli.options import config_option
+from cdcd.cli.output import say
 
 if TYPE_CHECKING:
     pass
@@ -78,10 +79,10 @@ def command(file: Path, url: str, *, once: bool) -> int:
         try:
             show(ask, last, str(file))
         except curses.error as error:
-            click.echo(f"This terminal cannot show a screen ({error}); this is what it would show.", err=True)
+            say(f"This terminal cannot show a screen ({error}); this is what it would show.", err=True)
         else:
             return 0
     answer = ask(False)
     for line in text_lines(answer, str(file), shutil.get_terminal_size().columns):
-        click.echo(line)
+        say(line)
     return 0 if answer.status is not None else SILENT

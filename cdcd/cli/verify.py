@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from cdcd.cli.options import config_option
+from cdcd.cli.output import say
 from cdcd.scratch import scratch_folder
 
 if TYPE_CHECKING:
@@ -172,14 +173,14 @@ def command(  # noqa: PLR0917  click gives one argument for each option
     from cdcd.verify.topics import Options, TopicsTarget  # noqa: PLC0415
 
     def notice(text: str) -> None:
-        click.echo(f"note: {text}", err=True)
+        say(f"note: {text}", err=True)
 
     def show(report: "Report") -> None:
         if form == "json":
-            click.echo(json.dumps(as_object(report, shown=shown, values=not no_values), ensure_ascii=False))
+            say(json.dumps(as_object(report, shown=shown, values=not no_values), ensure_ascii=False))
         else:
             for line in lines(report, shown=shown, values=not no_values):
-                click.echo(line)
+                say(line)
 
     if target == "mirror":
         assert mirror_file is not None, "it was asked for"

@@ -5,6 +5,7 @@ import platform
 import click
 
 from cdcd import __version__
+from cdcd.cli.output import say
 
 
 @click.command("version")
@@ -22,4 +23,4 @@ def command() -> None:
         "librdkafka": librdkafka_version(),
     }
     for name, version in rows.items():
-        click.echo(f"{name:<11}{version}")
+        say(f"{name:<11}{version}")

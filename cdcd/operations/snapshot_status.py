@@ -224,7 +224,7 @@ def _cells(table: Table) -> tuple[str, ...]:
         read += f" of {size(table.bytes)}"
     rate, left, elapsed = table.rows_per_s, table.left_s, table.elapsed_s
     return (
-        plain(cut(table.name, _NAME_MAX)),
+        cut(plain(table.name), _NAME_MAX),
         table.state,
         read,
         f"{table.rows:,}" if table.rows or over else "",
@@ -232,7 +232,7 @@ def _cells(table: Table) -> tuple[str, ...]:
         _clock(table.began or table.asked, table.now),
         "" if elapsed is None else seconds(elapsed),
         "" if left is None else seconds(left),
-        plain(cut(table.request or "(initial)", _NAME_MAX)),
+        cut(plain(table.request or "(initial)"), _NAME_MAX),
     )
 
 

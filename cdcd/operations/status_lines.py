@@ -18,6 +18,8 @@ TABLES_MAX: Final = 20
 
 _LABEL: Final = 13
 _NAME_MIN: Final = 16
+_GID_MAX: Final = 60
+"""Characters of a prepared transaction's name. PostgreSQL allows 200."""
 
 
 def lines(status: PipelineStatus, width: int, *, all_tables: bool = False) -> Iterator[str]:
@@ -62,7 +64,10 @@ def _parts(status: PipelineStatus) -> Iterator[tuple[str, str]]:
     if isinstance(server, PipelineState) and server.prepared:
         oldest = server.prepared[0]
         age = ago(oldest.since, server.at)
-        yield "prepared", f"{number(len(server.prepared), 'transaction')}, the oldest for {age}: {oldest.gid}"
+        yield (
+            "prepared",
+            f"{number(len(server.prepared), 'transaction')}, the oldest for {age}: {cut(plain(oldest.gid), _GID_MAX)}",
+        )
     yield "daemon", _daemon(status)
 
 

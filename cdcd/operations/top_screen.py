@@ -17,6 +17,7 @@ from threading import Event, Thread
 from typing import Any, Final, NoReturn
 
 from cdcd.operations.top_view import SORTS, Answer, Line, Look, lines
+from cdcd.visible import visible
 
 ASK_S: Final = 1.0
 """Seconds between two questions."""
@@ -148,7 +149,7 @@ def _draw(screen: "curses.window", shown: list[Line], looks: dict[Look, int]) ->
     screen.erase()
     for row, line in enumerate(shown):
         # What the terminal's encoding lacks is shown as a question mark.
-        text = line.text.encode(screen.encoding, "replace").decode(screen.encoding)
+        text = visible(line.text).encode(screen.encoding, "replace").decode(screen.encoding)
         try:
             screen.addstr(row, 0, text, looks[line.look])
         except curses.error:

@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Final, Protocol
 
 import structlog
@@ -19,6 +19,7 @@ from cdcd.config.masking import mask_text, mask_value
 from cdcd.config.sections.process import LogConfig
 from cdcd.facts import Fact, Observer
 from cdcd.protocol.lsn import Lsn
+from cdcd.visible import visible
 
 DEPENDENCY_EVENT: Final = "dependency.log"
 
@@ -93,10 +94,10 @@ def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
     Returns the observer that logs facts. Called again, it replaces what an earlier call set up.
     """
     stream = sys.stderr if stream is None else stream
-    render: Processor = (
-        structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+    render: list[Processor] = (
+        [structlog.processors.JSONRenderer(ensure_ascii=False, default=str), _visible_line]
         if is_json(log, stream)
-        else structlog.dev.ConsoleRenderer(colors=stream.isatty())
+        else [_visible_values, structlog.dev.ConsoleRenderer(colors=stream.isatty())]
     )
     common: list[Processor] = [
         structlog.stdlib.add_log_level,
@@ -112,7 +113,7 @@ def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
                 _plain_values,
                 _masked,
                 _in_order,
-                render,
+                *render,
             ],
         )
     )
@@ -166,6 +167,26 @@ def _masked(_logger: WrappedLogger, _method: str, entry: EventDict) -> MutableMa
     return {
         key: mask_text(value) if isinstance(value, str) else mask_value(value) for key, value in entry.items()
     }
+
+
+def _visible_line(_logger: WrappedLogger, _method: str, line: Any) -> Any:
+    """JSON stays the same JSON."""
+    return visible(str(line))
+
+
+def _visible_values(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
+    """The console's own colors are not in the values yet. It writes a value with line ends in quotes."""
+    return {key: _seen(value) for key, value in entry.items()}
+
+
+def _seen(value: object) -> object:
+    if isinstance(value, str):
+        return visible(value, lines=True)
+    if isinstance(value, Mapping):
+        return {_seen(key): _seen(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_seen(item) for item in value]
+    return value
 
 
 def _in_order(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:

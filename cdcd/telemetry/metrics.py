@@ -5,6 +5,7 @@ the table.
 """
 
 import platform
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from cdcd.facts import Side
 from cdcd.snapshots.table_task import TableTask
 from cdcd.telemetry.histogram import Histogram
 from cdcd.telemetry.state import ROLES, Telemetry
+from cdcd.visible import visible
 
 Sample = tuple[tuple[str, ...], float | None]
 """The labels' values, and the value; None: not known, so there is no sample."""
@@ -58,8 +60,22 @@ def families(definitions: Iterable[Definition[T]], numbers: T) -> Iterator[Metri
         )
         for labels, value in definition.read(numbers, now):
             if value is not None:
-                family.add_metric(labels, value)
+                family.add_metric([label_value(label) for label in labels], value)
         yield family
+
+
+_WRITTEN: Final = re.compile(r"\\u[0-9a-f]{4}")
+
+
+def label_value(text: str) -> str:
+    """The text as a label, with hidden characters written out.
+
+    Two names never become one label, because samples with equal labels would end the scrape: where a name has hidden
+    characters or what they are written as, its backslashes are doubled.
+    """
+    if visible(text, lines=True) == text and _WRITTEN.search(text) is None:
+        return text
+    return visible(text.replace("\\", "\\\\"), lines=True)
 
 
 def _one(read: Callable[[Telemetry], float | None]) -> Callable[[Telemetry, float], Iterable[Sample]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from cdcd.snapshots.progress import Progress
+from cdcd.telemetry.terminal_text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +43,7 @@ def lines(progress: Progress | None, began: Began) -> list[Any]:
         rate = (task.rows - rows) / seconds if seconds else 0.0
         pace = (task.pages_done - pages) / seconds if seconds else 0.0
         table.add_row(
-            Text(task.name + (f" where {task.where}" if task.where else "")),
+            Text(plain(task.name + (f" where {task.where}" if task.where else ""))),
             ProgressBar(total=1.0, completed=task.share, width=BAR_WIDTH),
             Text("waiting" if task.parts is None else f"{task.share:.0%}"),
             Text(f"{task.rows:,}"),

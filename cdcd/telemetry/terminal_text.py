@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
+from cdcd.visible import visible
+
 _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
 _WIDTH_MIN: Final = 40
+_BREAKS: Final = str.maketrans("\t\n\r", "   ")
 
 
 def plain(text: str) -> str:
-    """The text without characters that a terminal would obey: names and messages may be anybody's."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    """The text in one line, with hidden characters written out: names and messages may be anybody's."""
+    return visible(text.translate(_BREAKS))
 
 
 def wrapped(message: str, hint: str, width: int) -> Iterator[str]:
@@ -25,8 +28,8 @@ def wrapped(message: str, hint: str, width: int) -> Iterator[str]:
             max(width, _WIDTH_MIN),
             initial_indent="    ",
             subsequent_indent="    ",
-            # Commands and names of columns are to be copied from it.
-            break_long_words=False,
+            # Commands and names of columns are to be copied from it, but not what is written out.
+            break_long_words=visible(text, lines=True) != text,
             break_on_hyphens=False,
         )
 
