@@ -191,7 +191,7 @@ def _verdict(option: Option, name: str, value: str, references: References) -> V
         return _user_info(value, references)
     if option.is_secret:
         return _secret(option, name, value, references)
-    replaced = references.replace(value)
+    replaced = references.replace(value, name)
     try:
         return option.judge(name, replaced)
     except ValueError as error:
@@ -241,7 +241,7 @@ def _login(name: str, value: str, references: References) -> Verdict:
         f"sasl.username and sasl.password in kafka.properties; the password is {reference}: set this variable for "
         "cdcd.",
         {
-            "kafka.properties.sasl.username": references.replace(pairs["username"]),
+            "kafka.properties.sasl.username": references.replace(pairs["username"], "sasl.username"),
             "kafka.properties.sasl.password": reference,
         },
     )
@@ -261,7 +261,7 @@ def _user_info(value: str, references: References) -> Verdict:
     return Verdict(
         Kind.SAME,
         f"registry.user and registry.password; the password is {reference}: set this variable for cdcd.",
-        {"registry.user": references.replace(user), "registry.password": reference},
+        {"registry.user": references.replace(user, "registry.user"), "registry.password": reference},
     )
 
 

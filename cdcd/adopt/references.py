@@ -7,12 +7,48 @@ connector's configuration becomes a variable that the operator sets.
     ${env:NAME}              ->  ${NAME}
     ${directory:/path:file}  ->  the file /path/file, where cdcd takes a file; else ${FILE}
     ${file:/path:a.b}        ->  ${A_B}
+    ${file:/path:user}       ->  ${DATABASE_USER}, by the option: a shell has a USER of its own
     ${vault:path:a.b}        ->  ${A_B}, as for every other provider
 """
 
 import re
 from dataclasses import dataclass, field
 from typing import Final
+
+_TAKEN: Final = frozenset(
+    {
+        "EDITOR",
+        "HOME",
+        "HOSTNAME",
+        "LANG",
+        "LOGNAME",
+        "MAIL",
+        "PATH",
+        "PWD",
+        "SHELL",
+        "TERM",
+        "TMPDIR",
+        "TZ",
+        "USER",
+    }
+    | {
+        "DATABASE",
+        "HOST",
+        "NAME",
+        "PASS",
+        "PASSWD",
+        "PASSWORD",
+        "PORT",
+        "SECRET",
+        "SSL",
+        "TOKEN",
+        "URL",
+        "USERNAME",
+    }
+)
+"""Variables that a login shell or a service manager sets (POSIX, 8.3), and words that any other program may mean. libpq
+has those that begin with PG and LC_ begins those of the locale."""
+_TAKEN_BEGINNINGS: Final = ("PG", "LC_", "KUBERNETES_")
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^}:]+):(?:([^}]*):)?([^}:]*)\}")
 
@@ -29,31 +65,36 @@ class References:
     variables: dict[str, str] = field(default_factory=dict)
     given: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def replace(self, value: str) -> str:
-        """The text with Connect's placeholders as `${NAME}`. A `${` that is none of them is escaped."""
+    def replace(self, value: str, option: str = "") -> str:
+        """The text with Connect's placeholders as `${NAME}`. A `${` that is none of them is escaped.
+
+        Args:
+            option: the connector's option that has the value. It names a variable whose own name is taken.
+        """
         parts = []
         last = 0
         for match in _PLACEHOLDER.finditer(value):
-            parts += [_escaped(value[last : match.start()]), self._variable(match)]
+            parts += [_escaped(value[last : match.start()]), self._variable(match, option)]
             last = match.end()
         return "".join([*parts, _escaped(value[last:])])
 
     def secret(self, option: str, value: str) -> str:
         """A reference for the value of a secret option."""
         if _PLACEHOLDER.fullmatch(value):
-            return self.replace(value)
+            return self.replace(value, option)
         name = self._name(option, f"the value of {option} in the connector's configuration")
         self.given[name] = value
         return f"${{{name}}}"
 
-    def _variable(self, match: re.Match[str]) -> str:
+    def _variable(self, match: re.Match[str], option: str) -> str:
         provider, path, key = match.groups()
         if provider == "env":
             name = key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key) else self._name(key, f"variable {key}")
             self.variables[name] = f"as the worker's environment variable {key}"
             return f"${{{name}}}"
         where = f" of {path}" if path else ""
-        return f"${{{self._name(key, f'{key}{where}, as the provider {provider} gives it to the worker')}}}"
+        meaning = f"{key}{where}, as the provider {provider} gives it to the worker"
+        return f"${{{self._name(option if option and _is_taken(key) else key, meaning)}}}"
 
     def _name(self, key: str, meaning: str) -> str:
         """A variable for it; another one for each meaning."""
@@ -66,6 +107,12 @@ class References:
             name = f"{base}_{number}"
         self.variables[name] = meaning
         return name
+
+
+def _is_taken(key: str) -> bool:
+    """Whether the environment may have a variable of this name that means something else."""
+    name = key.upper()
+    return name in _TAKEN or name.startswith(_TAKEN_BEGINNINGS)
 
 
 def secret_file(value: str) -> str | None:

@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final, NoReturn
 
 import click
@@ -53,6 +54,17 @@ class _Commands(click.Group):
         command: click.Command = importlib.import_module(f"cdcd.cli.{cmd_name}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = get_close_matches(args[0], COMMANDS, 1)
+            if not near:
+                raise
+            raise click.UsageError(f"No such command '{args[0]}'. Did you mean {near[0]}?", ctx) from error
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -73,6 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         code = cli.main(args=arguments, prog_name="cdcd", standalone_mode=False)
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        # A command that needs one more word shows which there are.
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "cdcd"
         fail(error.format_message(), f"`{path} --help` shows what there is.", error.exit_code)

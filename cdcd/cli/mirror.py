@@ -32,12 +32,18 @@ if TYPE_CHECKING:
     from cdcd.spark.stream.settings import MirrorSettings
     from cdcd.spark.targets.target import Target
 
+mirror_option = config_option(
+    required=False,
+    variable="CDCD_MIRROR_CONFIG",
+    whose="The mirror's configuration, YAML: the file with `target`, not that of the pipeline.",
+)
+
 _PIPE_COLUMNS: Final = 160
 """Width of lines where no terminal says how wide it is."""
 
 
 @click.group("mirror", invoke_without_command=True)
-@config_option(required=False)
+@mirror_option
 @click.option("--once", is_flag=True, help="Mirror what is there now, and end.")
 @click.option(
     "--consistent",
@@ -194,7 +200,7 @@ def session_for(config: "MirrorConfig", name: str, *, kafka: bool = True) -> Any
 
 
 @command.command("status")
-@config_option(required=False)
+@mirror_option
 @click.option(
     "--format",
     "form",

@@ -9,8 +9,17 @@ import click
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def config_option(*, required: bool = True) -> Callable[[Function], Function]:
-    """`--config FILE`, or CDCD_CONFIG."""
+def config_option(
+    *,
+    required: bool = True,
+    variable: str = "CDCD_CONFIG",
+    whose: str = "The pipeline's configuration, YAML.",
+) -> Callable[[Function], Function]:
+    """`--config FILE`, or the environment variable.
+
+    Args:
+        whose: the help, which says what kind of file it is.
+    """
     return click.option(
         "--config",
         "file",
@@ -18,9 +27,9 @@ def config_option(*, required: bool = True) -> Callable[[Function], Function]:
         type=click.Path(path_type=Path),
         metavar="FILE",
         required=required,
-        envvar="CDCD_CONFIG",
+        envvar=variable,
         show_envvar=True,
-        help="The pipeline's configuration, YAML.",
+        help=whose,
     )
 
 

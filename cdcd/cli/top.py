@@ -29,7 +29,7 @@ SILENT: Final = 10
 )
 @click.option("--once", is_flag=True, help="Print it once, without a screen.")
 def command(file: Path, url: str, *, once: bool) -> int:
-    r"""Show a running daemon on the terminal, live.
+    """Show a running daemon on the terminal, live.
 
     Lag, rates, slot, open transactions, spool, and the busiest tables. The screen is a client of the daemon's
     /v1/status, and asks once a second. If the daemon is down, the screen says so and goes on when the daemon is back.
@@ -45,7 +45,7 @@ def command(file: Path, url: str, *, once: bool) -> int:
       0   the user left, or --once had an answer
       2   the configuration is wrong
       10  --once: no daemon of this pipeline answers
-    """
+    """  # noqa: D301  click wants the character, and not a backslash
     if url and not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"{url} does not begin with http:// or https://", param_hint="--url")
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it

@@ -338,7 +338,14 @@ def load_mirror(path: str | Path, environ: Mapping[str, str]) -> MirrorConfig:
 
 def parse_mirror(text: str, environ: Mapping[str, str], file: str = "configuration") -> MirrorConfig:
     """Like `load_mirror`, from text; `file` is what errors call it."""
-    return validated(read_yaml(text, environ, file, MirrorConfig), MirrorConfig, file, HINT)
+    layers = read_yaml(text, environ, file, MirrorConfig)
+    if "postgres" in layers.data and "target" not in layers.data:
+        raise ConfigError(
+            f"{file} is the configuration of a pipeline, not of a mirror: it has `postgres` and no `target`.",
+            hint="Give `cdcd mirror --config` the mirror's own file, and name this one in it, as source. "
+            + START,
+        )
+    return validated(layers, MirrorConfig, file, HINT)
 
 
 def mirror_reference() -> str:

@@ -44,3 +44,14 @@ def test_a_secret_is_kept_for_this_process_alone() -> None:
 def test_a_directory_of_secrets_has_a_file_for_each() -> None:
     assert secret_file("${directory:/run/secrets:db}") == "/run/secrets/db"
     assert secret_file("${file:/run/secrets:db}") is None
+
+
+@pytest.mark.parametrize("key", ["user", "password", "home", "PGUSER", "path", "lc_all"])
+def test_a_name_that_the_environment_may_have_gives_way_to_that_of_the_option(key: str) -> None:
+    references = References()
+    placeholder = f"${{file:/etc/secrets/db.properties:{key}}}"
+    assert references.replace(placeholder, "database.user") == "${DATABASE_USER}"
+    assert (
+        references.secret("database.password", placeholder.replace(key, f"x.{key}"))
+        == f"${{X_{key.upper()}}}"
+    )

@@ -95,7 +95,7 @@ def test_the_version_is_the_packages():
 def test_an_unknown_command_is_an_error_of_one_line_with_a_hint(capsys):
     assert exit_of("rnu") == 2
     assert (
-        capsys.readouterr().err == "error: No such command 'rnu'.\nhint: `cdcd --help` shows what there is.\n"
+        capsys.readouterr().err == "error: No such command 'rnu'. Did you mean run?\nhint: `cdcd --help` shows what there is.\n"
     )
 
 
@@ -161,3 +161,22 @@ def test_every_exit_code_of_an_error_is_documented():
         kind = kinds.pop()
         assert kind.exit_code in EXIT_CODES
         kinds += kind.__subclasses__()
+
+
+@pytest.mark.parametrize("arguments", [(), ("handover",), ("snapshot",)])
+def test_a_command_that_needs_one_more_word_shows_its_help(arguments: tuple[str, ...]):
+    shown = cdcd(*arguments)
+    assert shown.returncode == 2
+    assert shown.stderr.startswith("Usage: cdcd")
+    assert "error:" not in shown.stderr
+
+
+def test_a_command_that_is_mistyped_gets_the_nearest_name():
+    refused = cdcd("statsu")
+    assert refused.returncode == 2
+    assert "error: No such command 'statsu'. Did you mean status?" in refused.stderr
+
+
+def test_no_help_shows_a_mark_that_is_for_click():
+    for name in COMMANDS:
+        assert "\\b" not in CliRunner().invoke(cli, [name, "--help"]).output, name

@@ -97,3 +97,9 @@ def test_every_example_loads_and_says_where_the_streams_position_is(file: Path):
     config = load_mirror(file, environment)
     assert config.stream_checkpoint().startswith(("/", "s3a://", "hdfs://"))
     assert (config.target.location is None) == any(key.endswith(".type") for key in config.spark)
+
+
+def test_the_configuration_of_a_pipeline_is_refused_by_name():
+    with pytest.raises(ConfigError, match="is the configuration of a pipeline") as refused:
+        parse_mirror((FILE.parents[1] / "minimal.yaml").read_text(), {"CDCD_PASSWORD": "x"}, "cdcd.yaml")
+    assert "source" in refused.value.hint
