@@ -94,8 +94,8 @@ def test_the_version_is_the_packages():
 
 def test_an_unknown_command_is_an_error_of_one_line_with_a_hint(capsys):
     assert exit_of("rnu") == 2
-    assert (
-        capsys.readouterr().err == "error: No such command 'rnu'. Did you mean run?\nhint: `cdcd --help` shows what there is.\n"
+    assert capsys.readouterr().err == (
+        "error: No such command 'rnu'. Did you mean run?\nhint: `cdcd --help` shows what there is.\n"
     )
 
 
