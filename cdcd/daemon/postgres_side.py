@@ -166,7 +166,9 @@ class PostgresSide:
             export=export,
             observer=sql,
             on_wait=lambda wait: self._observe(
-                SlotWaiting(slot=wait.slot, message=f"open transaction: pid {wait.pid}, gid {wait.gid}")
+                SlotWaiting(
+                    slot=wait.slot, message=f"open transaction: {wait.holder or 'of an unknown session'}"
+                )
             ),
         )
         self._observe(SlotCreated(slot=postgres.slot, position=str(Lsn(created.consistent_point))))

@@ -238,6 +238,7 @@ class Engine:
             chunk_bytes=self._settings.chunk_bytes,
             parallelism=self._settings.parallelism,
             locked=exported.locked,
+            keyless=[oid for oid in exported.locked if not exported.descriptions[oid].has_key],
         )
 
     # What the shell asks.

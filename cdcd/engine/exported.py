@@ -8,12 +8,14 @@ The progress goes out with the rows. A session that ends in the middle loses the
 reads the pages that are left beside the stream (`incremental.py`), which works because the slot exists and has every
 change since.
 
-A table that somebody has locked is left in the same way, so that it holds up neither the others nor the stream. Only a
-table without a key is waited for, behind all others, because it cannot be read beside the stream.
+A table that somebody has locked is left in the same way, so that it holds up neither the others nor the stream. A table
+without a key cannot be read beside the stream. So it is waited for behind all others, and is given up by its name
+`GIVE_UP_S` after its lock was met, if nothing else is left to read: an owner's lock must not hold up the stream.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from cdcd.engine.actions import Answer, Busy, Lost, Question, Read
 from cdcd.engine.queries import page_query, sql_names, unreadable
@@ -28,6 +30,10 @@ from cdcd.snapshots.reading import Refused, Rows, SourceTable, TooLarge, bytes_m
 from cdcd.snapshots.table_task import TableTask, form_of
 
 _Read = tuple[Chunk, Rows]
+
+GIVE_UP_S: Final = 30.0
+"""Seconds that the stream waits for the lock of a table without a key: longer than an ALTER TABLE that rewrites
+nothing, and short enough for everybody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class Exported:
         tasks: has the progress. Tables that cannot be read here stay in it, and are read beside the stream.
         tables: the published tables as they were at the slot's snapshot, by oid.
         locked: who has locked the tables, by oid, that `tables` lacks because nobody could look at them.
+        keyless: the oids of those of them that have no key.
     """
 
     def __init__(
@@ -66,6 +73,7 @@ class Exported:
         chunk_bytes: int,
         parallelism: int,
         locked: Mapping[int, str],
+        keyless: Collection[int] = (),
     ) -> None:
         self.failure: CdcdError | None = None
         """Why the session cannot go on, if so."""
@@ -79,6 +87,9 @@ class Exported:
         self._told: set[int] = set()
         """Oids of tables that were reported as locked."""
         self._locked = locked
+        self._keyless = frozenset(keyless)
+        self._locked_since: dict[int, float] = {}
+        """By oid: when the locks of tables without a key were met, in monotonic seconds."""
         self._begun: dict[int, TableTask] = {}
         """By oid: the tasks of the tables that were begun with."""
         self._tables = {oid: tables[oid] for oid in tasks.progress.waiting.oids if oid in tables}
@@ -131,7 +142,9 @@ class Exported:
             found = progress.find(task)
             assert found is not None
             self._begun[task.oid] = found
-            if task.oid in self._locked:
+            if task.oid in self._locked and task.oid in self._keyless:
+                tasks.end(found, _given_up(self._locked[task.oid], found.name), now=now)
+            elif task.oid in self._locked:
                 tasks.tell_postponed(found.name, self._locked[task.oid])
             elif table is None:
                 # It was dropped, or left the publication, before the slot was made.
@@ -153,15 +166,16 @@ class Exported:
         elif isinstance(answer, TooLarge):
             self._chunks.split(chunk)
         elif isinstance(answer, Rows):
+            self._locked_since.pop(chunk.task.oid, None)
             if self._chunks.settle(chunk):
                 self._take(chunk, answer, now)
         elif isinstance(answer, Busy):
-            self._pass_over(chunk, answer.reason)
+            self._pass_over(chunk, answer.reason, now)
         else:
             # The table was altered or dropped since the snapshot. What is left of it is read beside the stream.
             self._chunks.drop(chunk.task)
 
-    def _pass_over(self, chunk: Chunk, reason: str) -> None:
+    def _pass_over(self, chunk: Chunk, reason: str, now: float) -> None:
         """Somebody has locked the table of the chunk. Others have their turn."""
         task = chunk.task
         if self._rendering.key_columns(task.oid):
@@ -172,7 +186,13 @@ class Exported:
         if task.oid not in self._told:
             self._told.add(task.oid)
             self._tasks.tell_waiting(task.name, reason)
+        since = self._locked_since.setdefault(task.oid, now)
         self._chunks.put_off(chunk)
+        is_alone = all(each.oid in self._locked_since for each in self._chunks.left())
+        if now - since >= GIVE_UP_S and is_alone and self._chunks.has(task):
+            self._chunks.drop(task)
+            self._markers.discard(task.oid)
+            self._tasks.end(self._begun[task.oid], _given_up(reason, task.name), now=now)
 
     def finish(self, now: float) -> None:
         """Send the rows that were held back until it was known which row is the last. Call it once `is_done`."""
@@ -214,3 +234,11 @@ class Exported:
         found = tasks.progress.find(task)
         if found is not None and found.is_done:
             tasks.end(found, now=now)
+
+
+def _given_up(reason: str, table: str) -> str:
+    return (
+        f"{reason}. The table has no key, so its rows cannot be read beside the stream, and the stream does not wait "
+        f"for the lock. To read the rows, add a primary key to {table} and ask for a snapshot of it, or start the "
+        "pipeline from scratch (`cdcd reset`) when the lock is gone."
+    )

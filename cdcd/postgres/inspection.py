@@ -274,6 +274,7 @@ async def read_facts(dsn: Dsn, wanted: Wanted) -> Facts:
     )
     try:
         with translated("looking at the server", dsn.names):
+            await connection.execute(b"SET lock_timeout = '5s'")
             return await _read_facts(connection, await _try_walsender(dsn, wanted), wanted)
     finally:
         await connection.close()

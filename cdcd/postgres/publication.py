@@ -17,6 +17,7 @@ from cdcd.errors import SourceError
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import answer_of, translated
 from cdcd.postgres.replication import identifier
+from cdcd.postgres.tables import LOCKS_SINCE, UNLOCKED_COLUMNS, UNLOCKED_TABLES
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 
 SCHEMA_SINCE: Final = 150000
@@ -111,6 +112,21 @@ _TABLES: Final = (
 """
 )
 
+# The same since PostgreSQL 16, where the view waits for whoever has locked any published table. Printing a row filter
+# locks its table too, so that the filter of a table that is locked now is not printed.
+_TABLES_UNLOCKED: Final = (
+    _TABLE
+    + f"""
+       {UNLOCKED_COLUMNS},
+       CASE WHEN c.oid IN (SELECT relation FROM pg_locks WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock')
+            THEN '...' ELSE pg_get_expr(r.prqual, r.prrelid) END,
+       (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+               AND a.attgenerated = '')
+  {UNLOCKED_TABLES}
+ ORDER BY n.nspname, c.relname
+"""
+)
+
 _CANDIDATES: Final = (
     _TABLE
     + """
@@ -140,7 +156,11 @@ async def read_publication(connection: Connection, name: str) -> Publication | N
         schemas: Any = ()
         if connection.info.server_version >= SCHEMA_SINCE:
             schemas = await (await connection.execute(_SCHEMAS, (name,))).fetchall()
-        tables: Any = await (await connection.execute(_TABLES.encode(), (name,))).fetchall()
+        if connection.info.server_version >= LOCKS_SINCE:
+            asked = await connection.execute(_TABLES_UNLOCKED.encode(), (name, name))
+        else:
+            asked = await connection.execute(_TABLES.encode(), (name,))
+        tables: Any = await asked.fetchall()
     return Publication(
         name=name,
         all_tables=fields["puballtables"],

@@ -12,6 +12,7 @@ import psycopg
 from cdcd.errors import SourceError
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import answer_of, translated
+from cdcd.postgres.tables import listed
 
 PEEK_S: Final = 10
 """Seconds that PostgreSQL may decode before `cdcd check` gives up the question whether the publication is too young."""
@@ -22,11 +23,8 @@ SELECT CASE WHEN bool_or(c.relkind = 'p') THEN true
             WHEN bool_or(NOT p.pubviaroot AND c.relispartition AND NOT EXISTS (
                      SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid)) THEN false
        END
-  FROM pg_publication p
-  JOIN pg_publication_tables t ON t.pubname = p.pubname
-  JOIN pg_namespace n ON n.nspname = t.schemaname
-  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
- WHERE p.pubname = %s
+  FROM ({listed}) AS listed(oid, schema, name) JOIN pg_class c ON c.oid = listed.oid
+  JOIN pg_publication p ON p.pubname = %s
 """
 
 # Transaction ids are compared by age. ALTER PUBLICATION ... SET renews xmin too, so a young row proves nothing.
@@ -47,7 +45,9 @@ async def read_roots(connection: Connection, name: str) -> bool | None:
     Raises TransientError and SourceError.
     """
     with translated(f"reading publication {name}", {"publication": name}):
-        row: Any = await (await connection.execute(_ROOTS.encode(), (name,))).fetchone()
+        # Not by pg_publication_tables, which waits for whoever has locked a published table.
+        query = _ROOTS.format(listed=listed(connection.info.server_version))
+        row: Any = await (await connection.execute(query.encode(), (name, name))).fetchone()
     return None if row is None else row[0]
 
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from cdcd.errors import SourceError
+import psycopg
+
+from cdcd.errors import SourceError, TransientError
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection, Dsn, connect
 from cdcd.postgres.money import find_money_digits
@@ -24,7 +26,7 @@ from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import ReplicationStream, literal
 from cdcd.postgres.slot import SlotWait, create_slot
 from cdcd.postgres.snapshot_queries import SETTINGS
-from cdcd.postgres.tables import source_tables
+from cdcd.postgres.tables import lock_holders, locked_tables, published_tables, source_tables
 from cdcd.protocol.lsn import Lsn
 from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.relations import TableDescription, TypeDescription
@@ -33,6 +35,12 @@ from cdcd.snapshots.reading import SourceTable
 from cdcd.snapshots.visibility import Visibility
 
 APPLICATION: Final = "cdcd shared snapshot"
+
+LOCK_TIMEOUT_MS: Final = 5000
+"""Milliseconds that the look at all tables waits for a lock."""
+
+_LOCKED_TRIES: Final = 3
+"""How often the look at all tables is repeated if one of them is locked while it runs."""
 
 # The snapshot of the transaction is taken before its first statement runs, so the end of the WAL is told after it.
 _NOW: Final = b"SELECT pg_export_snapshot(), pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
@@ -61,6 +69,7 @@ class SharedSnapshot:
         position: the LSN; every transaction that committed before it is seen, and no other.
         database: which one it is of.
         tables: by `schema.table`.
+        locked: the published tables that somebody has locked, which are not in `tables`, and who has.
         types: of their columns.
         money_digits: how many digits of money stand behind the point.
     """
@@ -73,6 +82,7 @@ class SharedSnapshot:
         self.visibility: Visibility | None = None
         self.old_lsn = 0
         self.tables: Mapping[str, SharedTable] = {}
+        self.locked: Mapping[str, str] = {}
         self.types: Mapping[int, TypeDescription] = BUILTIN_TYPES
         self.money_digits = DIGITS_OF_C
 
@@ -185,9 +195,16 @@ class SharedSnapshot:
         return cls(connection, row[0], created.consistent_point)
 
     async def _look_at(self, publication: str, tables: Collection[str] | None) -> None:
-        published = {table.name: table for table in await source_tables(self._connection, publication)}
+        names = {name: oid for oid, name in (await published_tables(self._connection, publication)).items()}
+        published: Mapping[str, SourceTable] = {}
         if tables is None:
+            published = await self._look_at_free(publication, names)
             tables = published
+        elif not set(tables) - names.keys():
+            # Others' locks do not count. Whoever reads a few tables waits for those who have locked them.
+            wanted_oids = [names[name] for name in tables]
+            found = await source_tables(self._connection, publication, wanted_oids)
+            published = {table.name: table for table in found}
         if missing := sorted(set(tables) - published.keys()):
             raise SourceError(
                 f"The publication {publication} does not publish {', '.join(missing)}.",
@@ -200,6 +217,32 @@ class SharedSnapshot:
         oids = {column.type_oid for table in wanted for column in table.relation.columns}
         self.types = {**BUILTIN_TYPES, **await catalog.types(self._connection, oids)}
         self.database = self._connection.info.dbname
+
+    async def _look_at_free(self, publication: str, names: Mapping[str, int]) -> dict[str, SourceTable]:
+        """Look at the tables that nobody has locked, and note the others."""
+        sql = self._connection
+        with translated("preparing to look at the tables", {}):
+            await sql.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+        for left in reversed(range(_LOCKED_TRIES)):
+            locked = await locked_tables(sql, names.values())
+            self.locked = {name: locked[oid] for name, oid in names.items() if oid in locked}
+            free = [oid for oid in names.values() if oid not in locked]
+            with translated("preparing to look at the tables", {}):
+                await sql.execute(b"SAVEPOINT looking")
+            try:
+                return {table.name: table for table in await source_tables(sql, publication, free)}
+            except TransientError as error:
+                cause = error.__cause__
+                if not left or not isinstance(cause, psycopg.errors.LockNotAvailable):
+                    raise
+                # It was locked after the locks had been looked at. The next look leaves it out.
+                with translated("looking at the tables again", {}):
+                    await sql.execute(b"ROLLBACK TO looking")
+        raise AssertionError("the last try returns or raises")
+
+    async def lock_holders(self, oids: Collection[int]) -> list[str]:
+        """Who keeps everybody from reading the tables with these oids."""
+        return await lock_holders(self._connection, oids)
 
     async def close(self) -> None:
         """Let go of it. Who has imported it reads on."""

@@ -21,6 +21,7 @@ from cdcd.errors import ConfigError, PositionError, SourceError
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import SlotActiveError, translated
 from cdcd.postgres.replication import ReplicationStream, identifier
+from cdcd.postgres.tables import holder
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE
 
@@ -174,12 +175,16 @@ def seen(state: SlotState, database: str) -> SlotSeen:
 
 @dataclass(frozen=True, slots=True)
 class SlotWait:
-    """A slot's creation waits for a transaction: that of session `pid`, or the prepared one `gid`."""
+    """A slot's creation waits for a transaction: that of session `pid`, or the prepared one `gid`.
+
+    `holder` says in words whose transaction it is; "" if nobody is known.
+    """
 
     slot: str
     waited_s: float
     pid: int | None
     gid: str | None
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +199,12 @@ class CreatedSlot:
 
 
 _BLOCKERS: Final = """
-SELECT holder.pid, prepared.gid
+SELECT holder.pid, prepared.gid, activity.usename::text, activity.application_name
   FROM pg_locks waiting
   LEFT JOIN pg_locks holder ON holder.locktype = 'transactionid' AND holder.granted
                            AND holder.transactionid = waiting.transactionid
   LEFT JOIN pg_prepared_xacts prepared ON prepared.transaction = waiting.transactionid
+  LEFT JOIN pg_stat_activity activity ON activity.pid = holder.pid
  WHERE waiting.pid = %s AND waiting.locktype = 'transactionid' AND NOT waiting.granted
 """
 
@@ -237,8 +243,7 @@ async def create_slot(
     began = time.monotonic()
     try:
         while not (await asyncio.wait({creation}, timeout=notice_s))[0]:
-            pid, gid = await _blocker(observer, stream.backend_pid)
-            on_wait(SlotWait(name, time.monotonic() - began, pid, gid))
+            on_wait(await _blocker(observer, stream.backend_pid, name, time.monotonic() - began))
         ((_, consistent_point, snapshot, _),) = creation.result()
     except BaseException:
         if not creation.done():
@@ -301,13 +306,18 @@ def _create_command(
     return f"{head} ({', '.join(options)})"
 
 
-async def _blocker(observer: Connection | None, walsender_pid: int) -> tuple[int | None, str | None]:
+async def _blocker(observer: Connection | None, walsender_pid: int, slot: str, waited_s: float) -> SlotWait:
+    """Whom the creation waits for, as far as that is known."""
     if observer is None:
-        return None, None
+        return SlotWait(slot, waited_s, None, None)
     with translated("looking for what holds the slot's creation", {}):
         cursor = await observer.execute(_BLOCKERS, (walsender_pid,))
         row: Any = await cursor.fetchone()
-    return row or (None, None)
+    if row is None:
+        return SlotWait(slot, waited_s, None, None)
+    pid, gid, role, application_name = row
+    who = f"prepared transaction {gid!r}" if pid is None else holder(pid, role, application_name)
+    return SlotWait(slot, waited_s, pid, gid, who)
 
 
 _END_STREAM: Final = """

@@ -84,20 +84,28 @@ _SCHEMAS_SINCE: Final = 150000
 # Lists of columns and row filters count in publications that name their tables (pg_publication.c,
 # pg_get_publication_tables). Without a list, stored generated columns are published if the publication says so (18).
 # Only pg_get_expr locks: the table whose filter it prints.
-_PUBLISHED_UNLOCKED: Final = f"""
-SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
+UNLOCKED_COLUMNS: Final = """
        CASE WHEN r.prattrs IS NOT NULL OR to_jsonb(p) ->> 'pubgencols' = 's' THEN (
            SELECT jsonb_agg(a.attname) FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
               AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated IN ('', 's')
-                       ELSE a.attnum = ANY(r.prattrs::int2[]) END) END,
-       coalesce(pg_get_expr(r.prqual, r.prrelid), ''), format('%%I.%%I', n.nspname, c.relname), c.relkind = 'p'
+                       ELSE a.attnum = ANY(r.prattrs::int2[]) END) END"""
+"""The published columns of the table `c`, over `UNLOCKED_TABLES`; NULL: all."""
+
+UNLOCKED_TABLES: Final = f"""
   FROM ({_LISTED.format(schemas=_SCHEMAS)}) AS listed(oid, schema, name)
   JOIN pg_publication p ON p.pubname = %s
   JOIN pg_class c ON c.oid = listed.oid
   JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid AND NOT p.puballtables
        AND NOT EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+"""
+"""The published tables, with their entries in the publication. Both parameters are the publication's name."""
+
+_PUBLISHED_UNLOCKED: Final = f"""
+SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text, {UNLOCKED_COLUMNS},
+       coalesce(pg_get_expr(r.prqual, r.prrelid), ''), format('%%I.%%I', n.nspname, c.relname), c.relkind = 'p'
+  {UNLOCKED_TABLES}
  WHERE c.oid = ANY(%s::oid[])
  ORDER BY c.oid
 """
@@ -112,10 +120,11 @@ SELECT c.relkind::text,
 """
 
 _HOLDERS: Final = """
-SELECT DISTINCT pid FROM pg_locks
- WHERE locktype = 'relation' AND relation = ANY(%s::oid[]) AND granted AND mode = 'AccessExclusiveLock'
-   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
- ORDER BY pid
+SELECT DISTINCT l.pid, a.usename::text, a.application_name
+  FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'relation' AND l.relation = ANY(%s::oid[]) AND l.granted AND l.mode = 'AccessExclusiveLock'
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ ORDER BY l.pid
 """
 
 # A lock that is waited for keeps readers from the table like one that is held.
@@ -125,8 +134,9 @@ WITH RECURSIVE tree(root, oid) AS (
      UNION ALL
     SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid
 )
-SELECT DISTINCT tree.root::int8, l.pid
+SELECT DISTINCT tree.root::int8, l.pid, a.usename::text, a.application_name
   FROM tree JOIN pg_locks l ON l.locktype = 'relation' AND l.relation = tree.oid AND l.mode = 'AccessExclusiveLock'
+  LEFT JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
  ORDER BY 1, 2
 """
@@ -175,14 +185,18 @@ SELECT DISTINCT virtualtransaction || ' ' || coalesce(pid::text, 'prepared')
 """
 
 
+def listed(server_version: int) -> str:
+    """A query for oid, schema and name of the tables of a publication, its parameter. It locks no table."""
+    return _LISTED.format(schemas=_SCHEMAS if server_version >= _SCHEMAS_SINCE else "")
+
+
 async def published_tables(connection: Connection, publication: str) -> dict[int, str]:
     """The tables that the publication publishes, by oid, as `schema.table`. No table is locked for it.
 
     Raises:
         TransientError, SourceError.
     """
-    has_schemas = connection.info.server_version >= _SCHEMAS_SINCE
-    query = _LISTED.format(schemas=_SCHEMAS if has_schemas else "")
+    query = listed(connection.info.server_version)
     with translated("listing what is published", {"publication": publication}):
         rows: Any = await (await connection.execute(query.encode(), (publication,))).fetchall()
     return {row[0]: f"{row[1]}.{row[2]}" for row in rows}
@@ -280,11 +294,16 @@ async def lock_holders(connection: Connection, oids: Collection[int]) -> list[st
     """Who keeps everybody from reading the tables with these oids: server processes, or prepared transactions."""
     with translated("looking who has locked a table", {}):
         rows: Any = await (await connection.execute(_HOLDERS, (list(oids),))).fetchall()
-    return [_holder(pid) for (pid,) in rows]
+    return [holder(*row) for row in rows]
 
 
-def _holder(pid: int | None) -> str:
-    return "a prepared transaction" if pid is None else f"server process {pid}"
+def holder(pid: int | None, role: str | None, application_name: str | None) -> str:
+    """Who holds a lock, in words. `pid` is None for a prepared transaction."""
+    if pid is None:
+        return "a prepared transaction"
+    known = [f"role {role}"] if role else []
+    known += [f"application_name {application_name!r}"] if application_name else []
+    return f"server process {pid}" + (f" ({', '.join(known)})" if known else "")
 
 
 def locked_by(holders: Iterable[str]) -> str:
@@ -300,8 +319,8 @@ async def locked_tables(connection: Connection, oids: Collection[int]) -> dict[i
     with translated("looking which tables are locked", {}):
         rows: Any = await (await connection.execute(_LOCKED, (list(oids),))).fetchall()
     holders: dict[int, list[str]] = {}
-    for oid, pid in rows:
-        holders.setdefault(oid, []).append(_holder(pid))
+    for oid, *who in rows:
+        holders.setdefault(oid, []).append(holder(*who))
     return {oid: locked_by(names) for oid, names in holders.items()}
 
 

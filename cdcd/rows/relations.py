@@ -119,6 +119,11 @@ class TableDescription:
     unsent: tuple[tuple[str, str], ...] = ()
 
     @property
+    def has_key(self) -> bool:
+        """Whether a key of the catalog or of the configuration tells its rows apart, whatever the replica identity."""
+        return bool(self.chosen_key or self.primary_key or self.unique_key)
+
+    @property
     def is_known(self) -> bool:
         """Whether the catalog knows the table."""
         return bool(self.primary_key or self.unique_key or self.columns)

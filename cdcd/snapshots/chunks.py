@@ -136,6 +136,10 @@ class Chunks:
         """It is read, and its rows are on their way or held: it is out no longer. False: its task is gone."""
         return self._return(chunk)
 
+    def left(self) -> list[TableTask]:
+        """The tasks that have chunks which are not settled."""
+        return [task for task in self._tasks.values() if not self.is_exhausted(task)]
+
     def is_exhausted(self, task: TableTask) -> bool:
         """Whether every chunk of the task was handed out and settled."""
         key = _key(task)

@@ -54,6 +54,10 @@ class Markers(Generic[C]):
         before, self._final = self._final, (table, chunk)
         return [] if before is None else [self._mark(*before, LAST_IN_TABLE)]
 
+    def discard(self, table: int) -> None:
+        """The table is given up before it was complete: its chunk that is held is not sent."""
+        self._held.pop(table, None)
+
     def finish(self) -> list[Marked[C]]:
         """Every table is complete, or left to somebody else: send what is held."""
         out = [self._mark(table, chunk, ROW) for table, chunk in self._held.items()]

@@ -14,7 +14,7 @@ from cdcd.operations.sides import system_identifier
 from cdcd.postgres.connection import Connection, Dsn, connect, parse_dsn
 from cdcd.postgres.logical_message import emit_message
 from cdcd.postgres.shared_snapshot import SharedTable
-from cdcd.postgres.tables import source_tables
+from cdcd.postgres.tables import published_tables
 from cdcd.protocol.lsn import Lsn
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.signals import WATERMARK
@@ -68,8 +68,8 @@ class Delivery:
         has = self._config.tables.selection.test()
         sql = await self._connect()
         try:
-            found = await source_tables(sql, self._config.postgres.publication)
-            return sorted(table.name for table in found if has(table.name))
+            found = await published_tables(sql, self._config.postgres.publication)
+            return sorted(name for name in found.values() if has(name))
         finally:
             await sql.close()
 

@@ -106,8 +106,6 @@ class ReadersAtSnapshot:
                     access.dsn(),
                     application_name=self._application_name,
                     connect_timeout_s=self._connect_timeout_s,
-                    # Nothing else is to be done than to wait for who alters the table.
-                    lock_timeout_s=0,
                 )
             except CdcdError as error:
                 raise access.explained(error) from error

@@ -29,8 +29,10 @@ from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.bounded_reading import BoundedReader, Place
 from cdcd.postgres.rate import Rate
+from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.table_chunks import ChangedTableError
+from cdcd.postgres.tables import locked_by
 from cdcd.protocol.lsn import Lsn
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.snapshots.visibility import Visibility
@@ -51,6 +53,9 @@ from cdcd.verify.source import ReadersAtSnapshot, SourceRows, left_out
 
 ATTEMPTS: Final = 5
 """Snapshots that are taken, if tables are altered or truncated meanwhile."""
+
+LOCKED_S: Final = 5.0
+"""Seconds to wait before the next snapshot if a table was locked."""
 
 Choose = Callable[[Mapping[str, int]], Collection[str]]
 
@@ -104,6 +109,8 @@ class TopicsTarget:
         self._descriptions = Descriptions(self._client, group, config.topics.schemas, options.timeout_s)
         self._store = RowStore(folder)
         self._sight = Sight(Visibility(0, 0), 0, 0)
+        self._locked = False
+        """Whether somebody had locked a table at the last snapshot."""
         self._folds: dict[str, TableFold] = {}
         self._rows_gone: dict[str, str] = {}
         self._values_gone: dict[str, str] = {}
@@ -133,11 +140,14 @@ class TopicsTarget:
             if not changed or not left:
                 break
             self._notice(f"{'; '.join(changed.values())} Compared at another snapshot: {', '.join(changed)}.")
+            if self._locked:
+                await asyncio.sleep(LOCKED_S)
         limits = [
             f"{name}, which was dropped, renamed or taken out of the publication meanwhile" for name in gone
         ]
         limits += [
-            f"{name}, which was truncated or altered each time: {why}" for name, why in changed.items()
+            f"{name}, which was locked, truncated or altered each time: {why}"
+            for name, why in changed.items()
         ]
         reports = [done[name] for name in sorted(done)]
         lsn = min((each.lsn for each in reports), default=lsn)
@@ -148,8 +158,8 @@ class TopicsTarget:
         async with AsyncExitStack() as stack:
             shared = await self._snapshot(stack)
             self._look(shared)
-            names = chosen(self._config, list(shared.tables), self._patterns)
-            meant = {name: _size(shared.tables[name]) for name in names}
+            names = chosen(self._config, [*shared.tables, *shared.locked], self._patterns)
+            meant = {name: _size(shared.tables[name]) if name in shared.tables else 0 for name in names}
         self._take(self._ends(list(meant)))
         return meant if choose is None else choose(meant)
 
@@ -162,8 +172,13 @@ class TopicsTarget:
             The tables that changed before they were read, and how; those that are not there any more; the LSN.
         """
         changed: dict[str, str] = {}
+        self._locked = False
         async with AsyncExitStack() as stack:
             shared = await self._snapshot(stack)
+            for name, who in shared.locked.items():
+                if name in chosen and name not in done:
+                    self._locked = True
+                    changed[name] = f"{name} is {who}."
             tables = {name: table for name, table in sorted(shared.tables.items()) if name in chosen}
             await self._delivery.nudge()
             delivered = asyncio.create_task(self._delivered(shared.position, list(tables)))
@@ -186,6 +201,8 @@ class TopicsTarget:
                             delivered.result()
                 except ChangedTableError as error:
                     changed[name] = error.message
+                except TableBusyError as error:
+                    changed[name] = await self._busy(shared, table, error)
                 else:
                     begun[name] = comparing
             checkpoint, ends = await delivered
@@ -198,7 +215,16 @@ class TopicsTarget:
                         done[name] = await self._compare(comparing, rows, checkpoint, sight.exact_lsn)
                     except ChangedTableError as error:
                         changed[name] = error.message
+                    except TableBusyError as error:
+                        changed[name] = await self._busy(shared, comparing.table, error)
             return changed, sorted(set(chosen) - done.keys() - changed.keys()), sight.exact_lsn
+
+    async def _busy(self, shared: SharedSnapshot, table: SharedTable, error: TableBusyError) -> str:
+        """A sentence that says who has locked the table."""
+        self._locked = True
+        source = table.source
+        holders = await shared.lock_holders([source.oid, *[each.part.oid for each in source.parts]])
+        return f"{source.name} is {locked_by(holders)}." if holders else error.message
 
     async def _delivered(self, lsn: int, tables: Sequence[str]) -> tuple[Checkpoint, dict[Place, int]]:
         """The checkpoint that says that everything before the LSN is in Kafka, and where the topics end then."""

@@ -40,14 +40,14 @@ ATTEMPTS: Final[dict[str, tuple[str, str, str]]] = {
         "the changes of another pipeline",
         "failed",
     ),
-    "drop_slot": (
-        "SELECT pg_drop_replication_slot('other_{unique}')::text",
-        "the end of another pipeline",
-        "failed",
-    ),
     "advance_slot": (
         "SELECT pg_replication_slot_advance('other_{unique}', pg_current_wal_lsn())::text",
         "a gap in another pipeline",
+        "failed",
+    ),
+    "drop_slot": (
+        "SELECT pg_drop_replication_slot('other_{unique}')::text",
+        "the end of another pipeline",
         "failed",
     ),
     "set_role": ("SELECT set_config('role', '{main}', true)", "the rights of cdcd's role", "withstood"),

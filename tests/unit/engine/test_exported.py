@@ -249,6 +249,51 @@ def test_a_locked_table_without_a_key_is_asked_for_again_when_all_others_are_rea
     assert daemon.facts.of(SnapshotWaiting) == [SnapshotWaiting(table="public.t", writers=["lock timeout"])]
 
 
+def test_a_locked_table_without_a_key_is_given_up_by_name_and_holds_up_nothing_for_ever():
+    daemon = Daemon(T, U, parallelism=1)
+    daemon.rendering.keyless.add(1)
+    # GIVEN a part of the table that was read before somebody locked the table
+    chunk, _ = daemon.ask()
+    daemon.exported.answered(chunk, lines(2), 0.0)
+    chunk, _ = daemon.ask()
+    daemon.exported.answered(chunk, Busy("locked by server process 7"), 10.0)
+    # WHEN the other table is read, however long that takes
+    chunk, read = daemon.ask()
+    assert isinstance(read.query, PageQuery)
+    assert read.query.oid == 2
+    daemon.exported.answered(chunk, lines(3), 100.0)
+    assert daemon.facts.of(SnapshotTableFailed) == []
+    # THEN the lock is waited for no longer
+    chunk, _ = daemon.ask()
+    daemon.exported.answered(chunk, Busy("locked by server process 7"), 105.0)
+    assert daemon.exported.is_done
+    daemon.finish()
+    (failed,) = daemon.facts.of(SnapshotTableFailed)
+    assert failed.table == "public.t"
+    assert "locked by server process 7" in failed.error
+    assert daemon.exported.failure is None
+    assert daemon.progress.is_done
+
+
+def test_a_lock_that_is_short_costs_a_table_without_a_key_nothing():
+    daemon = Daemon(T, parallelism=1)
+    daemon.rendering.keyless.add(1)
+    for answer, now in (
+        (Busy("locked"), 0.0),
+        (Busy("locked"), 29.0),
+        (lines(1), 31.0),
+        (Busy("locked"), 32.0),
+    ):
+        chunk, _ = daemon.ask()
+        daemon.exported.answered(chunk, answer, now)
+    assert not daemon.exported.is_done
+    chunk, _ = daemon.ask()
+    daemon.exported.answered(chunk, lines(1), 40.0)
+    daemon.finish()
+    assert daemon.facts.of(SnapshotTableFailed) == []
+    assert daemon.progress.is_done
+
+
 def test_rows_that_may_not_be_read_end_the_session_with_what_to_do():
     daemon = Daemon(U)
     daemon.answers(Refused("permission denied for table u", "Grant SELECT on public.u:"))
