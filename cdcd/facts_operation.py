@@ -267,6 +267,19 @@ class WalShort(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TableLocked(Fact):
+    """Somebody has locked a table that cdcd must lock for `purpose`, such as the creation of the publication. cdcd
+    tries again until the lock is free. `holder` names process, role and application.
+    """
+
+    event: ClassVar[str] = "table.locked"
+    level: ClassVar[Level] = "warning"
+    table: str
+    holder: str
+    purpose: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordingStarted(Fact):
     """The session is recorded into the folder, as `record.directory` asks. `cdcd replay` reads it."""
 

@@ -15,12 +15,12 @@ from cdcd.facts import (
     SlotWaiting,
     StandbyWaiting,
 )
-from cdcd.facts_operation import PostgresWarned, WalShort
+from cdcd.facts_operation import PostgresWarned, TableLocked, WalShort
 from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lease import took_over
 from cdcd.postgres.lock import AdvisoryLock, LockHeld
-from cdcd.postgres.publication import ensure_publication, has_publication
-from cdcd.postgres.refusals import Answer, translated
+from cdcd.postgres.publication import ensure_publication, has_publication, who_holds_up
+from cdcd.postgres.refusals import Answer, TableBusyError, translated
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import (
     SlotState,
@@ -130,11 +130,22 @@ class PostgresSide:
             self._observe(SessionEnded(held="stream", pid=pid, silent_s=0.0))
 
     async def ensure_publication(self, sql: Connection) -> None:
-        """Create the publication if it is missing."""
+        """Create the publication if it is missing. Waits until nobody else has locked a table of it."""
         postgres = self._config.postgres
         tables = None if postgres.tables is None else list(postgres.tables)
-        if await ensure_publication(sql, postgres.publication, tables):
-            self._observe(PublicationCreated(publication=postgres.publication))
+        told: dict[str, str] = {}
+        while True:
+            try:
+                if await ensure_publication(sql, postgres.publication, tables):
+                    self._observe(PublicationCreated(publication=postgres.publication))
+            except TableBusyError:
+                for table, who in (await who_holds_up(sql, tables)).items():
+                    if told.get(table) != who:
+                        told[table] = who
+                        purpose = f"the creation of publication {postgres.publication}"
+                        self._observe(TableLocked(table=table, holder=who, purpose=purpose))
+            else:
+                return
 
     async def look_at_slot(self, sql: Connection, identity: Identity) -> SlotSeen | None:
         """Read the slot. None: there is no slot. SourceError: no pipeline can use it in this database."""

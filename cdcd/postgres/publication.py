@@ -15,13 +15,16 @@ import psycopg
 
 from cdcd.errors import SourceError
 from cdcd.postgres.connection import Connection
-from cdcd.postgres.refusals import answer_of, translated
+from cdcd.postgres.refusals import TableBusyError, answer_of, translated
 from cdcd.postgres.replication import identifier
-from cdcd.postgres.tables import LOCKS_SINCE, UNLOCKED_COLUMNS, UNLOCKED_TABLES
+from cdcd.postgres.tables import LOCKS_SINCE, UNLOCKED_COLUMNS, UNLOCKED_TABLES, locked_tables
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 
 SCHEMA_SINCE: Final = 150000
 """The server version that brought FOR TABLES IN SCHEMA."""
+
+LOCK_TIMEOUT_S: Final = 5
+"""Seconds that the creation of a publication waits for the lock of a table."""
 
 OPERATIONS: Final = ("insert", "update", "delete", "truncate")
 
@@ -198,11 +201,19 @@ MADE_BY: Final = "made by cdcd"
 """The comment on a publication that cdcd created. `cdcd drop` leaves every other publication alone."""
 
 
+async def who_holds_up(connection: Connection, patterns: Sequence[str] | None) -> dict[str, str]:
+    """Of the tables that a publication of these patterns would have, those that are locked, and by whom."""
+    found = await find_tables(connection, [parse_pattern(pattern) for pattern in patterns or ("*.*",)])
+    locked = await locked_tables(connection, [table.oid for table in found])
+    return {table.qualified: locked[table.oid] for table in found if table.oid in locked}
+
+
 async def ensure_publication(connection: Connection, name: str, patterns: Sequence[str] | None) -> bool:
     """Create the publication if it is missing: for all tables, or for those that match `patterns`; whether it was.
 
-    A publication that is created here gets the comment `MADE_BY`.
+    A publication that is created here gets the comment `MADE_BY`. PostgreSQL locks the tables for a moment.
 
+    Raises TableBusyError if somebody else has locked one for longer than `LOCK_TIMEOUT_S`.
     Raises ConfigError for a malformed pattern, SourceError for one that matches nothing or a missing privilege.
     """
     wanted = None if patterns is None else [parse_pattern(pattern) for pattern in patterns]
@@ -214,10 +225,13 @@ async def ensure_publication(connection: Connection, name: str, patterns: Sequen
         try:
             # Without parameters, both statements are one transaction (simple query protocol).
             await connection.execute(
-                f"{creation(name, target)}; COMMENT ON PUBLICATION {identifier(name)} IS '{MADE_BY}'".encode()
+                f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'; {creation(name, target)}; "
+                f"COMMENT ON PUBLICATION {identifier(name)} IS '{MADE_BY}'".encode()
             )
         except psycopg.errors.DuplicateObject:
             return False
+        except psycopg.errors.LockNotAvailable as error:
+            raise TableBusyError(f"{what}: {answer_of(error).message}") from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise SourceError(
                 f"{what}: {answer_of(error).message} [SQLSTATE {error.sqlstate}]",
