@@ -488,11 +488,15 @@ class SnapshotPartitions(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSignalRefused(Fact):
-    """cdcd rejected a snapshot request (logical message `cdcd.snapshot`), because it is invalid or not allowed."""
+    """cdcd rejected a snapshot request (logical message `cdcd.snapshot`), because it is invalid, has no token that the
+    daemon knows, or is not allowed. If there are many, there is one event a second, and `left_out` says how many
+    requests were rejected without an event before it.
+    """
 
     event: ClassVar[str] = "snapshot.refused"
     level: ClassVar[Level] = "warning"
     reason: str
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

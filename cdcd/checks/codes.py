@@ -252,6 +252,11 @@ _TABLE: Final = (
         (2,),
     ),
     Code("routes.unmatched", "PostgreSQL", "A pattern of `routes.tables` matches no published table."),
+    Code(
+        "outbox.public",
+        "PostgreSQL",
+        "Whoever may connect can publish events of the outbox, because every role may write logical messages.",
+    ),
     Code("outbox.unpublished", "PostgreSQL", "The publication lacks a table of `outbox.tables`."),
     Code(
         "heartbeat.query",

@@ -220,8 +220,21 @@ def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     )
 
 
+def revoke_emit(facts: Facts) -> str:
+    """SQL that leaves the writing of logical messages to roles that get the right."""
+    more = ", boolean" if facts.server_version >= 170000 else ""
+    functions = ", ".join(
+        [f"pg_catalog.pg_logical_emit_message(boolean, text, {kind}{more})" for kind in ("text", "bytea")]
+    )
+    role = facts.session.role.replace('"', '""')
+    return f'REVOKE EXECUTE ON FUNCTION {functions} FROM PUBLIC; GRANT EXECUTE ON FUNCTION {functions} TO "{role}";'
+
+
 def check_signals(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Requests for snapshots are logical messages, which whoever may connect to the database can send."""
+    """Requests for snapshots are logical messages, which whoever may connect to the database can send.
+
+    A request needs a token, unless `snapshot.signals_from` is anybody. Events of an outbox need none.
+    """
     subject = "snapshot.signals"
     try:
         heard = _options(facts, wanted).messages
@@ -234,17 +247,33 @@ def check_signals(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             else "logical messages are not sent (PostgreSQL 14, postgres.messages)"
         )
         yield Finding("ok", "snapshot.signals", subject, f"{why}: cdcd does not hear `cdcd snapshot`")
+    elif wanted.signals_from_anybody and facts.session.emits_anybody:
+        yield Finding(
+            "warning",
+            "snapshot.signals",
+            subject,
+            "whoever may connect to the database can start, pause and cancel snapshots (signals_from: anybody)",
+            f"Set snapshot.signals_from: authorized. Or take the right from the others: {revoke_emit(facts)}",
+        )
     elif wanted.signals == "all" and facts.session.superuser:
         yield Finding(
             "warning",
             "snapshot.signals",
             subject,
-            f"all: whoever may connect to the database can have cdcd evaluate an expression as superuser "
+            f"all: whoever may send a request can have cdcd evaluate an expression as superuser "
             f"{facts.session.role}",
             "Set snapshot.signals: without_where, or connect as a role that is no superuser.",
         )
     else:
         yield Finding("ok", "snapshot.signals", subject, wanted.signals)
+    if wanted.outbox_messages and facts.session.emits_anybody:
+        yield Finding(
+            "warning",
+            "outbox.public",
+            "outbox.messages",
+            "whoever may connect to the database can publish events to the topics of outbox.topics",
+            f"Take the right from the others, and give it to the applications: {revoke_emit(facts)}",
+        )
 
 
 def check_synchronous(facts: Facts, _: Wanted) -> Iterator[Finding]:

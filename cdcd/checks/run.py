@@ -139,6 +139,8 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         binary=source.binary,
         status_interval_s=source.status_interval_s,
         signals=config.snapshot.signals,
+        signals_from_anybody=config.snapshot.signals_from == "anybody",
+        outbox_messages=config.outbox.messages,
         pipeline=config.name,
         connections=CONNECTIONS
         + (config.snapshot.parallelism if config.snapshot.mode != "never" else 0)

@@ -11,6 +11,7 @@ from cdcd.config.loading import Config
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.credentials.columns import PROCESS_KEY, checkpoint_keys, protections
+from cdcd.credentials.signal_tokens import request_tokens
 from cdcd.engine.feedback import interval_for
 from cdcd.engine.record_settings import CHANGES
 from cdcd.engine.settings import EngineSettings
@@ -112,6 +113,7 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
         snapshot_mode=snapshot.mode,
         added_tables=snapshot.added_tables,
         signals=snapshot.signals,
+        request_tokens=request_tokens(config),
         truncate=config.topics.writes_truncates,
         snapshot_only=snapshot.mode == ONLY,
         heartbeat_s=config.heartbeat.interval_s,

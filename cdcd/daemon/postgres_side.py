@@ -3,6 +3,7 @@
 import time
 
 from cdcd.config.loading import Config
+from cdcd.credentials.signal_tokens import PROCESS_TOKEN
 from cdcd.engine.startup_requests import SlotMade, SlotSeen
 from cdcd.errors import FencedError, PositionError, SourceError, TransientError
 from cdcd.facts import (
@@ -65,6 +66,7 @@ class PostgresSide:
                 application_name=f"{config.name} lock",
                 connect_timeout_s=config.postgres.connect_timeout_s,
                 lease_s=config.postgres.lease_s,
+                token=PROCESS_TOKEN,
             )
         except TransientError as error:
             # A DSN with several hosts has a timeout for each of them, so it says nothing of how late the failure is.

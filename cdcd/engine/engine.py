@@ -170,7 +170,11 @@ class Engine:
         )
         labels = Labels(self.incremental.tasks)
         requests = parts.requests(
-            self.incremental, name=settings.name, allowed=settings.signals, observe=observe
+            self.incremental,
+            name=settings.name,
+            allowed=settings.signals,
+            observe=observe,
+            tokens=settings.request_tokens,
         )
         self._delivery = parts.delivery(self.queue, ledger, start)
         self._heartbeat: Heartbeat | None = None

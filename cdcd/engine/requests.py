@@ -1,4 +1,7 @@
-"""Requests to the daemon itself: logical messages with the prefix `cdcd.snapshot`, from anybody who may connect.
+"""Requests to the daemon itself: logical messages with the prefix `cdcd.snapshot`. Whoever may connect can send them.
+
+A request needs a token that the daemon knows, unless the configuration allows requests from anybody. One without it
+changes nothing, and what it may write into the log has a limit.
 
 The rule: a request decides whether tables are read, and nothing else. No request ends a session. What requests leave in
 the checkpoint has a limit, and so has what a transaction full of requests holds. A refused request is a fact, with the
@@ -6,6 +9,7 @@ sender's words cut short. A request can pause what the configuration asks for (t
 added or replaced), but cannot cancel it.
 """
 
+import hmac
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -16,7 +20,7 @@ from cdcd.errors import ConfigError
 from cdcd.facts import Observer, SnapshotSignalled, SnapshotSignalRefused, cut_short
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.snapshots.outcomes import CANCELLED
-from cdcd.snapshots.signals import OWN_REQUESTS, PREFIX, Signal
+from cdcd.snapshots.signals import OWN_REQUESTS, PREFIX, Signal, token_digest
 from cdcd.snapshots.table_task import TableTask
 
 HELD_BYTES_MAX: Final = 262_144
@@ -32,21 +36,43 @@ WORDS_MAX: Final = 200
 """Characters of a sender's words that a fact repeats."""
 
 
+REFUSALS_MAX: Final = 60
+"""How many refusals are facts at once. After these, there is one a second."""
+
+NOT_AUTHORIZED: Final = (
+    "it has no token that this instance knows: send it by `cdcd snapshot`, or with snapshot.signal_token"
+)
+
+
 class Requests:
     """Follows requests. Call `take` in the order of the stream.
 
     Args:
         name: the name of this pipeline. A request may be for another one.
         allowed: which requests are followed: all, without_where or off.
+        tokens: digests of tokens (`token_digest`), one of which a request must have; None: it needs none.
     """
 
-    def __init__(self, incremental: Incremental, *, name: str, allowed: str, observe: Observer) -> None:
+    def __init__(
+        self,
+        incremental: Incremental,
+        *,
+        name: str,
+        allowed: str,
+        observe: Observer,
+        tokens: tuple[str, ...] | None = None,
+    ) -> None:
         self._incremental = incremental
         self._name = name
         self._allowed = allowed
         self._observe = observe
+        self._tokens = tokens
         self._held = 0
         self._left_out = 0
+        self._refusals = 0
+        self._refused_s = 0
+        """When a refusal was a fact, in Unix seconds, from which `_refusals` goes down by one a second."""
+        self._untold = 0
 
     def hold(self, message: LogicalMessage) -> Callable[[], None] | None:
         """What is to be called when the message's transaction ends, where it counts; None: nothing."""
@@ -68,8 +94,20 @@ class Requests:
         reason = (
             f"{count} requests of one transaction are left out: {HELD_BYTES_MAX} bytes of it are followed"
         )
-        self._observe(SnapshotSignalRefused(reason=reason))
+        self._report(reason)
         self._incremental.tasks.touch()
+
+    def _report(self, reason: str) -> None:
+        """A refusal is a fact, unless there were many: whoever may connect can send any number of requests."""
+        now_s = self._incremental.tasks.unix_s
+        self._refusals = max(0, self._refusals - max(0, now_s - self._refused_s))
+        self._refused_s = now_s
+        if self._refusals >= REFUSALS_MAX:
+            self._untold += 1
+            return
+        self._refusals += 1
+        untold, self._untold = self._untold, 0
+        self._observe(SnapshotSignalRefused(reason=cut_short(reason, WORDS_MAX), left_out=untold))
 
     def take(self, message: LogicalMessage) -> None:
         """Follow the request, or report why it is refused."""
@@ -80,8 +118,12 @@ class Requests:
             if signal.pipeline not in ("", self._name):
                 return
         except ValueError as error:
-            self._observe(SnapshotSignalRefused(reason=cut_short(str(error), WORDS_MAX)))
-            self._incremental.tasks.touch()
+            self._report(str(error))
+            if self._tokens is None:
+                self._incremental.tasks.touch()
+            return
+        if not self._is_authorized(signal):
+            self._report(NOT_AUTHORIZED)
             return
         try:
             if self._allowed == "off" or (signal.where and self._allowed != "all"):
@@ -90,12 +132,18 @@ class Requests:
         except ValueError as error:
             if signal.action == "start" and signal.request:
                 self._refuse(signal.request, str(error))
-            self._observe(SnapshotSignalRefused(reason=cut_short(str(error), WORDS_MAX)))
+            self._report(str(error))
         else:
             names = [cut_short(name, WORDS_MAX) for name in signal.tables[:10]]
             self._observe(SnapshotSignalled(action=signal.action, tables=names))
         # A request counts once. So the checkpoint passes its position soon, also when the request changed nothing.
         self._incremental.tasks.touch()
+
+    def _is_authorized(self, signal: Signal) -> bool:
+        if self._tokens is None:
+            return True
+        digest = token_digest(signal.token)
+        return any(hmac.compare_digest(digest, token) for token in self._tokens)
 
     def _start(self, signal: Signal) -> None:
         request = signal.request or "signal"

@@ -15,6 +15,7 @@ class EngineSettings:
         prepared_warning_age_s: age at which an undecided prepared transaction is reported.
         chunk_bytes, parallelism: size of a chunk on disk, and how many are read at a time.
         snapshot_mode, added_tables, signals: as in the configuration, under `snapshot`.
+        request_tokens: digests of the tokens that requests need; None: they need none.
         truncate: TRUNCATE makes a record.
         snapshot_only: the session ends when every table is read.
         heartbeat_s: interval of heartbeats, in seconds; 0: there are none.
@@ -40,3 +41,4 @@ class EngineSettings:
     heartbeat_s: float = 0.0
     heartbeat_query: bool = False
     watermark_s: float = 0.0
+    request_tokens: tuple[str, ...] | None = None

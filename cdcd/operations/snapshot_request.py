@@ -17,6 +17,7 @@ from cdcd.engine.queries import page_query, sql_names
 from cdcd.errors import CdcdError, ConfigError, SourceError
 from cdcd.operations.sides import connect_to
 from cdcd.postgres.connection import Connection, Dsn, parse_dsn
+from cdcd.postgres.lock import read_token
 from cdcd.postgres.logical_message import emit_message
 from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
@@ -77,11 +78,32 @@ async def _ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, 
             )
         if signal.action == "start":
             signal = await _checked(config, dsn, sql, signal, stack, notice)
+        signal = replace(signal, token=await _token(config, sql))
         try:
             Signal.decode(signal.encode().encode())
         except ValueError as error:
             raise ConfigError(f"The daemon would refuse the request: {error}.") from None
         return signal, await emit_message(sql, PREFIX, signal.encode())
+
+
+async def _token(config: Config, sql: Connection) -> str:
+    """The token that proves to the daemon that the pipeline's role asks. ConfigError: nobody can tell it.
+
+    An instance of an earlier version has none, and refuses a request that has one.
+    """
+    snapshot = config.snapshot
+    if snapshot.signals_from == "anybody":
+        return ""
+    is_active, token = await read_token(sql, config.postgres.slot)
+    if token or is_active:
+        return token
+    if snapshot.signal_token is not None:
+        return snapshot.signal_token.get_secret_value()
+    raise ConfigError(
+        "No instance of the pipeline is active, so there is no token for the request.",
+        hint="Start the pipeline and run the command again. Or set snapshot.signal_token_file, with which requests are "
+        "sent while no instance runs.",
+    )
 
 
 async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told

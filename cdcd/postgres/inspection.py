@@ -56,6 +56,10 @@ class Wanted:
     status_interval_s: float = 10.0
     signals: str = "without_where"
     """Which requests for snapshots are followed (`snapshot.signals`)."""
+    signals_from_anybody: bool = False
+    """They need no token (`snapshot.signals_from`)."""
+    outbox_messages: bool = False
+    """Logical messages are events of the outbox (`outbox.messages`)."""
     pipeline: str = ""
     """The application_name of a daemon's own session on the slot."""
     connections: int = 3
@@ -103,6 +107,8 @@ class Session:
     """The same for the database."""
     emit: str = ""
     """The function that writes a logical message, with its arguments, if the role may not execute it."""
+    emits_anybody: bool = True
+    """Every role may execute it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +231,9 @@ SELECT current_user, current_database(), current_setting('server_version'),
        CASE WHEN r.rolsuper OR d.datconnlimit < 0 THEN NULL ELSE d.datconnlimit END,
        coalesce((SELECT p.oid::regprocedure::text FROM pg_proc p
                   WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::regnamespace
-                    AND p.proargtypes[2] = 'text'::regtype AND NOT has_function_privilege(p.oid, 'EXECUTE')), '')
+                    AND p.proargtypes[2] = 'text'::regtype AND NOT has_function_privilege(p.oid, 'EXECUTE')), ''),
+       (SELECT bool_or(has_function_privilege('public', p.oid, 'EXECUTE')) FROM pg_proc p
+         WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::regnamespace)
   FROM pg_roles r CROSS JOIN pg_database d WHERE r.rolname = current_user AND d.datname = current_database()
 """
 

@@ -20,18 +20,19 @@ always tried, so that earlier versions, which know no other, are kept out by thi
 import asyncio
 import hashlib
 import random
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import psycopg
 
 from cdcd.errors import CdcdError, TransientError
-from cdcd.postgres.connection import Dsn, open_session
+from cdcd.postgres.connection import Connection, Dsn, open_session
 from cdcd.postgres.lease import BEATS, Sign, Silence, next_look_s
-from cdcd.postgres.refusals import Answer, answer_of, refused
+from cdcd.postgres.refusals import Answer, answer_of, refused, translated
 from cdcd.postgres.session import Row, Session, rows_of
 
 _SHUTDOWN: Final = frozenset({"57P01", "57P02"})
@@ -45,6 +46,9 @@ EVICTED_S: Final = 0.05
 
 ANSWER_S_MIN: Final = 1.0
 """A heartbeat's answer is waited for so long at least: after a pause of our own, the session may still be ours."""
+
+REQUESTS_MARK: Final = "cdcd request token"
+"""Stands before the token of requests in the text of a query."""
 
 T = TypeVar("T")
 
@@ -131,7 +135,8 @@ def lock_condition(slot: str, table: str = "") -> str:
 class AdvisoryLock:
     """A session that holds, or waits for, the lock of one slot. One task at a time may call it."""
 
-    def __init__(self, session: Session, slot: str, lease_s: float = LEASE_S) -> None:
+    def __init__(self, session: Session, slot: str, lease_s: float = LEASE_S, token: str = "") -> None:
+        self._mark = f" /* {REQUESTS_MARK} {token} */" if token else ""
         self._lease_s = lease_s
         self._proved_at = time.monotonic()
         self._session = session
@@ -161,12 +166,16 @@ class AdvisoryLock:
         application_name: str,
         connect_timeout_s: float = 10.0,
         lease_s: float = LEASE_S,
+        token: str = "",
     ) -> Self:
-        """Connect, without the lock yet. Errors as `connection.open_session`; the caller owes `close`."""
+        """Connect, without the lock yet. Errors as `connection.open_session`; the caller owes `close`.
+
+        `token` stands in every query, so that others of this role can read it there (`credentials/signal_tokens.py`).
+        """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
         )
-        return cls(session, slot, lease_s)
+        return cls(session, slot, lease_s, token)
 
     @property
     def backend_pid(self) -> int:
@@ -366,7 +375,7 @@ class AdvisoryLock:
         async with self._turn:
             if self._lost:
                 raise TransientError(f"{self._what}: {self._lost.message}")
-            outcome = await self._session.run(command.encode())
+            outcome = await self._session.run(f"{command}{self._mark}".encode())
             if not outcome.errors:
                 return rows_of(outcome.results[-1])
             error = refused(self._what, outcome.errors[0], self._session.names)
@@ -375,3 +384,22 @@ class AdvisoryLock:
             if self._session.is_lost:
                 self._end(error.message)
             raise error
+
+
+async def read_token(connection: Connection, slot: str) -> tuple[bool, str]:
+    """Whether an instance of the pipeline is active, and the token of its requests ("": it has none).
+
+    PostgreSQL shows the query of a session to the same role. Raises TransientError and SourceError.
+    """
+    query = f"""
+SELECT a.query FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+ WHERE {lock_condition(slot, "l.")} AND {PEER}
+   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+"""
+    with translated("looking for the running instance", {}):
+        rows: list[Any] = await (await connection.execute(query.encode())).fetchall()
+    for (text,) in rows:
+        found = re.search(rf"/\* {REQUESTS_MARK} ([\w-]+) \*/", text or "", re.ASCII)
+        if found:
+            return True, found[1]
+    return bool(rows), ""

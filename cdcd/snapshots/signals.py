@@ -3,11 +3,13 @@
     SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{"action": "start", "tables": ["public.orders"]}');
 
 The message has a place in the stream like any change, so that it is taken once, however often the daemon is killed.
-Whoever may connect can send one: what is malformed is refused and reported, and never stops the pipeline.
+Whoever may connect can send one, and the WAL does not say who did. So a request needs a `token`, unless the operator
+allows requests from anybody. What is malformed is refused and reported, and never stops the pipeline.
 """
 
+import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 PREFIX: Final = "cdcd.snapshot"
@@ -40,6 +42,7 @@ class Signal:
         where: for start, SQL that rows must satisfy.
         request: a name of the caller's choice, shown in the status.
         pipeline: whom it is for, where several daemons read one database; "" for all.
+        token: a secret that the daemon has, too.
     """
 
     action: str
@@ -47,6 +50,7 @@ class Signal:
     where: str = ""
     request: str = ""
     pipeline: str = ""
+    token: str = field(default="", repr=False)
 
     def encode(self) -> str:
         """The message's content."""
@@ -56,6 +60,7 @@ class Signal:
             "where": self.where,
             "id": self.request,
             "pipeline": self.pipeline,
+            "token": self.token,
         }
         return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)
 
@@ -70,7 +75,7 @@ class Signal:
             raise ValueError(f"it is not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise ValueError("it is not a JSON object")  # noqa: TRY004  what was sent is wrong, not our call
-        if unknown := fields.keys() - {"action", "tables", "where", "id", "pipeline"}:
+        if unknown := fields.keys() - {"action", "tables", "where", "id", "pipeline", "token"}:
             raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
         action = fields.get("action")
         if not isinstance(action, str) or action not in _ACTIONS:
@@ -78,7 +83,7 @@ class Signal:
         tables = fields.get("tables", [])
         if not isinstance(tables, list) or len(tables) > TABLES_MAX or not all(map(_is_table, tables)):
             raise ValueError(f'tables must be a list of at most {TABLES_MAX} names like "schema.table"')
-        texts = {name: fields.get(name, "") for name in ("where", "id", "pipeline")}
+        texts = {name: fields.get(name, "") for name in ("where", "id", "pipeline", "token")}
         for name, text in texts.items():
             most = WHERE_MAX if name == "where" else NAME_MAX
             if not isinstance(text, str) or len(text) > most or not _is_plain(text):
@@ -87,7 +92,12 @@ class Signal:
             raise ValueError("start needs tables")
         if texts["where"] and action != "start":
             raise ValueError(f"{action} takes no where")
-        return cls(action, tuple(tables), texts["where"], texts["id"], texts["pipeline"])
+        return cls(action, tuple(tables), texts["where"], texts["id"], texts["pipeline"], texts["token"])
+
+
+def token_digest(token: str) -> str:
+    """What the daemon keeps of a token, also in a recording: SHA-256."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _is_plain(text: str) -> bool:

@@ -70,7 +70,8 @@ def configuration(name: str, dsn: str, bootstrap_servers: str, **sections: Any) 
             "retry": {"initial_s": 0.05, "max_s": 0.5},
         },
         "http": {"port": 0},
-        "snapshot": {"mode": "never"},
+        # Tests send requests by statements of their own; tests/attacks has those of strangers to the default.
+        "snapshot": {"mode": "never", "signals_from": "anybody"},
     }
     for section, value in sections.items():
         if isinstance(value, Mapping):

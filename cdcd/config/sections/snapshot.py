@@ -1,10 +1,21 @@
 """The keys of `snapshot`: rows that are in the tables already."""
 
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, SecretStr, field_serializer
 
-from cdcd.config.types import KIB, MIB, Section, TablePatterns
+from cdcd.config.masking import MASK
+from cdcd.config.types import KIB, MIB, FilePath, Section, TablePatterns
+from cdcd.snapshots.signals import NAME_MAX
+
+TOKEN_LENGTH_MIN: Final = 16
+"""Characters: fewer can be guessed, since anybody may try."""
+
+
+def _check_token(token: SecretStr) -> SecretStr:
+    if not TOKEN_LENGTH_MIN <= len(token.get_secret_value()) <= NAME_MAX:
+        raise ValueError(f"must have {TOKEN_LENGTH_MIN} to {NAME_MAX} characters")
+    return token
 
 
 class SnapshotConfig(Section):
@@ -42,9 +53,24 @@ class SnapshotConfig(Section):
     )
     signals: Literal["all", "without_where", "off"] = Field(
         "without_where",
-        description="Which requests by logical message (cdcd snapshot, pg_logical_emit_message) are followed. "
-        "Whoever may connect to the database can send one. all: also those with a where, which PostgreSQL evaluates as "
-        "this role, in a READ ONLY transaction with a timeout; a superuser's functions can do harm even there.",
+        description="Which requests by logical message (cdcd snapshot, pg_logical_emit_message) are followed, of those "
+        "that signals_from allows. all: also those with a where, which PostgreSQL evaluates as this role, in a READ "
+        "ONLY transaction with a timeout; a superuser's functions can do harm even there.",
+    )
+    signals_from: Literal["authorized", "anybody"] = Field(
+        "authorized",
+        description="Who may send requests. authorized: a request needs a token: signal_token, or that of the running "
+        "instance, which only the pipeline's role can read, and which cdcd snapshot sends by itself. anybody: whoever "
+        "may connect to the database can start, pause and cancel snapshots, unless EXECUTE on pg_logical_emit_message "
+        "is revoked from PUBLIC.",
+    )
+    signal_token: Annotated[SecretStr, AfterValidator(_check_token)] | None = Field(
+        None,
+        description="Secret text of at least 16 characters, as the token of requests that are sent while no instance "
+        "runs, or by other programs. It then stands in the WAL, where roles with REPLICATION can read it.",
+    )
+    signal_token_file: FilePath | None = Field(
+        None, description="File that holds signal_token, instead of signal_token."
     )
     condition_timeout_s: float = Field(
         60.0,
@@ -53,3 +79,7 @@ class SnapshotConfig(Section):
         description="How long PostgreSQL may evaluate the where of a request for one chunk. A request that takes "
         "longer is given up with the event table.failed, because a condition may sleep and would keep a reader.",
     )
+
+    @field_serializer("signal_token")
+    def _show_token(self, token: SecretStr | None) -> str | None:
+        return None if token is None else MASK

@@ -7,12 +7,12 @@ import pytest
 
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.pending import PENDING_BYTES_MAX
-from cdcd.engine.requests import HELD_BYTES_MAX, WORDS_MAX, Requests
+from cdcd.engine.requests import HELD_BYTES_MAX, NOT_AUTHORIZED, REFUSALS_MAX, WORDS_MAX, Requests
 from cdcd.facts import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.snapshots.outcomes import CANCELLED, OUTCOMES_MAX
 from cdcd.snapshots.progress import Progress
-from cdcd.snapshots.signals import ADDED, PREFIX, REPLACED, Signal
+from cdcd.snapshots.signals import ADDED, PREFIX, REPLACED, Signal, token_digest
 from cdcd.snapshots.table_task import TableTask
 from cdcd.transactions.position import Checkpoint, Position
 from tests.unit.engine.tables import Facts, Rendering
@@ -21,7 +21,12 @@ from tests.unit.engine.tables import Facts, Rendering
 class Daemon:
     """Requests with what they change."""
 
-    def __init__(self, allowed: str = "without_where", progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        allowed: str = "without_where",
+        progress: Progress | None = None,
+        tokens: tuple[str, ...] | None = None,
+    ) -> None:
         self.facts, self.changes = Facts(), 0
         self.incremental = Incremental(
             progress or Progress(),
@@ -32,7 +37,9 @@ class Daemon:
             observe=self.facts,
             changed=self._changed,
         )
-        self.requests = Requests(self.incremental, name="shop", allowed=allowed, observe=self.facts)
+        self.requests = Requests(
+            self.incremental, name="shop", allowed=allowed, observe=self.facts, tokens=tokens
+        )
 
     def _changed(self) -> None:
         self.changes += 1
@@ -161,7 +168,8 @@ def test_requests_that_wait_have_a_limit_together():
     daemon = Daemon("all")
     for number in range(1000):
         daemon.take(Signal("start", (f"a.t{number}",), "x" * 1000))
-    assert len(daemon.refused) > 900
+    # All but these are counted: the log has a limit, too.
+    assert len(daemon.refused) == REFUSALS_MAX
     assert len(daemon.tasks) < 20
     assert "bytes of the checkpoint" in daemon.refused[0]
     # THEN there is room again when they are done
@@ -240,3 +248,65 @@ def test_a_limit_is_a_limit_of_bytes():
         daemon.take(Signal("start", (f"a.t{number}",), "ß" * 1000))
         wide = list(daemon.tasks)
     assert len(wide) == PENDING_BYTES_MAX // 2050
+
+
+# Who may ask.
+
+TOKEN, OTHER_TOKEN = "t" * 32, "o" * 32
+KNOWN = (token_digest(TOKEN), token_digest(OTHER_TOKEN))
+
+
+@pytest.mark.parametrize("token", ["", "t", TOKEN + "t", TOKEN[:-1], TOKEN.upper(), token_digest(TOKEN)])
+@pytest.mark.parametrize("action", ["start", "pause", "resume", "cancel"])
+def test_a_request_without_a_known_token_changes_nothing(action: str, token: str):
+    daemon = Daemon(tokens=KNOWN)
+    daemon.take(Signal("start", ("a.b",), request="mine", token=TOKEN))
+    before, changes = daemon.incremental.progress, daemon.changes
+    tables = ("a.c",) if action == "start" else ()
+    daemon.take(Signal(action, tables, request="theirs", token=token))
+    assert (daemon.incremental.progress, daemon.changes) == (before, changes)
+    assert daemon.refused == [NOT_AUTHORIZED]
+
+
+@pytest.mark.parametrize("token", [TOKEN, OTHER_TOKEN])
+def test_one_with_a_known_token_is_followed(token: str):
+    daemon = Daemon(tokens=KNOWN)
+    daemon.take(Signal("pause", token=token))
+    assert daemon.is_paused()
+    daemon.take(Signal("resume", token=token))
+    assert not daemon.is_paused()
+    assert daemon.refused == []
+
+
+def test_without_tokens_nobody_is_followed_and_without_the_rule_everybody_is():
+    daemon = Daemon(tokens=())
+    daemon.take(Signal("pause"))
+    assert not daemon.is_paused()
+    daemon = Daemon(tokens=None)
+    daemon.take(Signal("pause", token="anything"))
+    assert daemon.is_paused()
+
+
+def test_a_token_shows_in_no_words():
+    assert TOKEN not in repr(Signal("pause", token=TOKEN))
+
+
+def test_many_refusals_are_few_facts_with_a_count():
+    daemon = Daemon(tokens=KNOWN)
+    tasks = daemon.incremental.tasks
+    tasks.unix_s = 1000
+    for _ in range(5000):
+        daemon.take(b"{")
+    assert len(daemon.refused) == REFUSALS_MAX
+    tasks.unix_s = 1001
+    for _ in range(5000):
+        daemon.take(Signal("pause"))
+    facts = daemon.facts.of(SnapshotSignalRefused)
+    assert (len(facts), facts[-1].left_out) == (REFUSALS_MAX + 1, 5000 - REFUSALS_MAX)
+    # A clock that goes back lets nobody through for longer.
+    tasks.unix_s = 10
+    daemon.take(b"{")
+    assert len(daemon.refused) == REFUSALS_MAX + 1
+    tasks.unix_s = 13
+    daemon.take(b"{")
+    assert daemon.facts.of(SnapshotSignalRefused)[-1].left_out == 5000
