@@ -232,6 +232,21 @@ class TopicLost(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionsAdded(Fact):
+    """Somebody added partitions to a topic. Within minutes, producers send most keys to other partitions than before.
+    So the records of one row lie in two partitions, between which there is no order. cdcd looks every 30 seconds while
+    it runs (topics.on_added_partitions).
+    """
+
+    event: ClassVar[str] = "topic.partitions"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    before: int
+    partitions: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRead(Fact):
     """The position from which this session resumes. `found` is false if there is no checkpoint: then it
     is the slot's.

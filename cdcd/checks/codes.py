@@ -143,6 +143,12 @@ _TABLE: Final = (
     ),
     Code("publication.part", "PostgreSQL", "Tables with a row filter or a column list."),
     Code(
+        "format.table",
+        "PostgreSQL",
+        "Whether each table has records in the chosen format. Two columns that have one name in Avro are an error.",
+        (2,),
+    ),
+    Code(
         "table.identity",
         "PostgreSQL",
         "A published table without a replica identity: PostgreSQL rejects UPDATE and DELETE on it.",

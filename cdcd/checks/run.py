@@ -21,6 +21,7 @@ from cdcd.checks.outbox import check_outbox, look_at_outbox
 from cdcd.checks.partitions import check_partitions, look_at_partitions
 from cdcd.checks.publication import check_root_topics
 from cdcd.checks.readers import ask_about_readers, check_readers
+from cdcd.checks.records import look_at_records
 from cdcd.checks.registry import SUBJECT, ask_registry
 from cdcd.checks.rehearsal import Outcome, rehearse
 from cdcd.checks.routes import check_all_routes, look_at_routes
@@ -167,6 +168,7 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
     ]
     if not keys.refused:
         findings += await _ask_about_rules(config, dsn, facts)
+        findings += await _ask_about_records(config, dsn, facts, findings)
     # A standby waits for the primary, where it looks again.
     if not facts.session.in_recovery:
         findings += await check_heartbeat(config, dsn)
@@ -249,6 +251,26 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
     finally:
         await connection.close()
     return found
+
+
+async def _ask_about_records(
+    config: Config, dsn: Dsn, facts: Facts, findings: Sequence[Finding]
+) -> list[Finding]:
+    """Tables that have no records in the chosen format. What a rule's own check tells already is not told again."""
+    if not facts.tables:
+        return []
+    connection = await connect(
+        dsn,
+        application_name=f"{config.name} check",
+        connect_timeout_s=config.postgres.connect_timeout_s,
+    )
+    try:
+        settings = encoder_settings(config, facts.session.database)
+        refused = await look_at_records(connection, [table.oid for table in facts.tables], settings)
+    finally:
+        await connection.close()
+    told = {one.found for one in findings}
+    return [of_error("format.table", table, error) for table, error in refused if error.message not in told]
 
 
 async def ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:

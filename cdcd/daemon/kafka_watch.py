@@ -20,6 +20,7 @@ from cdcd.kafka.admin import Admin
 from cdcd.kafka.errors import Partition
 from cdcd.kafka.hanging import HangingTransactions
 from cdcd.kafka.leaders import Leaders
+from cdcd.kafka.partition_counts import AddedPartitions, PartitionCounts
 from cdcd.kafka.settling import Settling
 
 ASK_S: Final = 1.0
@@ -31,6 +32,10 @@ ANSWER_S: Final = 3.0
 RENEW_S: Final = 20.0
 """Seconds without an answer after which another client asks. Once, on a busy machine, a client got no answer for two
 minutes after the broker had come back. The sink delivered to that broker meanwhile."""
+
+COUNT_S: Final = 30.0
+"""Seconds between two looks at the numbers of partitions. The answer names all topics of the cluster. Producers look
+for new partitions only every five minutes (topic.metadata.refresh.interval.ms)."""
 
 END_S: Final = 0.2
 """Seconds to wait for the thread at the end. It is a daemon thread, so it holds nothing up if it still waits."""
@@ -45,6 +50,7 @@ class KafkaWatch:
     Args:
         written: gives the topics that are being written at this moment, in several sets.
         settling: is told of each question, because transactions wait for it.
+        added: is called from the thread with topics that got further partitions.
         hanging: is called from the thread with the partitions in which a transaction was found to hang, and with all in
             which one hangs now.
     """
@@ -55,13 +61,18 @@ class KafkaWatch:
         report: Report,
         written: Callable[[], Collection[Collection[str]]],
         settling: Settling | None = None,
+        *,
         hanging: Callable[[list[Partition], dict[Partition, int]], None] = lambda _found, _all: None,
+        added: Callable[[list[AddedPartitions]], None] = lambda _added: None,
     ) -> None:
         self._config = config
         self._report = report
         self._written = written
         self.settling = Settling() if settling is None else settling
         self._tell_hanging = hanging
+        self._tell_added = added
+        self._counts = PartitionCounts(config.topics.prefix, config.topics.names.values())
+        self._count_at = 0.0
         self._transactions = HangingTransactions()
         self._stop = threading.Event()
         self._admin: Admin | None = None
@@ -87,6 +98,7 @@ class KafkaWatch:
                 self._report(asked_at, failure)
             if failure is None:
                 self._look_for_hanging()
+                self._count_partitions()
 
     def _attempt(self) -> CdcdError | None:
         """Ask once. Returns why there was no answer; None: there was one."""
@@ -136,6 +148,19 @@ class KafkaWatch:
         found = self._transactions.looked(ends, self._written_now(), time.monotonic())
         if self._transactions.hanging != before and not self._stop.is_set():
             self._tell_hanging(found, self._transactions.hanging)
+
+    def _count_partitions(self) -> None:
+        """See whether somebody added partitions to a topic of the pipeline."""
+        now = time.monotonic()
+        if now < self._count_at or self._admin is None:
+            return
+        self._count_at = now + COUNT_S
+        try:
+            added = self._counts.look(self._admin.partition_counts())
+        except CdcdError:
+            return  # The next question tells whether Kafka answers.
+        if added and not self._stop.is_set():
+            self._tell_added(added)
 
     def _connect(self) -> None:
         self._given = self._properties()

@@ -41,13 +41,14 @@ from cdcd.engine.ending import SpoolingBeginsError
 from cdcd.engine.leavings import KEPT
 from cdcd.engine.sessions import Sessions
 from cdcd.engine.spooling import spools_at
-from cdcd.errors import CdcdError, ConfigError, PositionError, TransientError, cause
+from cdcd.errors import CdcdError, ConfigError, PositionError, SinkError, TransientError, cause
 from cdcd.facts import (
     ConfigRefused,
     ConfigReloaded,
     Crashed,
     Failed,
     Observer,
+    PartitionsAdded,
     ShutdownFinished,
     ShutdownForced,
     ShutdownRequested,
@@ -57,6 +58,7 @@ from cdcd.facts import (
 from cdcd.facts_operation import DurableSpoolStopped, KafkaTokenFailed, TransactionHanging
 from cdcd.kafka.errors import Partition
 from cdcd.kafka.fitting import SizeLimits
+from cdcd.kafka.partition_counts import AddedPartitions
 from cdcd.kafka.settling import Settling
 from cdcd.retry import Backoff
 from cdcd.telemetry.actions import Ask
@@ -75,6 +77,11 @@ TOKEN_S: Final = 60.0
 HANGING_HINT: Final = (
     "Change a row whose records lie in this partition, for example by an UPDATE that sets a column to its own value. "
     "Do not abort the transaction (kafka-transactions.sh abort): readers would never get its records."
+)
+
+PARTITIONS_HINT: Final = (
+    "Let consumers read the topic to its end before they rely on the order of a key again. If the order must hold for "
+    "all records, give the pipeline new topics (topics.prefix) and read the tables into them."
 )
 
 SPOOLING: Final = "Kafka is away; the stream goes to the durable log."
@@ -177,6 +184,8 @@ class Supervisor:
         """The durable log cannot be written, so that nothing is spooled before Kafka has answered."""
         self._log_goes_on = config.spool.durable and has_log(config)
         """A former process has begun the durable log, and Kafka has not answered since."""
+        self._ended: SinkError | None = None
+        """Why the process ends in good order, though nobody has told it to stop."""
         self._kept = ""
         """Why the slot stays that this process made; empty: it made none, or dropped it."""
         self._sessions = Sessions(
@@ -217,7 +226,17 @@ class Supervisor:
         def hanging(found: list[Partition], all_hanging: dict[Partition, int]) -> None:
             loop.call_soon_threadsafe(self._hanging, found, all_hanging)
 
-        watch = KafkaWatch(self.config, report, lambda: self._telemetry.writing, self._settling, hanging)
+        def added(found: list[AddedPartitions]) -> None:
+            loop.call_soon_threadsafe(self._partitions_added, found)
+
+        watch = KafkaWatch(
+            self.config,
+            report,
+            lambda: self._telemetry.writing,
+            self._settling,
+            hanging=hanging,
+            added=added,
+        )
         watch.start()
         try:
             await self._run_sessions()
@@ -227,6 +246,8 @@ class Supervisor:
             watch.stop()
             self._kafka_thread.shutdown(wait=False)
         self.kept_slot()
+        if self._ended is not None:
+            raise self._ended
         self._observe(ShutdownFinished(flushed_lsn=self._telemetry.flushed_lsn))
         return 0
 
@@ -289,6 +310,21 @@ class Supervisor:
             self._observe(
                 TransactionHanging(topic=topic, partition=partition, offset=offset, hint=HANGING_HINT)
             )
+
+    def _partitions_added(self, found: list[AddedPartitions]) -> None:
+        for each in found:
+            self._observe(
+                PartitionsAdded(
+                    topic=each.topic, before=each.before, partitions=each.now, hint=PARTITIONS_HINT
+                )
+            )
+        if self.config.topics.on_added_partitions == "stop" and not self._stop.is_set():
+            named = ", ".join(f"{each.topic} ({each.before} to {each.now})" for each in found)
+            self._ended = SinkError(
+                f"Partitions were added to a topic: {named}. topics.on_added_partitions is stop.",
+                hint=f"{PARTITIONS_HINT} The next start goes on with the partitions that the topic has then.",
+            )
+            self._stop.set()
 
     def _no_token(self, error: CdcdError) -> None:
         self._telemetry.kafka_token_failures += 1

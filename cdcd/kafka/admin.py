@@ -242,10 +242,15 @@ class Admin:
 
     def names(self) -> set[str]:
         """The names of all topics that this principal may see."""
+        return set(self.partition_counts())
+
+    def partition_counts(self) -> dict[str, int]:
+        """How many partitions each topic has that this principal may see. Raises TransientError and SinkError."""
         try:
-            return set(self._client.list_topics(timeout=self.timeout_s).topics)
+            topics = self._client.list_topics(timeout=self.timeout_s).topics
         except KafkaException as error:
             raise self._mapped(error, self.where) from error
+        return {name: len(found.partitions) for name, found in topics.items()}
 
     def create(
         self, topics: Sequence[NewTopicSpec], *, only_ask: bool = False

@@ -577,6 +577,11 @@ def a_registry(scene: Scene, **registry: Any) -> SchemaRegistry:
     return server
 
 
+def two_columns_that_are_one_name_in_avro(scene: Scene) -> None:
+    a_registry(scene)
+    scene.execute('ALTER TABLE t ADD "a-b" int, ADD "a b" int')
+
+
 def a_registry_that_refuses_the_token(scene: Scene) -> None:
     a_registry(scene).login = "Bearer another"
 
@@ -680,6 +685,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         "--create --topic {name}.public.t-eu",
     ),
     a_route_to_the_topic_of_another_table: (4, "topic.name", "Give one of them another topic"),
+    two_columns_that_are_one_name_in_avro: (2, "format.table", "Rename one of the two columns"),
     a_registry_that_refuses_the_token: (
         4,
         "registry.refused",

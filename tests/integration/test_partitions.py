@@ -2,18 +2,21 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from cdcd.daemon import kafka_watch
 from cdcd.shaping.murmur2 import positive_murmur2
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
+from tests.integration.faults.trial import Trial
 from tests.integration.forked import run_cdcd
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
@@ -200,3 +203,29 @@ def test_a_topic_with_further_partitions_is_used_whole_after_a_restart(
     assert all(places[each] == partition_of(str(each)) for each in range(41, 61))
     assert len({places[each] for each in range(41, 61)}) > 1
     assert process.stop() == 0
+
+
+@pytest.mark.parametrize("choice", ["warn", "stop"])
+def test_partitions_that_somebody_adds_are_told_and_stop_the_daemon_by_choice(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker, choice: str
+):
+    one = trial(database.dsn(), broker.bootstrap_servers, topics={"on_added_partitions": choice})
+    one.start()
+    one.insert(1)
+    one.expect(1)
+    # The number of partitions is known from the first look on, which comes within COUNT_S.
+    time.sleep(kafka_watch.COUNT_S + 5)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_partitions([NewPartitions(one.topic, 3)])[one.topic].result(30)
+    told = one.daemon.await_event("topic.partitions")
+    assert (told["topic"], told["before"], told["partitions"]) == (one.topic, 1, 3)
+    assert told["level"] == "warning"
+    if choice == "warn":
+        assert one.daemon.stop() == 0
+        return
+    said = one.fail()
+    assert said.code == 4
+    assert f"{one.topic} (1 to 3)" in said.message
+    # The next start goes on.
+    one.start()
+    assert one.daemon.stop() == 0

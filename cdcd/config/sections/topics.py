@@ -75,6 +75,12 @@ class TopicsConfig(Section):
         "point after it. A table that has records in one topic begins anew in another.",
     )
     create: TopicCreationConfig = Field(description="Creation of missing topics.")
+    on_added_partitions: Literal["warn", "stop"] = Field(
+        "warn",
+        description="What happens if somebody adds partitions to a topic while cdcd runs. Kafka's producers then send "
+        "most keys to other partitions, so the records of one row lie in two, between which there is no order. warn: "
+        "the event topic.partitions. stop: cdcd also ends with exit code 4. The next start goes on.",
+    )
     truncate: bool = Field(
         True, description="Whether TRUNCATE is written to the topic of each table, as op t."
     )
