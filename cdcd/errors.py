@@ -6,7 +6,7 @@ exit code, so that a service manager and a runbook can tell the kinds apart. Our
 other built-in exceptions: they end the process with code 1 and a traceback.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class CdcdError(Exception):
@@ -127,6 +127,14 @@ EXIT_CODES: dict[int, str] = {
     11: "Kafka Connect refuses `cdcd adopt`, or could not be reached",
     12: "`cdcd verify` found no difference, but could not compare everything",
 }
+
+
+NOT_BY_A_RESTART: Final = frozenset({2, 5, 6, 8, 10})
+"""Exit codes after which another start ends in the same way, until a person has acted.
+
+A service manager should not start cdcd again after these (`RestartPreventExitStatus` of the systemd unit). 3 and 4 are
+not among them, because they are also the codes of a server that is still away when `startup_timeout_s` is over.
+"""
 
 
 def cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

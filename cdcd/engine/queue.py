@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from cdcd.formats.encoder import Record
+from cdcd.formats.encoder import Record, record_bytes
 from cdcd.formats.late_records import LateRecords, Produce
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.ledger import Ledger
@@ -162,10 +162,8 @@ class Batch:
             if topic is not last:
                 last = topic
                 self.topics.add(topic)
-            if keep_over >= 0:
-                size = (0 if key is None else len(key)) + (0 if value is None else len(value))
-                if size <= keep_over:
-                    items[index] = GIVEN_AWAY
+            if keep_over >= 0 and record_bytes(key, value, headers) <= keep_over:
+                items[index] = GIVEN_AWAY
             self.handed_over = before
 
     def _hand_over_late(self, late: LateRecords, before: int, produce: Produce, keep_over: int) -> None:

@@ -49,6 +49,15 @@ In a heartbeat it is said of all topics. In a record without key and value it is
 """
 
 
+def record_bytes(key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]] | None) -> int:
+    """Bytes of key, value and headers. An application chooses the headers of its events, so they may be the most."""
+    size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+    if headers is not None:
+        for name, content in headers:
+            size += len(name) + len(content)
+    return size
+
+
 def is_watermark(value: bytes | None, headers: Iterable[tuple[str, object]]) -> bool:
     """Whether a record of a table's topic is a watermark, and no tombstone. Readers of changes pass it over."""
     return value is None and any(name == HEADER_WATERMARK for name, _ in headers)

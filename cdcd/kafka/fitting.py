@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError
 
 from cdcd.engine.queue import Batch
 from cdcd.facts import cut_short
+from cdcd.formats.encoder import record_bytes
 from cdcd.kafka.oversized import Oversized, TooLarge
 from cdcd.kafka.producer import BATCH_SIZE, SinkSettings
 
@@ -25,20 +26,26 @@ SMALLEST_BATCH: Final = 16_384
 
 @dataclass(frozen=True, slots=True)
 class FailedRecord:
-    """A record that was not delivered. `local`: librdkafka refused the record before sending it."""
+    """A record that was not delivered.
+
+    Attributes:
+        local: librdkafka refused the record before sending it.
+        size: bytes of key, value and headers.
+    """
 
     error: KafkaError
     topic: str
     key: bytes | None
     value: bytes | None
     local: bool
+    size: int = 0
 
     @property
     def is_too_large(self) -> bool:
         return bool(self.error.code() == KafkaError.MSG_SIZE_TOO_LARGE)
 
     def __str__(self) -> str:
-        size = len(self.key or b"") + len(self.value or b"")
+        size = self.size or record_bytes(self.key, self.value, None)
         return f"A record of {size} bytes for topic {self.topic} with key {_shorten(self.key)}"
 
 
@@ -116,9 +123,12 @@ class Fitting:
         """Find a record that alone exceeds the limit. Only the refused topic counts: dead letters may be larger."""
         limit = self._settings.record_bytes_max
         for batch in sent:
-            for topic, key, value, _ in batch.records:
-                if topic == failed.topic and len(key or b"") + len(value or b"") > limit:
-                    return FailedRecord(failed.error, topic, key, value, local=False)
+            for topic, key, value, headers in batch.records:
+                if topic != failed.topic:
+                    continue
+                size = record_bytes(key, value, headers)
+                if size > limit:
+                    return FailedRecord(failed.error, topic, key, value, local=False, size=size)
         return None
 
 

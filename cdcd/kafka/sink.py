@@ -23,6 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdcd.engine.queue import GIVEN_AWAY, Batch
 from cdcd.errors import CdcdError, FencedError, TransientError
+from cdcd.formats.encoder import record_bytes
 from cdcd.formats.late_records import Produce
 from cdcd.kafka.checkpoint import (
     PARTITION,
@@ -427,8 +428,9 @@ class Sink:
                     # librdkafka takes no record after a request of the transaction failed; that request is the cause.
                     self._hear_cause(error)
                     if self._failed is None:
-                        topic, key, value, _ = batch.records[batch.handed_over]
-                        self._failed = FailedRecord(error.args[0], topic, key, value, local=True)
+                        topic, key, value, headers = batch.records[batch.handed_over]
+                        size = record_bytes(key, value, headers)
+                        self._failed = FailedRecord(error.args[0], topic, key, value, local=True, size=size)
                     # Aborted first: an assertion in librdkafka ends the process if a producer is destroyed while it
                     # sends the first partitions of a transaction (rdkafka_txnmgr.c,
                     # rd_kafka_txn_handle_AddPartitionsToTxn).
@@ -608,9 +610,9 @@ class Sink:
     def _on_failed(self, error: KafkaError | None, message: Message) -> None:
         # The first failure is the cause. Purged records are a consequence, of this failure or of a failed commit.
         if error is not None and self._failed is None and error.code() not in PURGED:
-            self._failed = FailedRecord(
-                error, message.topic() or "", message.key(), message.value(), local=False
-            )
+            key, value = message.key(), message.value()
+            size = record_bytes(key, value, _as_given(message))
+            self._failed = FailedRecord(error, message.topic() or "", key, value, local=False, size=size)
 
     def _map(self, error: KafkaException) -> CdcdError:
         cause = error.args[0]
@@ -646,3 +648,10 @@ def _stopped() -> TransientError:
         "The session ended while Kafka had not yet acknowledged its last records.",
         hint="Nothing is to be done: the next session sends them again.",
     )
+
+
+def _as_given(message: Message) -> list[tuple[str, bytes]]:
+    """The headers of a record of cdcd's, whose values are bytes."""
+    given = message.headers()
+    pairs = list(given.items()) if isinstance(given, dict) else given or []
+    return [(name, value) for name, value in pairs if isinstance(value, bytes)]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdcd.facts import EventRefused, Observer, cut_short
-from cdcd.formats.encoder import Encoder, EncoderSettings, Record
+from cdcd.formats.encoder import Encoder, EncoderSettings, Record, record_bytes
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
@@ -181,7 +181,7 @@ def _count(table: str, op: str, counts: dict[tuple[str, str], int]) -> None:
 
 
 def _append(record: Record, out: list[Record]) -> int:
-    """Append the record; the bytes of its key and its value."""
-    _, key, value, _ = record
+    """Append the record and return its size in bytes."""
+    _, key, value, headers = record
     out.append(record)
-    return len(key or b"") + len(value or b"")
+    return record_bytes(key, value, headers)

@@ -109,3 +109,12 @@ def test_an_error_names_the_record_and_shortens_its_key():
     assert said.startswith("A record of 1001 bytes for topic t with key kkk")
     assert len(said) < 300
     assert str(FailedRecord(TOO_LARGE, "t", None, None, local=False)).endswith("key none")
+
+
+def test_a_record_whose_headers_are_too_large_is_named_with_its_whole_size():
+    """Columns of an outbox table are headers, and the broker's limit is for all of a record."""
+    headers = [("body", LARGE)]
+    sent = Batch(Position(1, 1), Position(1, 1), items=[("t", b"k", b"v", None), ("t", b"k2", b"v", headers)])
+    culprit = Fitting(settings(), Oversized(), SizeLimits()).learn(failed(), [sent])
+    assert culprit is not None
+    assert (culprit.key, f"A record of {len(LARGE) + 7} bytes" in str(culprit)) == (b"k2", True)

@@ -122,6 +122,15 @@ def test_every_event_counts_once_whatever_becomes_of_it():
     ]
 
 
+def test_headers_count_in_the_size_of_an_event():
+    """The bytes of a batch are bounded by the sizes, and an application may put most of an event into headers."""
+    encoding, out = Encoding(BOTH), list[Record]()
+    content = {"topic": "events.a", "key": "k", "payload": "p", "headers": {"body": "x" * 1000}}
+    message = LogicalMessage(None, True, 500, "cdcd.publish", json.dumps(content).encode())
+    assert encoding.encoder.encode(frame(message), False, 0, out) == 1006
+    assert out[0][3] == [("body", b"x" * 1000)]
+
+
 def test_counts_name_each_event_once():
     encoding = Encoding(BOTH)
     encoding.records(publish(), publish("x"), publish("x", prefix="mine"), event(), event(b"x"), order())
