@@ -69,6 +69,10 @@ class ConfigError(FatalError):
     exit_code = 2
 
 
+class WithheldError(ConfigError):
+    """Records of a table could show protected values, because it is not certain which column a rule protects."""
+
+
 class SourceError(FatalError):
     """PostgreSQL refuses the daemon, or lacks something that a person must give it."""
 

@@ -7,7 +7,7 @@ and then values go out in clear.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from cdcd.checks.described import column_types
+from cdcd.checks.described import column_types, numbered
 from cdcd.checks.finding import Finding, of_error
 from cdcd.errors import ConfigError
 from cdcd.postgres import catalog
@@ -37,14 +37,14 @@ async def look_at_columns(
 ) -> RuleFacts:
     """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
     relations = await catalog.relations(connection, oids)
-    tables = await catalog.describe(connection, oids)
+    tables = await catalog.describe(connection, oids, with_kin=True)
     types = await column_types(connection, relations)
     refused: list[ConfigError] = []
     columns = 0
     for relation in relations:
         try:
-            table = keys.applied(relation, tables[relation.oid])
-            found = rules.of_columns(relation, key_columns(relation, table), types)
+            table = keys.applied(relation, numbered(relation, tables[relation.oid]))
+            found = rules.of_columns(relation, key_columns(relation, table), types, table)
             columns += sum(rule is not None for rule in found)
         except ConfigError as error:
             refused.append(error)

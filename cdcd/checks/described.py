@@ -1,7 +1,7 @@
 """The published tables as the stream would describe them now, for what is held against their columns."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
@@ -12,7 +12,7 @@ from cdcd.rows.types import BUILTIN_TYPES
 
 @dataclass(frozen=True, slots=True)
 class DescribedTables:
-    """Tables, what the catalog says of each that is partitioned by its oid, and the types of their columns."""
+    """Tables, what the catalog says of each by its oid, and the types of their columns."""
 
     relations: list[Relation]
     descriptions: Mapping[int, TableDescription]
@@ -29,6 +29,14 @@ async def described_tables(connection: Connection, oids: Collection[int]) -> Des
     """The tables with these oids. Raises TransientError and SourceError."""
     relations = await catalog.relations(connection, oids)
     types = await column_types(connection, relations)
-    partitioned = await catalog.describe(connection, await catalog.partitioned(connection, oids))
-    descriptions = {relation.oid: partitioned.get(relation.oid, TableDescription()) for relation in relations}
+    found = await catalog.describe(connection, oids, with_kin=True)
+    descriptions = {relation.oid: numbered(relation, found[relation.oid]) for relation in relations}
     return DescribedTables(relations, descriptions, types)
+
+
+def numbered(relation: Relation, table: TableDescription) -> TableDescription:
+    """The description with the attribute numbers of the relation's columns, both of which the catalog has now."""
+    ids = {column.name: column.id for column in table.columns}
+    names = [column.name for column in relation.columns]
+    numbers = tuple([ids[name] for name in names]) if ids.keys() >= set(names) else ()
+    return replace(table, numbers=numbers)

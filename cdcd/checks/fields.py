@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from cdcd.checks.described import described_tables
 from cdcd.checks.finding import Finding, named, of_error
 from cdcd.errors import ConfigError
-from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
 from cdcd.rows.field_names import KEY, ChosenFields
 
@@ -27,12 +27,13 @@ class FieldFacts:
 
 async def look_at_fields(connection: Connection, oids: Collection[int], fields: ChosenFields) -> FieldFacts:
     """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
-    relations = await catalog.relations(connection, oids)
+    tables_now = await described_tables(connection, oids)
+    relations = tables_now.relations
     refused: list[ConfigError] = []
     tables: set[str] = set()
     for relation in relations:
         try:
-            found = fields.of_table(relation)
+            found = fields.of_table(relation, tables_now.descriptions[relation.oid])
         except ConfigError as error:
             refused.append(error)
             continue

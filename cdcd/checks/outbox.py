@@ -6,9 +6,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from cdcd.checks.described import described_tables
 from cdcd.checks.finding import Finding, of_error
 from cdcd.errors import ConfigError
-from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
 from cdcd.rows.protection import Protections
 from cdcd.shaping.outbox_rows import check_columns
@@ -55,9 +55,12 @@ async def look_at_outbox(
         )
     wanted = {f"{schema}.{name}": table for (schema, name), table in outbox.tables.items()}
     oids = [oid for oid, name in published.items() if name in wanted]
-    for relation in await catalog.relations(connection, oids) if oids else ():
+    tables_now = await described_tables(connection, oids) if oids else None
+    for relation in () if tables_now is None else tables_now.relations:
+        assert tables_now is not None
         try:
-            check_columns(relation, wanted[f"{relation.schema}.{relation.name}"], protections)
+            rules = protections.in_force(relation, tables_now.descriptions[relation.oid])
+            check_columns(relation, wanted[f"{relation.schema}.{relation.name}"], rules)
         except ConfigError as error:
             refused.append(error)
     return OutboxFacts(tuple(refused), tuple(sorted(wanted.keys() - published.values())))

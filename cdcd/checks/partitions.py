@@ -7,7 +7,7 @@ wrong, and then the key chooses the partition.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from cdcd.checks.described import column_types
+from cdcd.checks.described import column_types, numbered
 from cdcd.checks.finding import Finding, named, of_error
 from cdcd.errors import ConfigError
 from cdcd.postgres import catalog
@@ -39,7 +39,7 @@ async def look_at_partitions(
 ) -> PartitionFacts:
     """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
     relations = await catalog.relations(connection, oids)
-    tables = await catalog.describe(connection, oids)
+    tables = await catalog.describe(connection, oids, with_kin=True)
     types = await column_types(connection, relations)
     refused: list[ConfigError] = []
     chosen: set[str] = set()
@@ -47,7 +47,7 @@ async def look_at_partitions(
     for relation in relations:
         name = f"{relation.schema}.{relation.name}"
         try:
-            table = keys.applied(relation, tables[relation.oid])
+            table = keys.applied(relation, numbered(relation, tables[relation.oid]))
             columns = partitions.columns(relation, table)
             if columns:
                 PartitionedTable(relation, columns, types, table)

@@ -23,6 +23,7 @@ from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka import client
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.topics import TopicSpec
+from cdcd.rows.bindings import Bindings
 from cdcd.rows.modes import Modes
 from cdcd.rows.money import DIGITS_OF_C
 from cdcd.snapshots.beginning import ONLY
@@ -123,7 +124,12 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
 
 
 def encoder_settings(
-    config: Config, database: str, schema_ids: SchemaIds | None = None, *, money_digits: int = DIGITS_OF_C
+    config: Config,
+    database: str,
+    schema_ids: SchemaIds | None = None,
+    bindings: Bindings | None = None,
+    *,
+    money_digits: int = DIGITS_OF_C,
 ) -> EncoderSettings:
     """What the form of the records depends on.
 
@@ -132,6 +138,7 @@ def encoder_settings(
         money_digits: how many digits of money stand behind the point (`postgres/money.py`). Whoever writes or compares
             values must give it.
         schema_ids: the ids of a schema registry that are known.
+        bindings: the columns that the rules of `columns` are bound to.
     """
     topics = config.topics
     return EncoderSettings(
@@ -163,6 +170,7 @@ def encoder_settings(
         field_rules=config.fields.rules,
         routes=config.routes.topics,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
+        bindings=Bindings() if bindings is None else bindings,
     )
 
 

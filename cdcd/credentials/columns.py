@@ -10,14 +10,17 @@ from typing import Final
 
 from cdcd.config.models import Config
 from cdcd.config.sections.columns import ColumnsConfig, encryption_key_bytes
+from cdcd.errors import PositionError
+from cdcd.rows.bindings import Bindings
 from cdcd.rows.protection import ENCRYPT, HASH, ColumnRule, Protections, Seal
 from cdcd.snapshots.patterns import parse_column_pattern
+from cdcd.transactions.position import Checkpoint
 
 NONCE_BYTES: Final = 12
 """Of AES-GCM (NIST SP 800-38D, 8.2)."""
 
 
-def protections(columns: ColumnsConfig) -> Protections:
+def protections(columns: ColumnsConfig, bindings: Bindings | None = None) -> Protections:
     """The rules of the configuration. Its model has checked patterns and keys."""
     seals: dict[str, Seal] = {}
     if columns.hash_key is not None:
@@ -34,8 +37,30 @@ def protections(columns: ColumnsConfig) -> Protections:
                 seal=seals.get(action),
             )
             for action, pattern in columns.patterns
-        ]
+        ],
+        bindings=bindings,
     )
+
+
+def bindings_of(columns: ColumnsConfig, checkpoint: Checkpoint | None) -> Bindings:
+    """The columns to which former runs have bound the rules of the configuration.
+
+    Raises:
+        PositionError: the checkpoint's bindings cannot be read.
+    """
+    found = Bindings()
+    try:
+        found.load(
+            "" if checkpoint is None else checkpoint.bindings,
+            {rule.digest for rule in protections(columns).rules},
+        )
+    except ValueError as error:
+        raise PositionError(
+            f"The checkpoint does not say which columns are protected: {error}.",
+            hint="Start the version of cdcd that wrote the checkpoint, or a newer one. If something else writes to the "
+            "checkpoint topic, take its right away.",
+        ) from error
+    return found
 
 
 def authenticating(key: bytes) -> Seal:

@@ -59,6 +59,7 @@ class SnapshotDriver:
             application_name=f"{config.name} snapshot catalog",
             connect_timeout_s=config.postgres.connect_timeout_s,
             selection=config.tables.selection,
+            protects=bool(config.columns.patterns),
         )
         stack.push_async_callback(self._catalog.close)
         # Watermarks are written by cdcd's own role, and never wait for a look-up.

@@ -15,7 +15,7 @@ from cdcd.checks.outbox import look_at_outbox
 from cdcd.checks.routes import look_at_routes
 from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
-from cdcd.credentials.columns import protections
+from cdcd.credentials.columns import bindings_of, protections
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
@@ -38,6 +38,7 @@ from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.settling import Settling
 from cdcd.postgres.connection import parse_dsn
 from cdcd.registry.registrar import Registrar
+from cdcd.rows.bindings import Bindings
 from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
@@ -106,6 +107,7 @@ class Startup:
         self._pipeline: Pipeline | None = None
         self._ledger: Ledger | None = None
         self._schema_ids = SchemaIds()
+        self._bindings = Bindings()
         self._registrar: Registrar | None = None
 
     @property
@@ -196,7 +198,15 @@ class Startup:
             await self._know_schemas()
         assert self._made.sql is not None
         assert self._made.snapshots is not None
-        await tell_tables(self.config, self._made.sql, self._made.snapshots, ready.published, self.observe)
+        self._bindings = bindings_of(self.config.columns, ready.checkpoint)
+        await tell_tables(
+            self.config,
+            self._made.sql,
+            self._made.snapshots,
+            ready.published,
+            self.observe,
+            bindings=self._bindings,
+        )
         if self.config.heartbeat.watermark_interval_s:
             names = self.config.topic_names()
             await self.kafka.check_marked({names.qualified(table) for table in ready.published.values()})
@@ -222,7 +232,7 @@ class Startup:
 
     async def _look_at_columns(self, ready: Ready) -> None:
         """Refuse rules of `columns` that cannot be followed, and tell which ones protect nothing."""
-        rules = protections(self.config.columns)
+        rules = protections(self.config.columns, self._bindings)
         if not rules.rules:
             return
         assert self._made.sql is not None
@@ -240,7 +250,7 @@ class Startup:
         if not filters:
             return
         assert self._made.sql is not None
-        rules = protections(self.config.columns)
+        rules = protections(self.config.columns, self._bindings)
         found = await look_at_filters(self._made.sql, ready.published.keys(), filters, rules)
         if found.refused:
             raise found.refused[0]
@@ -253,7 +263,7 @@ class Startup:
         if not routes:
             return
         assert self._made.sql is not None
-        rules = protections(self.config.columns)
+        rules = protections(self.config.columns, self._bindings)
         found = await look_at_routes(self._made.sql, ready.published.keys(), routes, rules)
         if found.refused:
             raise found.refused[0]
@@ -266,7 +276,7 @@ class Startup:
         if not outbox.is_on:
             return
         assert self._made.sql is not None
-        rules, hears = protections(self.config.columns), ready.options.messages
+        rules, hears = protections(self.config.columns, self._bindings), ready.options.messages
         found = await look_at_outbox(self._made.sql, ready.published, outbox, rules, hears_messages=hears)
         if found.refused:
             raise found.refused[0]
@@ -300,5 +310,6 @@ class Startup:
             binary=self._binary,
             schema_ids=self._schema_ids,
             registrar=self._registrar,
+            bindings=self._bindings,
             log=self._made.log,
         )

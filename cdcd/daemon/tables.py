@@ -20,6 +20,7 @@ from cdcd.facts import (
     TablesLeftOut,
 )
 from cdcd.postgres.connection import Connection
+from cdcd.rows.bindings import Bindings
 
 TABLES_NAMED: Final = 10
 """How many of the tables that are left out a fact names."""
@@ -31,6 +32,8 @@ async def tell_tables(
     snapshots: SnapshotDriver,
     published: Mapping[int, str],
     observe: Observer,
+    *,
+    bindings: Bindings,
 ) -> None:
     """Tell which published tables the pipeline leaves out, and which rules of `key.columns` have no or a doubtful use.
 
@@ -43,7 +46,7 @@ async def tell_tables(
         observe(TablesLeftOut(tables=left_out[:TABLES_NAMED], count=len(left_out)))
     for pattern in config.tables.selection.unmatched([*published.values(), *left_out]):
         observe(TablePatternUnmatched(pattern=pattern))
-    settings = encoder_settings(config, "")
+    settings = encoder_settings(config, "", bindings=bindings)
     keys, partitions = settings.chosen_keys, settings.chosen_partitions
     fields = settings.chosen_fields
     _tell_keys(await look_at_keys(sql, published.keys(), keys), observe)

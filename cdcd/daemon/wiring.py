@@ -35,6 +35,7 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Relation
 from cdcd.protocol.versions import Options
 from cdcd.registry.registrar import Registrar
+from cdcd.rows.bindings import Bindings
 from cdcd.rows.numbering import is_certain
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
@@ -75,6 +76,7 @@ class Wiring:
     binary: bool
     schema_ids: SchemaIds
     registrar: Registrar | None
+    bindings: Bindings
     log: LogFiles | None = None
 
 
@@ -89,7 +91,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         settings=engine_settings(config, wiring.wal_sender_timeout_s),
         checkpoint=ready.checkpoint,
         encoding=encoder_settings(
-            config, wiring.database, wiring.schema_ids, money_digits=ready.money_digits
+            config, wiring.database, wiring.schema_ids, wiring.bindings, money_digits=ready.money_digits
         ),
         published=ready.published,
         exported=ready.exported,
@@ -128,7 +130,9 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         snapshots=wiring.snapshots,
         spool=spool,
         begin=lambda: start_replication(wiring),
-        look_up=_LookUp(wiring.sql, wiring.kafka.former_descriptions),
+        look_up=_LookUp(
+            wiring.sql, wiring.kafka.former_descriptions, protects=bool(start.encoding.column_rules)
+        ),
         survey=lambda: wiring.postgres.survey(wiring.sql),
         new_tables=NewTables(wiring.snapshots.published, config.topic_names().qualified, ready.published),
         telemetry=wiring.telemetry,
@@ -210,10 +214,13 @@ class _LookUp:
 
     Args:
         former: reads what former runs said of tables; asked once.
+        protects: rules protect columns.
     """
 
-    def __init__(self, sql: Connection, former: Callable[[], Awaitable[FormerDescriptions]]) -> None:
-        self._look_up = CatalogLookUp(sql)
+    def __init__(
+        self, sql: Connection, former: Callable[[], Awaitable[FormerDescriptions]], *, protects: bool
+    ) -> None:
+        self._look_up = CatalogLookUp(sql, protects=protects)
         self._read_former = former
         self._former: FormerDescriptions | None = None
 

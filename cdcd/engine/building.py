@@ -87,4 +87,5 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         chosen_keys=start.encoding.chosen_keys,
         left_out=None if start.tables.is_all else LeftOutTables(start.tables.test()),
         logged_until=start.logged_until,
+        bindings=start.encoding.bindings,
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from cdcd.engine.actions import Ship
 from cdcd.engine.queue import Batch, BatchQueue
+from cdcd.rows.bindings import Bindings
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint
 
@@ -23,12 +24,15 @@ class Delivery:
             the transaction's last part is delivered, because until then the next session may deliver it again.
     """
 
-    def __init__(self, queue: BatchQueue, ledger: Ledger, start: Checkpoint) -> None:
+    def __init__(
+        self, queue: BatchQueue, ledger: Ledger, start: Checkpoint, bindings: Bindings | None = None
+    ) -> None:
         self.checkpoint = start
         self.has_shipped = False
         self.rows = 0
         self.transactions = 0
         self._rows_of_parts = 0
+        self._bindings = Bindings() if bindings is None else bindings
         self._queue = queue
         self._ledger = ledger
         self._out: Batch | None = None
@@ -53,7 +57,11 @@ class Delivery:
             return Ship(batch, self.checkpoint)
         self._ledger.send(batch.position.end_lsn)
         flushed = self._ledger.flushed_with(batch.tickets)
-        self._shipped = replace(self.checkpoint.moved(batch.position, flushed), snapshot=batch.snapshot)
+        self._shipped = replace(
+            self.checkpoint.moved(batch.position, flushed),
+            snapshot=batch.snapshot,
+            bindings=self._bindings.text(batch.position.end_lsn),
+        )
         return Ship(batch, self._shipped)
 
     def _has_content(self, batch: Batch) -> bool:

@@ -13,13 +13,14 @@ from cdcd.engine.actions import Describe
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
+from cdcd.errors import WithheldError
 from cdcd.facts import Observer, RelationChanged
 from cdcd.formats.encoder import Encoder
 from cdcd.protocol import peek
 from cdcd.protocol.messages import Relation
 from cdcd.rows.relation_changes import Described as Known
 from cdcd.rows.relation_changes import differences
-from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.relations import TENTATIVE, UNKNOWN_PLACE, TableDescription, TypeDescription
 from cdcd.transactions.drafts import SpoolItem, relation_of_draft
 from cdcd.transactions.steps import Changes
 
@@ -38,6 +39,7 @@ class DescribedRelations:
         tables: PublishedTables,
         topics: Topics,
         observe: Observer,
+        start: int = UNKNOWN_PLACE,
     ) -> None:
         self.ask_at: float | None = None
         """When to ask for `asking` (monotonic seconds); None: it was asked for, or there is nothing to ask."""
@@ -50,11 +52,24 @@ class DescribedRelations:
         self._encoder = encoder
         self._incremental = incremental
         self._tables = tables
+        self._start = self._commit_lsn = start
+        """Where the transaction commits that is being replayed. Between two transactions, relations are described that
+        transactions need which commit at `start` or behind it."""
+        self.withheld: dict[int, WithheldError] = {}
+        """By oid: why no event of a relation may pass."""
         self._unregistered: set[int] = set()
         """Oids of relations that were described, whose records lack ids of schemas."""
         self._topics = topics
         self._observe = observe
         self._relations: dict[int, Relation] = {}
+
+    def opened(self, commit_lsn: int) -> None:
+        """A transaction's events follow, with the relations that they are of."""
+        self._commit_lsn = commit_lsn
+
+    def closed(self) -> None:
+        """The transaction has ended."""
+        self._commit_lsn = self._start
 
     def preview(self, relation: Relation) -> None:
         """Know a relation before the commit of the transaction that describes it first, so that rows can be drafted.
@@ -95,15 +110,35 @@ class DescribedRelations:
         assert asking is not None
         assert asking.relation is relation
         before = self._encoder.description(relation.oid)
-        if not asking.tentative or description.has_columns_of(relation):
-            self._encoder.define(relation, description, types)
+        if asking.tentative:
+            self._define_tentatively(relation, replace(description, at=TENTATIVE), types)
+            self.asking = None
+            return
+        try:
+            self._encoder.define(relation, replace(description, at=self._commit_lsn), types)
+        except WithheldError as error:
+            # The relation may have no event before it is described again.
+            self.withheld[relation.oid] = error
+            self.asking = None
+            return
+        self.withheld.pop(relation.oid, None)
         # A description that is refused ends the session. Until it has ended, no row of the relation may pass.
         self.asking = None
-        if asking.tentative:
-            return
         if before is not None and relation.oid in self._relations:
             self._tell_changes(before, relation)
         self._define(relation)
+
+    def _define_tentatively(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Define a relation for drafts, unless its transaction seems to have created or altered it."""
+        if not description.has_columns_of(relation):
+            return
+        try:
+            self._encoder.define(relation, description, types)
+        except WithheldError:
+            # Which columns are protected is known after the commit. Until then its rows are kept as they came.
+            return
 
     def _tell_changes(self, before: Known, relation: Relation) -> None:
         """Tell what a new description of a table changed, if it changed anything."""
@@ -178,12 +213,17 @@ class DescribedRelations:
         """Whether records of these events go to topics that are not ready, or lack ids of schemas.
 
         Such topics and schemas are asked for.
+
+        Raises:
+            WithheldError: it is not certain which columns of a relation are protected.
         """
-        if not self.new_topics and not self._unregistered:
+        if not self.new_topics and not self._unregistered and not self.withheld:
             return False
         missing = False
         for item in step.items:
             for oid in oids_of(item, step.in_stream):
+                if oid in self.withheld:
+                    raise self.withheld[oid]
                 for topic in self.new_topics.get(oid, ()):
                     if not self._topics.is_ready(topic):
                         missing = True

@@ -22,7 +22,7 @@ The order of `next_action` is the order of urgency: status updates, heartbeats, 
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.engine.actions import Action, Answer, End, Status, Turn, Wait
@@ -50,6 +50,7 @@ from cdcd.formats.encoder import Encoder, RowEncoder
 from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol.frames import write_frame
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
+from cdcd.rows.bindings import Bindings
 from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.progress import Progress
@@ -98,6 +99,7 @@ class Engine:
         left_out: the tables that the pipeline leaves out; None: it has all that are published.
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
         logged_until: the frames come from the durable log, which ends there; 0: they come from the server.
+        bindings: the columns that rules protect, which the checkpoint has too; None: no rule protects columns.
         now: monotonic seconds, as for every verb.
     """
 
@@ -119,6 +121,7 @@ class Engine:
         left_out: LeftOutTables | None = None,
         chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
         logged_until: int = 0,
+        bindings: Bindings | None = None,
         parts: Parts = ORDINARY,
     ) -> None:
         self.assembler = assembler
@@ -176,7 +179,12 @@ class Engine:
             observe=observe,
             tokens=settings.request_tokens,
         )
-        self._delivery = parts.delivery(self.queue, ledger, start)
+        self._delivery = parts.delivery(self.queue, ledger, start, bindings)
+        if bindings is not None:
+            bindings.touched = self.queue.touch
+            if bindings.text(start.position.end_lsn) != start.bindings:
+                # A table that was looked at before the session began is protected after the next start, too.
+                self.queue.touch()
         self._heartbeat: Heartbeat | None = None
         if settings.heartbeat_s:
             self._heartbeat = parts.heartbeat(
@@ -234,7 +242,8 @@ class Engine:
         if exported is None:
             return None
         for oid, table in exported.tables.items():
-            self._rendering.define(table.relation, exported.descriptions[oid], exported.types)
+            described = replace(exported.descriptions[oid], numbers=table.numbers)
+            self._rendering.define(table.relation, described, exported.types)
         return parts.exported(
             self.incremental.tasks,
             self._rendering,

@@ -108,7 +108,12 @@ class Ingest:
         self._incremental = incremental
         self._watched = incremental.watched
         self.relations = DescribedRelations(
-            encoder=encoder, incremental=incremental, tables=tables, topics=topics, observe=observe
+            encoder=encoder,
+            incremental=incremental,
+            tables=tables,
+            topics=topics,
+            observe=observe,
+            start=queue.position.end_lsn,
         )
         self._tables = tables
         self._labels = labels
@@ -306,6 +311,7 @@ class Ingest:
     def _opened(self, step: Opened, now: float) -> None:
         self._transaction = step
         self._committed(step.commit_lsn)
+        self.relations.opened(step.commit_lsn)
         self._xid = step.xid
         self._idle_since_keepalive = False
         self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
@@ -323,6 +329,7 @@ class Ingest:
         if self._metadata is not None and self._lacks_schemas(step, TRANSACTIONS):
             return
         self.apply_deferred()
+        self.relations.closed()
         if self._metadata is not None:
             size = self._metadata.ended(self._records)
             self._queue.append(self._records, size)

@@ -104,7 +104,8 @@ class LookUps:
             self._plans.begin_again(plan, RENAMED, now)
             return
         try:
-            topic = self._rendering.define(table.relation, answer.description, answer.types)
+            described = replace(answer.description, numbers=table.numbers)
+            topic = self._rendering.define(table.relation, described, answer.types)
         except SinkError as error:
             self._plans.end(task, error.message, code=error.exit_code)
             return

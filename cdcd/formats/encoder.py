@@ -12,11 +12,12 @@ from cdcd.formats.flattening import Flattening
 from cdcd.formats.schema_names import NONE
 from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
 from cdcd.protocol.messages import Relation
+from cdcd.rows.bindings import Bindings
 from cdcd.rows.chosen_keys import ChosenKeys, KeyRule
 from cdcd.rows.chosen_partitions import ChosenPartitions, PartitionRule
 from cdcd.rows.field_names import ChosenFields, FieldRule
 from cdcd.rows.modes import Modes
-from cdcd.rows.protection import ColumnRule
+from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import RoutedTopics, Table, TopicNames, topic_name
@@ -91,6 +92,7 @@ class EncoderSettings:
         truncate: TRUNCATE makes records.
         unavailable: stands for a value that the server did not send.
         column_rules: which columns' values are left out or replaced.
+        bindings: the columns that the rules are bound to. All encoders of a session share them.
         key_format, value_format: names of `available.py`.
         modes: how values of some types are written.
         name_adjustment: how names of schemas come to be ones that Avro takes (`schema_names.py`).
@@ -135,6 +137,12 @@ class EncoderSettings:
     partition_rules: tuple[PartitionRule, ...] = ()
     field_rules: tuple[FieldRule, ...] = ()
     routes: tuple[RoutedTopics, ...] = ()
+    bindings: Bindings = field(default_factory=Bindings, compare=False)
+
+    @property
+    def protections(self) -> Protections:
+        """The rules that protect columns, with the columns that they are bound to."""
+        return Protections(self.column_rules, self.modes, self.bindings)
 
     @property
     def chosen_keys(self) -> ChosenKeys:
@@ -147,12 +155,12 @@ class EncoderSettings:
     @property
     def chosen_partitions(self) -> ChosenPartitions:
         """The partitions that columns choose. ConfigError: a pattern is malformed."""
-        return ChosenPartitions(self.partition_rules, self.column_rules)
+        return ChosenPartitions(self.partition_rules, self.protections)
 
     @property
     def chosen_fields(self) -> ChosenFields:
         """The fields that the configuration names. ConfigError: a pattern is malformed."""
-        return ChosenFields(self.field_rules, self.column_rules)
+        return ChosenFields(self.field_rules, self.protections)
 
     @property
     def topics(self) -> TopicNames:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import translated
 from cdcd.protocol.messages import Column, Relation
-from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.rows.relations import CatalogColumn, Kin, TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 
 # A key names one row at every moment: it is whole and immediate, and has no NULL. Of two rows under one deferrable key,
@@ -43,7 +43,10 @@ CASE WHEN atttypid = 'box'::regtype THEN btrim(attmissingval::text, '{}') ELSE (
 # A table is created in a file whose number is its oid (heap_create in heap.c).
 _COLUMNS: Final = f"""
 SELECT attrelid, attname::text, attnum, format_type(atttypid, atttypmod), atttypid::oid, attndims, {_MISSING},
-       relkind = 'p', relnatts::int, CASE WHEN relfilenode = c.oid THEN 0 ELSE relfilenode::int8 END
+       pg_attribute.xmin::text::int8, attgenerated <> '',
+       relkind = 'p', relnatts::int, CASE WHEN relfilenode = c.oid THEN 0 ELSE relfilenode::int8 END,
+       EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = c.oid AND to_jsonb(r) ->> 'prattrs' IS NOT NULL),
+       CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END - '0/0'::pg_lsn
   FROM pg_attribute JOIN pg_class c ON c.oid = attrelid
  WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped
  ORDER BY attrelid, attnum
@@ -119,6 +122,30 @@ SELECT root::int8, a.attname::text, min(leaf.oid::regclass::text)
  ORDER BY root, a.attname
 """
 
+# The table itself, the tables that it inherits from, and of a partitioned table its partitions.
+_KIN: Final = """
+WITH RECURSIVE up(root, oid, depth) AS (
+    SELECT oid, oid, 0 FROM unnest(%s::oid[]) AS wanted(oid)
+     UNION
+    SELECT root, inhparent, depth + 1 FROM up JOIN pg_inherits ON inhrelid = up.oid
+), down(root, oid) AS (
+    SELECT up.root, up.oid FROM up JOIN pg_class c USING (oid) WHERE depth = 0 AND relkind = 'p'
+     UNION
+    SELECT root, inhrelid FROM down JOIN pg_inherits ON inhparent = down.oid
+), kin(root, oid, depth) AS (
+    SELECT root, oid, min(depth) FROM up GROUP BY root, oid
+     UNION ALL
+    SELECT root, oid, NULL FROM down WHERE root <> oid
+)
+SELECT root::int8, c.oid::int8, n.nspname::text, c.relname::text,
+       coalesce(array_agg(a.attnum::int ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{}'),
+       coalesce(array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{}')
+  FROM kin JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_attribute a ON kin.depth > 0 AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+ GROUP BY root, c.oid, n.nspname, c.relname, depth
+ ORDER BY root, depth NULLS LAST, c.oid
+"""
+
 # As pgoutput describes a relation: the columns of the replica identity are flagged, of FULL all. Columns that an index
 # includes are not in its key.
 _RELATIONS: Final = """
@@ -165,8 +192,13 @@ async def tables_with_enums(connection: Connection, oids: Collection[int]) -> tu
     return tuple([row[0] for row in rows])
 
 
-async def describe(connection: Connection, relation_oids: Collection[int]) -> dict[int, TableDescription]:
+async def describe(
+    connection: Connection, relation_oids: Collection[int], *, with_kin: bool = False
+) -> dict[int, TableDescription]:
     """The keys and columns of each relation, one entry for every oid asked for. Raises TransientError and SourceError.
+
+    Args:
+        with_kin: ask for `TableDescription.kin` too, which rules that protect columns need.
 
     The unique key is the oldest one of those whose columns are all NOT NULL.
     """
@@ -185,15 +217,29 @@ async def describe(connection: Connection, relation_oids: Collection[int]) -> di
         of_columns: list[Any] = await cursor.fetchall()
         for oid, rows in groupby(of_columns, key=itemgetter(0)):
             listed = list(rows)
-            *_, is_partitioned, last_id, rewritten = listed[0]
+            *_, is_partitioned, last_id, rewritten, columns_listed, seen = listed[0]
             found[oid] = replace(
                 found[oid],
-                columns=tuple([CatalogColumn(*row[1:-3]) for row in listed]),
+                columns=tuple([CatalogColumn(*row[1:-5]) for row in listed]),
                 is_partitioned=is_partitioned,
                 last_id=last_id,
                 rewritten=rewritten,
+                listed=columns_listed,
+                seen=int(seen),
             )
         await _look_into_partitions(connection, found)
+        if with_kin:
+            for oid, kin in (await _kin(connection, relation_oids)).items():
+                found[oid] = replace(found[oid], kin=tuple(kin))
+    return found
+
+
+async def _kin(connection: Connection, oids: Collection[int]) -> dict[int, list[Kin]]:
+    found: dict[int, list[Kin]] = {}
+    row: Any
+    for row in await (await connection.execute(_KIN.encode(), (list(oids),))).fetchall():
+        root, oid, schema, name, numbers, names = row
+        found.setdefault(root, []).append(Kin(oid, schema, name, tuple(zip(numbers, names, strict=True))))
     return found
 
 

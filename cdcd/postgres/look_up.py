@@ -10,10 +10,16 @@ from cdcd.snapshots.visibility import Visibility
 
 
 class CatalogLookUp:
-    """Looks up what a Relation message does not say: keys, columns, types. Lasting types are looked up once."""
+    """Looks up what a Relation message does not say: keys, columns, types. Lasting types are looked up once.
 
-    def __init__(self, sql: Connection) -> None:
+    Args:
+        protects: rules protect columns. Then the answer names the tables that this one belongs to, and comes with a
+            snapshot in any case, because columns can be other ones under the same names.
+    """
+
+    def __init__(self, sql: Connection, *, protects: bool = False) -> None:
         self._sql = sql
+        self._protects = protects
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
 
     async def __call__(
@@ -21,9 +27,9 @@ class CatalogLookUp:
     ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
         """The table, all types that are known so far, and `seen`.
 
-        `seen` is None if the catalog has all columns of the message. Else it is a snapshot that was taken before the
-        catalog was read: if that snapshot does not see the transaction, the caller asks again, because a commit may be
-        streamed a moment before snapshots see it.
+        `seen` is None if the catalog has all columns of the message and no rule protects columns. Else it is a snapshot
+        that was taken before the catalog was read: if that snapshot does not see the transaction, the caller asks
+        again, because a commit may be streamed a moment before snapshots see it.
 
         Raises:
             TransientError, SourceError.
@@ -32,8 +38,12 @@ class CatalogLookUp:
         missing = [oid for oid in oids if not is_lasting(oid, self._types)]
         if missing:
             self._types.update(await catalog.types(self._sql, missing))
+        seen: Visibility | None = None
+        if self._protects:
+            seen = await catalog.visibility(self._sql)
+            found = (await catalog.describe(self._sql, [relation.oid], with_kin=True))[relation.oid]
+            return found, self._types, seen
         found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]
-        seen = None
         if not found.has_columns_of(relation):
             seen = await catalog.visibility(self._sql)
             found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]

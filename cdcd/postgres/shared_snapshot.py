@@ -212,7 +212,9 @@ class SharedSnapshot:
                 "else each partition.",
             )
         wanted = [published[name] for name in tables]
-        descriptions = await catalog.describe(self._connection, [table.oid for table in wanted])
+        descriptions = await catalog.describe(
+            self._connection, [table.oid for table in wanted], with_kin=True
+        )
         self.tables = {table.name: SharedTable(table, descriptions[table.oid]) for table in wanted}
         oids = {column.type_oid for table in wanted for column in table.relation.columns}
         self.types = {**BUILTIN_TYPES, **await catalog.types(self._connection, oids)}

@@ -122,6 +122,7 @@ class SnapshotCatalog:
         lock_timeout_s: seconds that a query waits for one lock.
         statement_timeout_s: seconds that one query may take.
         examine_timeout_s: seconds that the examination of a condition may take.
+        protects: rules protect columns, which need `TableDescription.kin`.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class SnapshotCatalog:
         statement_timeout_s: float = STATEMENT_TIMEOUT_S,
         examine_timeout_s: float = EXAMINE_TIMEOUT_S,
         selection: TableSelection = ALL_TABLES,
+        protects: bool = False,
     ) -> None:
         self._dsn = dsn
         self._publication = publication
@@ -145,6 +147,7 @@ class SnapshotCatalog:
         self._statement_timeout_s = statement_timeout_s
         self._examine_timeout_s = examine_timeout_s
         self._connection: Connection | None = None
+        self._protects = protects
         self._turn = asyncio.Lock()
 
     async def published(self) -> dict[int, str]:
@@ -238,7 +241,7 @@ class SnapshotCatalog:
 
     async def describe(self, oids: Collection[int]) -> dict[int, TableDescription]:
         """The keys and columns of each relation, one entry for every oid asked for."""
-        return await self._ask(lambda sql: catalog.describe(sql, oids), _LOOK)
+        return await self._ask(lambda sql: catalog.describe(sql, oids, with_kin=self._protects), _LOOK)
 
     async def types(self, oids: Collection[int]) -> dict[int, TypeDescription]:
         """Describe these types, and the types that they are made of. Dropped types are left out."""

@@ -143,7 +143,7 @@ SELECT DISTINCT tree.root::int8, l.pid, a.usename::text, a.application_name
 
 # Which columns are flagged as key: logicalrep_write_attrs (proto.c), RelationGetIdentityKeyBitmap (relcache.c).
 _COLUMNS: Final = """
-SELECT a.attrelid::int8, a.attname::text, a.atttypid::int8, a.atttypmod, a.attgenerated::text,
+SELECT a.attrelid::int8, a.attnum::int, a.attname::text, a.atttypid::int8, a.atttypmod, a.attgenerated::text,
        c.relreplident = 'f' OR EXISTS (
            SELECT FROM pg_index i CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
             WHERE i.indrelid = c.oid AND k.attnum = a.attnum AND k.place <= i.indnkeyatts
@@ -263,9 +263,11 @@ async def source_tables(
     for root, part, filenode, pages, size, sql_name in parts:
         by_root[root].append(SourcePart(Part(part, filenode, pages, size), sql_name))
     columns_of = dict(fingerprints)
+    published = {row[0]: _published(row, by_owner[row[0]], version) for row in tables}
     return [
         SourceTable(
-            _relation(row, by_owner[row[0]], version),
+            _relation(row, published[row[0]]),
+            numbers=tuple([column[1] for column in published[row[0]]]),
             row_filter=row[5],
             parts=tuple(by_root[row[0]]),
             sql_name=row[6],
@@ -276,14 +278,23 @@ async def source_tables(
     ]
 
 
-def _relation(table: Any, columns: list[Any], version: int) -> Relation:
-    """As pgoutput describes it: without generated columns, but where 18 publishes them."""
-    oid, schema, name, identity, listed = table[:5]
+def _published(table: Any, columns: list[Any], version: int) -> list[Any]:
+    """The columns that pgoutput sends: no generated columns, except those that a publication of 18 or later has."""
+    listed = table[4]
+    return [
+        column
+        for column in columns
+        if (listed is None or column[2] in listed)
+        and (not column[5] or (version >= GENERATED_SINCE and listed is not None))
+    ]
+
+
+def _relation(table: Any, columns: list[Any]) -> Relation:
+    """As pgoutput describes it."""
+    oid, schema, name, identity, *_ = table
     published = tuple(
         Column(COLUMN_IS_KEY if is_key else 0, column, type_oid, modifier)
-        for _, column, type_oid, modifier, generated, is_key in columns
-        if (listed is None or column in listed)
-        and (not generated or (version >= GENERATED_SINCE and listed is not None))
+        for _, _, column, type_oid, modifier, _, is_key in columns
     )
     return Relation(
         xid=None, oid=oid, namespace=schema, name=name, replica_identity=identity, columns=published

@@ -16,7 +16,7 @@ from typing import Final
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Relation
 from cdcd.rows.former_values import check_former_values
-from cdcd.rows.protection import ColumnRule
+from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, key_columns
 from cdcd.rows.table_rules import TableRules
 
@@ -44,9 +44,13 @@ class ChosenPartitions:
             tell of the value.
     """
 
-    def __init__(self, rules: Sequence[PartitionRule] = (), protected: Sequence[ColumnRule] = ()) -> None:
+    def __init__(
+        self,
+        rules: Sequence[PartitionRule] = (),
+        protected: Protections = Protections(),  # noqa: B008 - without rules nothing of it changes
+    ) -> None:
         self._rules = TableRules(KEY, [(rule.pattern, rule) for rule in rules])
-        self._protected = tuple(protected)
+        self._protected = protected
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -66,14 +70,14 @@ class ChosenPartitions:
             return ()
         name = f"{relation.schema}.{relation.name}"
         check_former_values(str(rule), rule.columns, relation, table, _CONSEQUENCE)
-        for column in rule.columns:
-            for each in self._protected:
-                if each.pattern.matches(relation.schema, relation.name, column):
-                    raise ConfigError(
-                        f"{rule} has column {column} of {name}, which {each} protects, and the partition would tell "
-                        "of the value.",
-                        hint=f"Choose the partitions of {name} by other columns, or narrow one of the patterns.",
-                    )
+        protected = self._protected.in_force(relation, table)
+        for column, each in zip(relation.columns, protected, strict=True):
+            if each is not None and column.name in rule.columns:
+                raise ConfigError(
+                    f"{rule} has column {column.name} of {name}, which {each} protects, and the partition would tell "
+                    "of the value.",
+                    hint=f"Choose the partitions of {name} by other columns, or narrow one of the patterns.",
+                )
         return rule.columns
 
 

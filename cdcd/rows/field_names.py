@@ -13,7 +13,8 @@ from typing import Final
 
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Relation
-from cdcd.rows.protection import EXCLUDE, ColumnRule
+from cdcd.rows.protection import EXCLUDE, Protections
+from cdcd.rows.relations import TableDescription
 from cdcd.rows.table_rules import TableRules
 
 KEY: Final = "fields.tables"
@@ -72,9 +73,13 @@ class ChosenFields:
         protected: which columns are left out of the records.
     """
 
-    def __init__(self, rules: Sequence[FieldRule] = (), protected: Sequence[ColumnRule] = ()) -> None:
+    def __init__(
+        self,
+        rules: Sequence[FieldRule] = (),
+        protected: Protections = Protections(),  # noqa: B008 - without rules nothing of it changes
+    ) -> None:
         self._rules = TableRules(KEY, [(rule.pattern, rule) for rule in rules])
-        self._left_out = [rule for rule in protected if rule.action == EXCLUDE]
+        self._protected = protected
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -94,7 +99,7 @@ class ChosenFields:
             ]
         return found
 
-    def of_table(self, relation: Relation) -> Fields:
+    def of_table(self, relation: Relation, table: TableDescription = TableDescription()) -> Fields:  # noqa: B008
         """The fields of a table's rows.
 
         Raises:
@@ -108,8 +113,9 @@ class ChosenFields:
         renamed = dict(rule.rename)
         names = tuple([renamed.get(column, column) for column in columns])
         seen = {field: f"the constant {field}" for field, _ in rule.constants}
-        for column, field in zip(columns, names, strict=True):
-            if any(each.pattern.matches(relation.schema, relation.name, column) for each in self._left_out):
+        protected = self._protected.in_force(relation, table)
+        for column, field, protection in zip(columns, names, protected, strict=True):
+            if protection is not None and protection.action == EXCLUDE:
                 continue
             if field in seen:
                 raise ConfigError(

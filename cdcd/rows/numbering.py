@@ -167,10 +167,18 @@ def _possible(seen: Sequence[list[bool]]) -> list[list[bool]]:
     return found
 
 
-def _only_ones(
-    fits: Sequence[Sequence[bool]], places: Sequence[_Place], *, lasting: bool
-) -> list[int | None] | None:
-    """For each column the number that it has in all possible ways, None where it has several. None: there is no way.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An attribute number that a column of a message may have. `lasts`: some column of the message must have it."""
+
+    id: int
+    lasts: bool
+
+
+def bounds(
+    fits: Sequence[Sequence[bool]], places: Sequence[Place], *, lasting: bool
+) -> list[tuple[int, int]] | None:
+    """For each column the lowest and the highest number that it has in any way. None: there is no way.
 
     A way gives each column a number, so that they rise.
 
@@ -201,4 +209,12 @@ def _only_ones(
                 row += 1
 
     # Of two ways, the lower numbers of both are a way, and so are the higher ones: so these two are the outermost.
-    return [low if low == high else None for low, high in zip(way(first=True), way(first=False), strict=True)]
+    return list(zip(way(first=True), way(first=False), strict=True))
+
+
+def _only_ones(
+    fits: Sequence[Sequence[bool]], places: Sequence[_Place], *, lasting: bool
+) -> list[int | None] | None:
+    """For each column the number that it has in all possible ways, None where it has several. None: there is no way."""
+    found = bounds(fits, [Place(place.id, place.lasts) for place in places], lasting=lasting)
+    return None if found is None else [low if low == high else None for low, high in found]

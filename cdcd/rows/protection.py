@@ -6,17 +6,23 @@ and after a change, rows of snapshots, dead letters and claim checks have the re
 (text, binary, COPY). The same value in the same pipeline always has the same replacement, so a protected column may be
 part of a key if different values keep different replacements (hash, encrypt).
 
+A rule is bound to the column that it has matched once (`bindings.py`), so it follows renames of the column and of its
+table. Where a column may be a protected one and this is not certain, nothing of the table is delivered.
+
 NULL stays null. A value that the server did not send (unchanged TOAST) stays Debezium's placeholder.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Final
 
-from cdcd.errors import ConfigError
+from cdcd.errors import ConfigError, WithheldError
 from cdcd.protocol.messages import Column, Relation
+from cdcd.rows.bindings import Bindings, Numbers
 from cdcd.rows.modes import DEFAULTS, Modes, form_under
-from cdcd.rows.relations import TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.patterns import ColumnPattern
 
 EXCLUDE: Final = "exclude"
@@ -25,8 +31,19 @@ TRUNCATE: Final = "truncate"
 HASH: Final = "hash"
 ENCRYPT: Final = "encrypt"
 
+_STRICTNESS: Final = {TRUNCATE: 1, HASH: 2, ENCRYPT: 2, MASK: 3, EXCLUDE: 4}
+"""Of two rules that a column came under by renames, the one with the higher number holds."""
+
 KEEPS_KEYS_APART: Final = (HASH, ENCRYPT)
 """Actions after which different values still differ, as the values of a key must."""
+
+_DIGEST_DIGITS: Final = 16
+
+_WITHHELD_HINT: Final = (
+    "Look at the table ({table}) and at the columns that it had, then change the rule so that it names what must be "
+    "protected now: a rule that was changed begins with the columns that its pattern matches. Or leave the table out "
+    "(tables.exclude)."
+)
 
 _TEXTS: Final = ("text", "json")
 """The forms (`modes.form_under`) of values that are text."""
@@ -51,17 +68,31 @@ class ColumnRule:
     mask: str = ""
     length: int = 0
     seal: Seal | None = None
+    digest: str = field(init=False, default="")
+    """Another one stands for a rule that the operator has changed. It does not depend on the key."""
+
+    def __post_init__(self) -> None:
+        said = json.dumps([self.action, self.pattern.text, self.mask, self.length])
+        object.__setattr__(self, "digest", sha256(said.encode()).hexdigest()[:_DIGEST_DIGITS])
 
     def __str__(self) -> str:
         return f"columns.{self.action} ({self.pattern.text})"
 
 
 class Protections:
-    """The rules of a configuration. Without rules, nothing is protected. `modes` say which values are text."""
+    """The rules of a configuration, and the columns that they are bound to. Without rules, nothing is protected.
 
-    def __init__(self, rules: Sequence[ColumnRule] = (), modes: Modes = DEFAULTS) -> None:
+    Args:
+        modes: say which values are text.
+        bindings: the columns that the rules hold for, whatever these are called (`bindings.py`).
+    """
+
+    def __init__(
+        self, rules: Sequence[ColumnRule] = (), modes: Modes = DEFAULTS, bindings: Bindings | None = None
+    ) -> None:
         self._rules = tuple(rules)
         self._modes = modes
+        self._bindings = Bindings() if bindings is None else bindings
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -70,50 +101,191 @@ class Protections:
     def rules(self) -> tuple[ColumnRule, ...]:
         return self._rules
 
+    @property
+    def bindings(self) -> Bindings:
+        return self._bindings
+
     def unmatched(self, relations: Iterable[Relation]) -> list[ColumnRule]:
-        """The rules that match no column of these relations."""
+        """The rules that match no column of these relations, and are bound to none."""
         left = list(self._rules)
         for relation in relations:
             left = [
                 rule
                 for rule in left
-                if not any(
+                if not self._bindings.of_table(rule.digest, relation.oid)
+                and not any(
                     rule.pattern.matches(relation.schema, relation.name, column.name)
                     for column in relation.columns
                 )
             ]
         return left
 
-    def of_columns(
-        self, relation: Relation, key_columns: Sequence[str], types: Mapping[int, TypeDescription]
-    ) -> list[ColumnRule | None]:
+    def in_force(self, relation: Relation, table: TableDescription) -> list[ColumnRule | None]:
         """The rule of each column of a relation, None for a column that is not protected.
 
-        Raises:
-            ConfigError: two rules match one column, a rule would make different keys equal, or would cut short what is
-                not text.
-        """
-        return [self._of_column(relation, column, key_columns, types) for column in relation.columns]
+        The rules that match a column by its name are bound to the column from now on.
 
-    def _of_column(
+        Raises:
+            WithheldError: a column may be a protected one, or a rule has lost its column.
+            ConfigError: two rules match one name.
+        """
+        if not self._rules:
+            return [None] * len(relation.columns)
+        related = self._related(table)
+        named = [self._named(relation, table, related, column.name) for column in relation.columns]
+        numbers = self._bindings.numbers(relation, table)
+        self._bind_catalog(table, related)
+        for rules, each in zip(named, numbers, strict=True):
+            if each.certain is not None:
+                self._bind(relation.oid, each.certain, rules)
+        found = [
+            self._strictest(relation.oid, rules, each) for rules, each in zip(named, numbers, strict=True)
+        ]
+        self._refuse_uncertain(relation, table, named, numbers)
+        self._refuse_lost(table)
+        self._bindings.note(relation.oid, table)
+        return found
+
+    def _related(self, table: TableDescription) -> list[ColumnRule]:
+        """The rules that may match a column of the table as it is called now, or of a table that it belongs to."""
+        return [
+            rule
+            for rule in self._rules
+            if any(rule.pattern.matches_table(kin.schema, kin.name) for kin in table.kin)
+        ]
+
+    def _named(
+        self, relation: Relation, table: TableDescription, related: Sequence[ColumnRule], column: str
+    ) -> list[ColumnRule]:
+        """The rules that match a column of this name. ConfigError: two rules match one name of it."""
+        own = [(relation.schema, relation.name), *[(kin.schema, kin.name) for kin in table.kin[:1]]]
+        found: list[ColumnRule] = []
+        for schema, name in dict.fromkeys(own):
+            matching = [rule for rule in self._rules if rule.pattern.matches(schema, name, column)]
+            if len(matching) > 1:
+                raise ConfigError(
+                    f"{matching[0]} and {matching[1]} both match column {schema}.{name}.{column}.",
+                    hint="Narrow one of the patterns, so that one rule decides what the records have of the column.",
+                )
+            found += [rule for rule in matching if rule not in found]
+        return found + [rule for rule in self._inherited(table, related, column) if rule not in found]
+
+    def _inherited(
+        self, table: TableDescription, related: Sequence[ColumnRule], column: str
+    ) -> list[ColumnRule]:
+        """The rules for a column of this name by the names of the table and of those that it belongs to or has."""
+        found = [rule for rule in related if rule.pattern.column.fullmatch(column) is not None]
+        for kin in table.kin[1:]:
+            for number, name in kin.columns:
+                if name == column:
+                    found += [rule for rule in self._bound(kin.oid, number) if rule not in found]
+        return found
+
+    def _bind_catalog(self, table: TableDescription, related: Sequence[ColumnRule]) -> None:
+        """Bind the rules by the names that the catalog has now, also those of tables that this one inherits from."""
+        for kin in table.kin[1:]:
+            for number, name in kin.columns:
+                self._bind(
+                    kin.oid,
+                    number,
+                    [rule for rule in self._rules if rule.pattern.matches(kin.schema, kin.name, name)],
+                )
+        for kin in table.kin[:1]:
+            for column in table.columns:
+                self._bind(kin.oid, column.id, self._inherited(table, related, column.name))
+
+    def _bind(self, oid: int, number: int, rules: Iterable[ColumnRule]) -> None:
+        """Bind rules to a column, but for one that another bound rule makes needless."""
+        for rule in rules:
+            others = [other for other in self._bound(oid, number) if other is not rule]
+            if all(_STRICTNESS[other.action] < _STRICTNESS[rule.action] for other in others):
+                self._bindings.bind(rule.digest, oid, (number,))
+
+    def _bound(self, oid: int, number: int) -> list[ColumnRule]:
+        return [rule for rule in self._rules if number in self._bindings.of_table(rule.digest, oid)]
+
+    def _strictest(self, oid: int, named: Sequence[ColumnRule], numbers: Numbers) -> ColumnRule | None:
+        """The rule that decides: a bound one, and of several the one that shows least."""
+        bound = [] if numbers.certain is None else self._bound(oid, numbers.certain)
+        return max(bound or named, key=lambda rule: _STRICTNESS[rule.action], default=None)
+
+    def _refuse_uncertain(
+        self,
+        relation: Relation,
+        table: TableDescription,
+        named: Sequence[Sequence[ColumnRule]],
+        numbers: Sequence[Numbers],
+    ) -> None:
+        """Raise WithheldError if a column that no rule matches by name may be a protected one."""
+        oid = relation.oid
+        name = f"{relation.schema}.{relation.name}"
+        for rule in self._rules:
+            bound = self._bindings.of_table(rule.digest, oid)
+            if not bound:
+                continue
+            for column, rules, each in zip(relation.columns, named, numbers, strict=True):
+                if each.certain is None:
+                    doubtful = rule not in rules and any(number in bound for number in each.possible)
+                    doubtful = doubtful or (rule in rules and each.proved)
+                else:
+                    # The table was dropped, so the order alone says which column this is.
+                    doubtful = (
+                        not each.proved and not table.columns and each.certain in bound and rule not in rules
+                    )
+                if doubtful:
+                    raise WithheldError(
+                        f"Column {name}.{column.name} may be the one that {rule} protects: columns of {name} were "
+                        "renamed, dropped or added before cdcd could look at the table, so their attribute numbers are "
+                        "not certain. Nothing of the table is delivered from here on.",
+                        hint=_WITHHELD_HINT.format(table=name),
+                    )
+
+    def _refuse_lost(self, table: TableDescription) -> None:
+        """Raise WithheldError if a rule that names one column of the table is bound to none."""
+        if not table.kin or not table.columns:
+            return
+        now = table.kin[0]
+        for rule in self._rules:
+            pattern = rule.pattern
+            if not pattern.is_literal or not pattern.matches_table(now.schema, now.name):
+                continue
+            named = any(pattern.column.fullmatch(column.name) is not None for column in table.columns)
+            if not named and not self._bindings.of_table(rule.digest, now.oid):
+                raise WithheldError(
+                    f"{rule} names a column that {now.schema}.{now.name} does not have. If the column was renamed, its "
+                    "values would be in the topic in clear, so nothing of the table is delivered.",
+                    hint=f"Correct the name in columns.{rule.action}, or remove the rule if the column is gone. Case "
+                    f"counts. \\d {now.schema}.{now.name} in psql lists the columns.",
+                )
+
+    def of_columns(
+        self,
+        relation: Relation,
+        key_columns: Sequence[str],
+        types: Mapping[int, TypeDescription],
+        table: TableDescription = TableDescription(),  # noqa: B008 - frozen
+    ) -> list[ColumnRule | None]:
+        """As `in_force`, for columns whose records follow.
+
+        Raises:
+            WithheldError: as `in_force`.
+            ConfigError: as `in_force`; or a rule would make different keys equal, or would cut short what is not text.
+        """
+        found = self.in_force(relation, table)
+        for column, rule in zip(relation.columns, found, strict=True):
+            if rule is not None:
+                self._check(relation, column, rule, key_columns, types)
+        return found
+
+    def _check(
         self,
         relation: Relation,
         column: Column,
+        rule: ColumnRule,
         key_columns: Sequence[str],
         types: Mapping[int, TypeDescription],
-    ) -> ColumnRule | None:
-        found = [
-            rule for rule in self._rules if rule.pattern.matches(relation.schema, relation.name, column.name)
-        ]
-        if not found:
-            return None
-        rule, *others = found
+    ) -> None:
         name = f"{relation.schema}.{relation.name}.{column.name}"
-        if others:
-            raise ConfigError(
-                f"{rule} and {others[0]} both match column {name}.",
-                hint="Narrow one of the patterns, so that one rule decides what the records have of the column.",
-            )
         if column.name in key_columns and rule.action not in KEEPS_KEYS_APART:
             raise ConfigError(
                 f"{rule} matches column {name}, which is part of the table's key. Rows with different keys would get "
@@ -125,7 +297,6 @@ class Protections:
                 f"{rule} matches column {name}, which is not text.",
                 hint=f"Use columns.mask or columns.hash for {name}, or narrow the pattern.",
             )
-        return rule
 
     def _is_text(self, column: Column, types: Mapping[int, TypeDescription]) -> bool:
         return form_under(self._modes, column.type_oid, column.type_modifier, types) in _TEXTS

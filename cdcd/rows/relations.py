@@ -7,6 +7,7 @@ from the table of types (`types.py`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from cdcd.protocol.messages import Relation
 
@@ -57,6 +58,8 @@ class CatalogColumn:
         type: `format_type`, such as `numeric(12,2)`.
         dimensions: `attndims`, declared and not enforced.
         missing: `attmissingval` as text: what rows hold that are older than the column.
+        stamp: `xmin` of the row of pg_attribute, which is another one after each change of the column.
+        generated: PostgreSQL computes the values, so that a publication may leave the column out.
     """
 
     name: str
@@ -65,6 +68,29 @@ class CatalogColumn:
     type_oid: int
     dimensions: int
     missing: str | None
+    stamp: int = 0
+    generated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """The table itself, a table that it inherits from, or a partition of it, as the catalog has it now.
+
+    Attributes:
+        columns: number and name of each column; empty for partitions, which have the columns of the table.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    columns: tuple[tuple[int, str], ...] = ()
+
+
+UNKNOWN_PLACE: Final = -1
+"""`TableDescription.at` of a relation that is described again as it was described before."""
+
+TENTATIVE: Final = -2
+"""`TableDescription.at` of a relation whose transaction may never commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +129,14 @@ class TableDescription:
         last_id: the highest attribute number that a column of the table ever had (`pg_class.relnatts`).
         rewritten: 0 if the table is in the file that it was created with; else a number that is another one after
             PostgreSQL has written the table anew. Only a rewritten table loses the values of `CatalogColumn.missing`.
+        kin: the table itself first, then the tables that it inherits from, and its partitions. A rule that matches a
+            column of one of them holds for the column of that name. Empty if that was not asked.
+        listed: a publication may leave out columns of the table.
+        seen: an LSN behind the commits of all transactions that the look-up saw; 0 if that was not asked.
+        at: where in the stream the Relation message stands: the commit LSN of its transaction, UNKNOWN_PLACE or
+            TENTATIVE.
+        numbers: the attribute numbers of the relation's columns, if the table was looked up as a whole; () if the
+            relation comes from the stream.
         unsent: of a partitioned table, the columns of which a partition does not send former values, each with the name
             of such a partition (`partition_identity.py`).
     """
@@ -117,6 +151,11 @@ class TableDescription:
     last_id: int = 0
     rewritten: int = 0
     unsent: tuple[tuple[str, str], ...] = ()
+    kin: tuple[Kin, ...] = ()
+    listed: bool = False
+    seen: int = 0
+    at: int = UNKNOWN_PLACE
+    numbers: tuple[int, ...] = ()
 
     @property
     def has_key(self) -> bool:

@@ -17,7 +17,6 @@ from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Insert, LogicalMessage, Relation
 from cdcd.protocol.reader import read_message
-from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.shaping.in_front import EncoderInFront, of_row
 from cdcd.shaping.outbox_rows import OutboxRows
@@ -50,7 +49,7 @@ class OutboxEncoder(EncoderInFront):
         EncoderInFront.__init__(self, inner)
         self._outbox = outbox
         self._topics = frozenset(outbox.topics)
-        self._protections = Protections(settings.column_rules)
+        self._protections = settings.protections
         self._observe = observe
         self._rows: dict[int, OutboxRows] = {}
         self._counts: dict[tuple[str, str], int] = {}
@@ -70,7 +69,10 @@ class OutboxEncoder(EncoderInFront):
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
         outbox = self._outbox.tables.get((relation.schema, relation.name))
-        rows = None if outbox is None else OutboxRows(relation, outbox, self._topics, self._protections)
+        rows = None
+        if outbox is not None:
+            rules = self._protections.in_force(relation, table)
+            rows = OutboxRows(relation, outbox, self._topics, rules)
         self._inner.define(relation, table, types)
         if rows is None:
             self._rows.pop(relation.oid, None)

@@ -23,7 +23,6 @@ from cdcd.facts import FilterFailed, Observer
 from cdcd.formats.encoder import Encoded, Encoder, EncoderSettings, Record, RowEncoder, SnapshotPosition
 from cdcd.protocol import peek
 from cdcd.protocol.messages import Relation, Value
-from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.shaping.in_front import FILTER_FAILED, FILTERED, EncoderInFront, of_row
 from cdcd.shaping.row_filters import RowFilter, TableFilters, contradiction
@@ -55,7 +54,7 @@ class FilterEncoder(EncoderInFront):
     ) -> None:
         EncoderInFront.__init__(self, inner)
         self._chosen = TableFilters(filters)
-        self._protections = Protections(settings.column_rules)
+        self._protections = settings.protections
         self._observe = observe
         self._filters: dict[int, RowFilter] = {}
         self._counts: dict[tuple[str, str], int] = {}

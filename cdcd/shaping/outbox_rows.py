@@ -7,14 +7,14 @@ same). A row that cannot be an event goes to the table's own topic as any change
 The payload is the text that PostgreSQL has of the column; of a `bytea` column it is the bytes themselves.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from cdcd.errors import ConfigError
 from cdcd.facts import cut_short
 from cdcd.formats.encoder import Record
 from cdcd.protocol.messages import Binary, Relation, TupleData, Unchanged
-from cdcd.rows.protection import Protections
+from cdcd.rows.protection import ColumnRule
 from cdcd.rows.routing import unchecked_topic
 from cdcd.rows.types import BYTEA
 from cdcd.shaping.settings import OutboxTable
@@ -30,20 +30,24 @@ class OutboxRows:
     """An outbox table as it was last described: makes records of its rows.
 
     Args:
-        protections: none of its rules may match a column that events take a value from, because events have the values
-            as they are.
+        rules: the rule that protects each column of the relation, or None. Events have the values as they are, so no
+            column that they take a value from may have a rule.
 
     Raises:
         ConfigError: the table lacks a column, or a column is protected.
     """
 
     def __init__(
-        self, relation: Relation, table: OutboxTable, topics: Collection[str], protections: Protections
+        self,
+        relation: Relation,
+        table: OutboxTable,
+        topics: Collection[str],
+        rules: Sequence[ColumnRule | None],
     ) -> None:
         self._table = table
         self._topics = topics
         self._width = len(relation.columns)
-        check_columns(relation, table, protections)
+        check_columns(relation, table, rules)
         self._at = {column.name: index for index, column in enumerate(relation.columns)}
         self._bytes = {column.name for column in relation.columns if column.type_oid == BYTEA}
 
@@ -93,19 +97,19 @@ def _bytes_of(text: bytes, column: str) -> bytes:
     return bytes.fromhex(text[len(_HEX) :].decode("ascii"))
 
 
-def check_columns(relation: Relation, table: OutboxTable, protections: Protections) -> None:
+def check_columns(relation: Relation, table: OutboxTable, rules: Sequence[ColumnRule | None]) -> None:
     """ConfigError: the relation lacks a column that events need, or the column is protected."""
     name = f"{relation.schema}.{relation.name}"
-    known = {column.name for column in relation.columns}
+    known = {column.name: rule for column, rule in zip(relation.columns, rules, strict=True)}
     for column in table.columns:
         if column not in known:
             raise ConfigError(
                 f"The outbox table {name} has no published column {column}.",
                 hint=f"Name the table's columns in outbox.tables ({name}), or add the column to the publication.",
             )
-        for rule in protections.rules:
-            if rule.pattern.matches(relation.schema, relation.name, column):
-                raise ConfigError(
-                    f"{rule} matches column {name}.{column}, which events of the outbox would show in clear.",
-                    hint=f"Narrow the pattern, or take {name} out of outbox.tables.",
-                )
+        rule = known[column]
+        if rule is not None:
+            raise ConfigError(
+                f"{rule} matches column {name}.{column}, which events of the outbox would show in clear.",
+                hint=f"Narrow the pattern, or take {name} out of outbox.tables.",
+            )

@@ -28,7 +28,6 @@ from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import Relation, Truncate
 from cdcd.protocol.reader import read_message
 from cdcd.protocol.writer import write_message
-from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.shaping.in_front import ROUTE_FAILED, EncoderInFront
 from cdcd.shaping.row_routes import ChosenRoutes, RowRoutes, contradiction
@@ -60,7 +59,7 @@ class RouteEncoder(EncoderInFront):
     ) -> None:
         EncoderInFront.__init__(self, inner)
         self._chosen = ChosenRoutes(routes)
-        self._protections = Protections(settings.column_rules)
+        self._protections = settings.protections
         self._names = settings.topics
         self._observe = observe
         self._routes: dict[int, RowRoutes] = {}

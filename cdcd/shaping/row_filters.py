@@ -71,7 +71,7 @@ class RowFilter(RowValues):
         if problem:
             return
         try:
-            places = self._use(_columns(relation, chosen, types, protections))
+            places = self._use(_columns(relation, chosen, types, protections, table))
             self._condition = Condition(compile_expression(chosen.keep, places, BOOL))
         except ExpressionError as error:
             self.problem = str(error)
@@ -112,9 +112,10 @@ def _columns(
     chosen: TableFilter,
     types: Mapping[int, TypeDescription],
     protections: Protections,
+    table: TableDescription,
 ) -> list[ColumnValues]:
     shown = "which rows a topic has"
-    return used_columns(relation, columns_of(chosen.keep), types, protections, shown)
+    return used_columns(relation, columns_of(chosen.keep), types, protections, table=table, shown=shown)
 
 
 def check_filter(
@@ -137,7 +138,7 @@ def check_filter(
             f"The table {name} can have one filter, and {twice}.",
             hint=f"Narrow one of the patterns of {KEY}.",
         )
-    found = RowFilter(relation, chosen, types, protections)
+    found = RowFilter(relation, chosen, types, protections, table=table)
     if found.problem:
         raise ConfigError(
             f"The filter {KEY}.{chosen.table} does not fit the table {name}: {found.problem}.",
@@ -146,7 +147,7 @@ def check_filter(
         )
     if chosen.old_row != REQUIRED:
         return
-    unknown = unknown_columns(relation, table, _columns(relation, chosen, types, protections))
+    unknown = unknown_columns(relation, table, _columns(relation, chosen, types, protections, table))
     if unknown is not None:
         raise ConfigError(
             f"The filter {KEY}.{chosen.table} asks for {unknown.columns} of {name}{unknown.reason}",

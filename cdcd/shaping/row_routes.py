@@ -101,7 +101,7 @@ class RowRoutes(RowValues):
             return
         number = 0
         try:
-            columns = self._use(_columns(relation, chosen, types, protections))
+            columns = self._use(_columns(relation, chosen, types, protections, table))
             for rule, topic in zip(chosen.rules, topics[1:], strict=True):
                 number += 1
                 places = [columns[name][0] for name in columns_of(rule.when)]
@@ -163,10 +163,11 @@ def _columns(
     chosen: TableRoutes,
     types: Mapping[int, TypeDescription],
     protections: Protections,
+    table: TableDescription,
 ) -> list[ColumnValues]:
     """The columns that the rules ask for. ExpressionError: one cannot be asked for."""
     names = dict.fromkeys([name for rule in chosen.rules for name in columns_of(rule.when)])
-    return used_columns(relation, names, types, protections, "which topic a row goes to")
+    return used_columns(relation, names, types, protections, table=table, shown="which topic a row goes to")
 
 
 def check_routes(
@@ -189,7 +190,9 @@ def check_routes(
             f"The rows of the table {name} can be routed by one list of rules, and {twice}.",
             hint=f"Narrow one of the patterns of {KEY}.",
         )
-    found = RowRoutes(relation, chosen, ["", *[rule.topic for rule in chosen.rules]], types, protections)
+    found = RowRoutes(
+        relation, chosen, ["", *[rule.topic for rule in chosen.rules]], types, protections, table=table
+    )
     if found.problem:
         raise ConfigError(
             f"The rules of {KEY}.{chosen.table} do not fit the table {name}: {found.problem}.",
@@ -198,7 +201,7 @@ def check_routes(
         )
     if chosen.old_row != REQUIRED:
         return
-    unknown = unknown_columns(relation, table, _columns(relation, chosen, types, protections))
+    unknown = unknown_columns(relation, table, _columns(relation, chosen, types, protections, table))
     if unknown is not None:
         raise ConfigError(
             f"The rules of {KEY}.{chosen.table} ask for {unknown.columns} of {name}{unknown.reason}",

@@ -207,6 +207,8 @@ def used_columns(
     names: Iterable[str],
     types: Mapping[int, TypeDescription],
     protections: Protections,
+    *,
+    table: TableDescription,
     shown: str,
 ) -> list[ColumnValues]:
     """The columns with these names, which expressions ask for, in the table's order.
@@ -219,12 +221,13 @@ def used_columns(
     """
     found: list[ColumnValues] = []
     places = {column.name: index for index, column in enumerate(relation.columns)}
+    rules = protections.in_force(relation, table)
     for name in names:
         if name not in places:
             raise ExpressionError(f"there is no published column {name}")
-        for rule in protections.rules:
-            if rule.pattern.matches(relation.schema, relation.name, name):
-                raise ExpressionError(f"{rule} protects column {name}, and {shown} would show its values")
+        rule = rules[places[name]]
+        if rule is not None:
+            raise ExpressionError(f"{rule} protects column {name}, and {shown} would show its values")
         each = ColumnValues(relation.columns[places[name]], places[name], types)
         if not each.kind:
             raise ExpressionError(f"the type of column {name} has no value in an expression")

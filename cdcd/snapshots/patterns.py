@@ -48,6 +48,11 @@ class ColumnPattern:
     schema: re.Pattern[str]
     table: re.Pattern[str]
     column: re.Pattern[str]
+    is_literal: bool = False
+    """Whether the pattern has no wildcard, so that it names one column."""
+
+    def matches_table(self, schema: str, table: str) -> bool:
+        return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
 
     def matches(self, schema: str, table: str, column: str) -> bool:
         return all(
@@ -73,8 +78,9 @@ def parse_pattern(text: str, key: str = "postgres.tables") -> TablePattern:
 
 def parse_column_pattern(text: str, key: str) -> ColumnPattern:
     """Read `schema.table.column`; ConfigError as in `parse_pattern`."""
-    schema, table, column = [_translate(part)[0] for part in _parts(text, key, "schema.table.column")]
-    return ColumnPattern(text, schema, table, column)
+    parts = [_translate(part) for part in _parts(text, key, "schema.table.column")]
+    (schema, _), (table, _), (column, _) = parts
+    return ColumnPattern(text, schema, table, column, all(name is not None for _, name in parts))
 
 
 def _parts(text: str, key: str, form: str) -> list[str]:

@@ -32,6 +32,7 @@ class SourceTable:
         partitioned: it has no pages of its own; a query for it takes its partitions in.
         columns: a fingerprint of the columns of the published table (`attnum`, name, type, modifier): it differs after
             any ALTER TABLE that changes them.
+        numbers: the attribute number of each column of the relation; () if that was not asked.
     """
 
     relation: Relation
@@ -40,6 +41,7 @@ class SourceTable:
     sql_name: str = ""
     partitioned: bool = False
     columns: str = ""
+    numbers: tuple[int, ...] = ()
 
     @property
     def oid(self) -> int:

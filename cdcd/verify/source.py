@@ -22,7 +22,6 @@ from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import TableChunks
 from cdcd.rows.chosen_partitions import moves
 from cdcd.rows.copytext import split_row, unescape
-from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.rows.wiretext import to_bytes, wire
@@ -61,7 +60,7 @@ class Forms:
         self._names = config.topic_names()
         settings = encoder_settings(config, shared.database, money_digits=shared.money_digits)
         self.modes = settings.modes
-        self._protections = Protections(settings.column_rules, settings.modes)
+        self._protections = settings.protections
         self._chosen_keys = settings.chosen_keys
         self._chosen_partitions = settings.chosen_partitions
         self._chosen_fields = settings.chosen_fields
@@ -75,10 +74,11 @@ class Forms:
         relation, description = table.source.relation, self.description(table)
         topic = self._names.table(relation.schema, relation.name)
         types = self._shared.types
-        rules = self._protections.of_columns(relation, key_columns(relation, description), types)
-        moving = moves(self._chosen_partitions.columns(relation, description), relation, description)
+        numbered = replace(description, numbers=table.source.numbers)
+        rules = self._protections.of_columns(relation, key_columns(relation, description), types, numbered)
+        moving = moves(self._chosen_partitions.columns(relation, numbered), relation, description)
         form = table_form(relation, description, types, topic, rules, modes=self.modes, moves=moving)
-        return form.with_fields(relation, self._chosen_fields.of_table(relation))
+        return form.with_fields(relation, self._chosen_fields.of_table(relation, numbered))
 
 
 class ReadersAtSnapshot:
@@ -176,7 +176,8 @@ class SourceRows:
             TransientError: the connection or the snapshot is lost, or the table was altered, truncated or dropped.
         """
         relation = table.source.relation
-        self._encoder.define(relation, table.description, self._shared.types)
+        numbered = replace(table.description, numbers=table.source.numbers)
+        self._encoder.define(relation, numbered, self._shared.types)
         key = key_columns(relation, self._forms.description(table))
         places = [
             (at, column.name, equality(column.type_oid, self._shared.types))

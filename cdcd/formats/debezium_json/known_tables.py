@@ -17,13 +17,14 @@ from cdcd.rows.binary_columns import require_binary
 from cdcd.rows.chosen_partitions import moves
 from cdcd.rows.field_names import Fields
 from cdcd.rows.partition_identity import check_partitions
-from cdcd.rows.protection import ColumnRule, Protections
+from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns, types_of
 from cdcd.rows.routing import ClaimedTopics
 
-RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...]]
-"""What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in."""
+RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...], tuple[ColumnRule | None, ...]]
+"""What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in, and
+the rules that protect columns."""
 
 
 class KnownTables:
@@ -35,7 +36,9 @@ class KnownTables:
     def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
         self._settings = settings
         self._binary = binary
-        self._protections = Protections(settings.column_rules, settings.modes)
+        self._protections = settings.protections
+        self._rules: dict[int, list[ColumnRule | None]] = {}
+        """By relation: the rule of each column as it was last described."""
         self._chosen_keys = settings.chosen_keys
         self._chosen_partitions = settings.chosen_partitions
         self._chosen_fields = settings.chosen_fields
@@ -139,7 +142,9 @@ class KnownTables:
         announcement: Record | None = None
         told = self._told_forms.get(relation.oid)
         modes = self._settings.modes
-        rules = self._protections.of_columns(relation, key_columns(relation, table), types)
+        rules = self._protections.of_columns(relation, key_columns(relation, table), types, table)
+        same_rules = self._rules.get(relation.oid) == rules
+        self._rules[relation.oid] = rules
         form = table_form(
             relation,
             table if told is None else replace(table, former=(told.columns, *table.former)),
@@ -159,14 +164,14 @@ class KnownTables:
         self._told_forms[relation.oid] = form
         fields: Fields | None = None
         if self._chosen_fields:
-            fields = self._chosen_fields.of_table(relation)
+            fields = self._chosen_fields.of_table(relation, table)
             form = form.with_fields(relation, fields)
         if self._settings.schemas_topic is not None:
             schema_id = form.fingerprint
             known = self._tables.get(relation.oid)
             # In a stream a description carries the xid of its transaction.
             same = known is not None and replace(known.relation, xid=relation.xid) == relation
-            if same and known is not None and known.schema_id == schema_id:
+            if same and same_rules and known is not None and known.schema_id == schema_id:
                 if told is not None and form.rewritten not in {None, told.rewritten}:
                     # Records stay as they are. Readers must know of the rewrite before they know of a new column.
                     known.announcement = (self._settings.schemas_topic, *form.record(), None)
@@ -174,7 +179,12 @@ class KnownTables:
                 return
             announcement = (self._settings.schemas_topic, *form.record(), None)
         self._recent = None
-        rows: RowForm = (replace(relation, xid=None), key_columns(relation, table), types_of(relation, types))
+        rows: RowForm = (
+            replace(relation, xid=None),
+            key_columns(relation, table),
+            types_of(relation, types),
+            tuple(rules),
+        )
         fragments = TableFragments(
             relation,
             table,

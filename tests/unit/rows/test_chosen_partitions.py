@@ -3,7 +3,7 @@ import pytest
 from cdcd.errors import ConfigError
 from cdcd.rows.chosen_keys import ChosenKeys, KeyRule
 from cdcd.rows.chosen_partitions import ChosenPartitions, PartitionRule, moves
-from cdcd.rows.protection import ColumnRule
+from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relations import TableDescription
 from cdcd.snapshots.patterns import parse_column_pattern
 from tests.unit.rows.test_chosen_keys import DEFAULT, FULL, KEYS
@@ -39,12 +39,12 @@ def test_two_rules_for_a_table_are_refused():
 
 def test_a_protected_column_is_refused_because_the_partition_would_tell_of_it():
     protected = ColumnRule(parse_column_pattern("public.t.note", "columns.mask"), "mask", mask="***")
-    partitions = ChosenPartitions((PartitionRule("public.t", ("note",)),), (protected,))
+    partitions = ChosenPartitions((PartitionRule("public.t", ("note",)),), Protections((protected,)))
     with pytest.raises(ConfigError, match="the partition would tell of the value"):
         partitions.columns(FULL, KEYS)
-    assert ChosenPartitions((PartitionRule("public.t", ("id",)),), (protected,)).columns(FULL, KEYS) == (
-        "id",
-    )
+    assert ChosenPartitions((PartitionRule("public.t", ("id",)),), Protections((protected,))).columns(
+        FULL, KEYS
+    ) == ("id",)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ import pytest
 
 from cdcd.errors import ConfigError
 from cdcd.rows.field_names import ChosenFields, FieldRule, Fields
-from cdcd.rows.protection import ColumnRule
+from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.snapshots.patterns import parse_column_pattern
 from tests.unit.rows.test_chosen_keys import FULL
 
 
 def chosen(*rules: FieldRule, hidden: str = "") -> ChosenFields:
     protected = (ColumnRule(parse_column_pattern(hidden, "columns.exclude"), "exclude"),) if hidden else ()
-    return ChosenFields(rules, protected)
+    return ChosenFields(rules, Protections(protected))
 
 
 def rule(pattern: str = "public.t", constants: dict[str, str] | None = None, **rename: str) -> FieldRule:

@@ -7,6 +7,7 @@ import pytest
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Binary, Column, Relation
 from cdcd.rows.protection import MASK, ColumnRule, Protections
+from cdcd.rows.relations import TableDescription
 from cdcd.shaping.outbox_rows import OutboxRows
 from cdcd.shaping.settings import OutboxTable
 from cdcd.snapshots.patterns import parse_column_pattern
@@ -33,7 +34,8 @@ def relation(*columns: tuple[str, int]) -> Relation:
 
 
 def rows(table: OutboxTable = TABLE, *columns: tuple[str, int], rules: Any = ()) -> OutboxRows:
-    return OutboxRows(relation(*columns), table, TOPICS, Protections(rules))
+    found = relation(*columns)
+    return OutboxRows(found, table, TOPICS, Protections(rules).in_force(found, TableDescription()))
 
 
 def rule(pattern: str) -> ColumnRule:

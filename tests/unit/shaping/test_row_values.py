@@ -38,7 +38,11 @@ def relation(identity: str = "d") -> Relation:
 
 def made(identity: str = "d", *names: str) -> RowValues:
     found = RowValues(relation(identity), "")
-    found._use(used_columns(relation(identity), names, BUILTIN_TYPES, Protections(), "it"))
+    found._use(
+        used_columns(
+            relation(identity), names, BUILTIN_TYPES, Protections(), table=TableDescription(), shown="it"
+        )
+    )
     return found
 
 
@@ -104,7 +108,14 @@ def test_an_update_is_divided_into_a_delete_and_an_insert():
 def test_which_columns_can_not_be_asked_for(name: str, says: str):
     rule = ColumnRule(parse_column_pattern("public.orders.status", "columns"), HASH)
     with pytest.raises(ExpressionError, match=says):
-        used_columns(relation(), (name,), BUILTIN_TYPES, Protections((rule,)), "where it goes")
+        used_columns(
+            relation(),
+            (name,),
+            BUILTIN_TYPES,
+            Protections((rule,)),
+            table=TableDescription(),
+            shown="where it goes",
+        )
 
 
 PARTITIONED = TableDescription(("id",), is_partitioned=True, unsent=(("status", "public.orders_1"),))
@@ -112,7 +123,16 @@ PARTITIONED = TableDescription(("id",), is_partitioned=True, unsent=(("status", 
 
 def test_of_an_old_row_of_a_partition_null_is_not_known_where_it_was_not_sent():
     found = RowValues(relation("f"), "", PARTITIONED)
-    found._use(used_columns(relation("f"), ("id", "status"), BUILTIN_TYPES, Protections(), "it"))
+    found._use(
+        used_columns(
+            relation("f"),
+            ("id", "status"),
+            BUILTIN_TYPES,
+            Protections(),
+            table=TableDescription(),
+            shown="it",
+        )
+    )
     # PostgreSQL says that the row is whole, and has left out what the partition's identity has not.
     event = frame(Update(None, 7, "O", row(1, None, None), row(1, UNCHANGED, UNCHANGED)))
     assert old_and_new(found, event, False) == ([b"1", None], [b"1", UNCHANGED], True)
@@ -127,7 +147,9 @@ def test_of_an_old_row_of_a_partition_null_is_not_known_where_it_was_not_sent():
 
 
 def test_columns_that_are_not_known_are_told_with_the_reason_and_what_to_do():
-    columns = used_columns(relation("f"), ("id", "status"), BUILTIN_TYPES, Protections(), "it")
+    columns = used_columns(
+        relation("f"), ("id", "status"), BUILTIN_TYPES, Protections(), table=TableDescription(), shown="it"
+    )
     assert unknown_columns(relation("f"), TableDescription(("id",)), columns) is None
     unknown = unknown_columns(relation("f"), PARTITIONED, columns)
     assert unknown is not None
@@ -135,7 +157,9 @@ def test_columns_that_are_not_known_are_told_with_the_reason_and_what_to_do():
     assert "Of rows of partition public.orders_1" in unknown.reason
     assert "ALTER TABLE public.orders_1 REPLICA IDENTITY FULL;" in unknown.remedy
     # With another identity, PostgreSQL sends what that has.
-    columns = used_columns(relation("d"), ("id", "status"), BUILTIN_TYPES, Protections(), "it")
+    columns = used_columns(
+        relation("d"), ("id", "status"), BUILTIN_TYPES, Protections(), table=TableDescription(), shown="it"
+    )
     unknown = unknown_columns(relation("d"), TableDescription(("id",)), columns)
     assert unknown is not None
     assert unknown.columns == "status"

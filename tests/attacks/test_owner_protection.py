@@ -1,0 +1,498 @@
+"""The owner renames, swaps, drops and adds columns and tables, so that a protected value would be in a topic in clear.
+
+Each attack is a list of transactions on tables that the rules of `columns` protect. Afterwards a row of another table
+shows that the daemon has passed the attack, or the daemon has stopped with the table's name. In both cases the secret
+is looked for in all topics, the spool, the log and the pages.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.test_columns import everything
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+GAINS: Final = (
+    "the values of a column that the operator hashes, encrypts, masks or excludes, in clear in a topic"
+)
+MARKER: Final = "s3cr3t"
+HASH_KEY: Final = "correct horse battery staple"
+DONE: Final = "attack-has-passed"
+
+FOLLOWED: Final = "followed"
+"""The daemon goes on, and protects the column."""
+WITHHELD: Final = "withheld"
+"""The daemon stops with exit code 2 and names the table."""
+
+_TABLE: Final = "CREATE TABLE t (id int PRIMARY KEY, ssn text, note text)"
+
+
+def secret(number: int, columns: str = "id, ssn, note", table: str = "t") -> str:
+    """An INSERT whose second column holds the secret."""
+    return f"INSERT INTO {table} ({columns}) VALUES ({number}, '{MARKER}-{number}', 'plain-{number}')"
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """What the owner does.
+
+    Attributes:
+        transactions: statements, a list for each transaction.
+        before: statements before the daemon's first start.
+        rules: the section `columns`, without keys.
+        outcome: FOLLOWED or WITHHELD.
+        fell: commit 99c61843 fell to it.
+    """
+
+    transactions: Sequence[Sequence[str]]
+    before: Sequence[str] = (_TABLE,)
+    rules: dict[str, Any] = field(default_factory=lambda: {"hash": ["public.t.ssn"]})
+    outcome: str = FOLLOWED
+    fell: bool = True
+
+
+_INHERITED: Final = (
+    "CREATE TABLE t (id int, ssn text, note text) PARTITION BY RANGE (id)",
+    "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (100)",
+    "ALTER TABLE t ADD PRIMARY KEY (id)",
+)
+_OTHER_ORDER: Final = (
+    "CREATE TABLE t_2 (note text, gone int, ssn text, id int PRIMARY KEY)",
+    "ALTER TABLE t_2 DROP COLUMN gone",
+    "ALTER TABLE t ATTACH PARTITION t_2 FOR VALUES FROM (100) TO (200)",
+)
+
+RUNNING: Final[dict[str, Attack]] = {
+    "rename the column": Attack(
+        [["ALTER TABLE t RENAME COLUMN ssn TO ssn2"], [secret(1, "id, ssn2, note")]],
+    ),
+    "rename the column twice": Attack(
+        [
+            ["ALTER TABLE t RENAME COLUMN ssn TO a"],
+            [secret(1, "id, a, note")],
+            ["ALTER TABLE t RENAME COLUMN a TO b"],
+            [secret(2, "id, b, note")],
+        ],
+    ),
+    "rename in the transaction of the row": Attack(
+        [["ALTER TABLE t RENAME COLUMN ssn TO ssn2", secret(1, "id, ssn2, note")]],
+    ),
+    "rename, write, rename back": Attack(
+        [
+            [
+                "ALTER TABLE t RENAME COLUMN ssn TO x",
+                secret(1, "id, x, note"),
+                "ALTER TABLE t RENAME COLUMN x TO ssn",
+            ],
+        ],
+    ),
+    "change the case of the name": Attack(
+        [['ALTER TABLE t RENAME COLUMN ssn TO "SSN"'], [secret(1, 'id, "SSN", note')]],
+    ),
+    "quoted name with a dot and a quote": Attack(
+        [['ALTER TABLE t RENAME COLUMN ssn TO "s.s""n"'], [secret(1, 'id, "s.s""n", note')]],
+    ),
+    "rename the table": Attack(
+        [["ALTER TABLE t RENAME TO u"], [secret(1, table="u")]],
+    ),
+    "change the case of the table's name": Attack(
+        [['ALTER TABLE t RENAME TO "T"'], [secret(1, table='"T"')]],
+    ),
+    "move the table to another schema": Attack(
+        [["CREATE SCHEMA elsewhere", "ALTER TABLE t SET SCHEMA elsewhere"], [secret(1, table="elsewhere.t")]],
+    ),
+    "rename the schema": Attack(
+        [["ALTER SCHEMA own RENAME TO gone"], [secret(1, table="gone.t")]],
+        before=("CREATE SCHEMA own", "CREATE TABLE own.t (id int PRIMARY KEY, ssn text, note text)"),
+        rules={"hash": ["own.t.ssn"]},
+    ),
+    "rename table and column": Attack(
+        [
+            ["ALTER TABLE t RENAME TO u", "ALTER TABLE u RENAME COLUMN ssn TO x"],
+            [secret(1, "id, x, note", table="u")],
+        ],
+    ),
+    "swap the names of two columns": Attack(
+        [
+            [
+                "ALTER TABLE t RENAME COLUMN ssn TO tmp",
+                "ALTER TABLE t RENAME COLUMN note TO ssn",
+                "ALTER TABLE t RENAME COLUMN tmp TO note",
+            ],
+            [secret(1, "id, note, ssn")],
+        ],
+    ),
+    "swap names, write, swap back, in one transaction": Attack(
+        [
+            [
+                "ALTER TABLE t RENAME COLUMN ssn TO tmp",
+                "ALTER TABLE t RENAME COLUMN note TO ssn",
+                "ALTER TABLE t RENAME COLUMN tmp TO note",
+                secret(1, "id, note, ssn"),
+                "ALTER TABLE t RENAME COLUMN ssn TO tmp",
+                "ALTER TABLE t RENAME COLUMN note TO ssn",
+                "ALTER TABLE t RENAME COLUMN tmp TO note",
+            ],
+        ],
+    ),
+    "turn the names of three columns": Attack(
+        [
+            [
+                "ALTER TABLE t ADD COLUMN more text",
+                "ALTER TABLE t RENAME COLUMN ssn TO tmp",
+                "ALTER TABLE t RENAME COLUMN note TO ssn",
+                "ALTER TABLE t RENAME COLUMN more TO note",
+                "ALTER TABLE t RENAME COLUMN tmp TO more",
+                secret(1, "id, more, note"),
+            ],
+        ],
+    ),
+    "swap the names of two tables": Attack(
+        [
+            ["ALTER TABLE t RENAME TO tmp", "ALTER TABLE u RENAME TO t", "ALTER TABLE tmp RENAME TO u"],
+            [secret(1, table="u"), secret(1, table="t")],
+        ],
+        before=(_TABLE, "CREATE TABLE u (id int PRIMARY KEY, ssn text, note text)"),
+    ),
+    "rename another table to the protected name": Attack(
+        [["DROP TABLE t", "ALTER TABLE u RENAME TO t"], [secret(1)]],
+        before=(_TABLE, "CREATE TABLE u (id int PRIMARY KEY, ssn text, note text)"),
+        fell=False,
+    ),
+    "drop and create the table with other columns": Attack(
+        [["DROP TABLE t", "CREATE TABLE t (note text, id int PRIMARY KEY, ssn text)"], [secret(1)]],
+        fell=False,
+    ),
+    "create the table again without the column": Attack(
+        [
+            ["DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY, ssn2 text, note text)"],
+            [secret(1, "id, ssn2, note")],
+        ],
+        outcome=WITHHELD,
+    ),
+    "drop the column and add another one under its name": Attack(
+        [["ALTER TABLE t DROP COLUMN ssn", "ALTER TABLE t ADD COLUMN ssn text"], [secret(1)]],
+        fell=False,
+    ),
+    "give the name to a new column": Attack(
+        [
+            ["ALTER TABLE t RENAME COLUMN ssn TO old", "ALTER TABLE t ADD COLUMN ssn text"],
+            [secret(1, "id, old, note"), secret(2)],
+        ],
+    ),
+    "rename, write, drop, add in one transaction": Attack(
+        [
+            [
+                "ALTER TABLE t RENAME COLUMN ssn TO x",
+                secret(1, "id, x, note"),
+                "ALTER TABLE t DROP COLUMN x",
+                "ALTER TABLE t ADD COLUMN x text",
+            ],
+        ],
+    ),
+    "move all names by one, then drop and add": Attack(
+        [
+            [
+                "ALTER TABLE t DROP COLUMN a",
+                "ALTER TABLE t RENAME COLUMN ssn TO a",
+                "ALTER TABLE t RENAME COLUMN note TO ssn",
+                "ALTER TABLE t ADD COLUMN note text",
+                secret(1, "id, a, note"),
+            ],
+        ],
+        before=("CREATE TABLE t (id int PRIMARY KEY, a text, ssn text, note text)",),
+        outcome=WITHHELD,
+    ),
+    "change the type": Attack(
+        [
+            ["ALTER TABLE t ALTER COLUMN ssn TYPE varchar(99)", "ALTER TABLE t RENAME COLUMN ssn TO x"],
+            [secret(1, "id, x, note")],
+        ],
+    ),
+    "rewrite the table": Attack(
+        [["ALTER TABLE t RENAME COLUMN ssn TO x"], ["TRUNCATE t", secret(1, "id, x, note")]],
+    ),
+    "former values of REPLICA IDENTITY FULL": Attack(
+        [
+            [secret(1)],
+            ["ALTER TABLE t REPLICA IDENTITY FULL", "ALTER TABLE t RENAME COLUMN ssn TO x"],
+            ["UPDATE t SET note = 'y'"],
+            ["DELETE FROM t"],
+        ],
+    ),
+    "rename a column of the key": Attack(
+        [
+            ["ALTER TABLE t RENAME COLUMN ssn TO x"],
+            [f"INSERT INTO t VALUES ('{MARKER}-1', 'plain')", f"UPDATE t SET x = '{MARKER}-2'"],
+        ],
+        before=("CREATE TABLE t (ssn text PRIMARY KEY, note text)",),
+    ),
+    "a default of the renamed column": Attack(
+        [
+            [
+                f"ALTER TABLE t ADD COLUMN ssn text DEFAULT '{MARKER}-default'",
+                "INSERT INTO t (id) VALUES (1)",
+            ],
+            ["ALTER TABLE t RENAME COLUMN ssn TO x"],
+            ["INSERT INTO t (id) VALUES (2)"],
+        ],
+        before=("CREATE TABLE t (id int PRIMARY KEY, note text)",),
+        rules={"hash": ["public.*.ssn"]},
+    ),
+    "a pattern whose table is renamed": Attack(
+        [["ALTER TABLE customers RENAME TO c"], [secret(1, table="c")]],
+        before=("CREATE TABLE customers (id int PRIMARY KEY, ssn text, note text)",),
+        rules={"hash": ["public.customer*.ssn"]},
+    ),
+    "a new table of the pattern, renamed after its first row": Attack(
+        [
+            ["CREATE TABLE people (id int PRIMARY KEY, ssn text, note text)", secret(1, table="people")],
+            ["ALTER TABLE people RENAME COLUMN ssn TO x"],
+            [secret(2, "id, x, note", table="people")],
+        ],
+        before=(),
+        rules={"hash": ["*.*.ssn"]},
+    ),
+    "an excluded column": Attack(
+        [["ALTER TABLE t RENAME COLUMN ssn TO x"], [secret(1, "id, x, note")]],
+        rules={"exclude": ["public.t.ssn"]},
+    ),
+    "a masked column": Attack(
+        [["ALTER TABLE t RENAME COLUMN ssn TO x"], [secret(1, "id, x, note")]],
+        rules={"mask": {"public.t.ssn": "***"}},
+    ),
+    "an encrypted column": Attack(
+        [["ALTER TABLE t RENAME COLUMN ssn TO x"], [secret(1, "id, x, note")]],
+        rules={"encrypt": ["public.t.ssn"], "encryption_key": "QUFB" * 10 + "QUE="},
+    ),
+    "a partition with other attribute numbers": Attack(
+        [
+            _OTHER_ORDER,
+            ["ALTER TABLE t RENAME COLUMN ssn TO x"],
+            [secret(1, "id, x, note"), secret(101, "id, x, note")],
+        ],
+        before=_INHERITED,
+    ),
+    "a partition that is detached": Attack(
+        [
+            ["ALTER TABLE t DETACH PARTITION t_1", "ALTER TABLE t_1 RENAME COLUMN ssn TO x"],
+            [secret(1, "id, x, note", table="t_1")],
+        ],
+        before=_INHERITED,
+        rules={"hash": ["public.t.ssn"]},
+    ),
+    "a child of a protected table": Attack(
+        [["CREATE TABLE child () INHERITS (t)"], [secret(1, table="child")]],
+    ),
+}
+
+DOWN: Final[dict[str, Attack]] = {
+    name: RUNNING[name]
+    for name in (
+        "rename the column",
+        "rename the table",
+        "swap the names of two columns",
+        "swap names, write, swap back, in one transaction",
+        "rename, write, drop, add in one transaction",
+        "former values of REPLICA IDENTITY FULL",
+        "a pattern whose table is renamed",
+        "an excluded column",
+    )
+}
+
+
+def start(
+    daemon: StartDaemon, database: Database, broker: KafkaBroker, unique: str, attack: Attack
+) -> Daemon:
+    """A daemon that has seen the tables as they were before the attack."""
+    for statement in (*attack.before, "CREATE TABLE done (id int PRIMARY KEY, note text)"):
+        database.execute(statement)
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(options="-c logical_decoding_work_mem=64kB"),
+            broker.bootstrap_servers,
+            columns={"hash_key": HASH_KEY, **attack.rules},
+            log={"level": "debug"},
+        )
+    )
+    process.await_streaming()
+    return process
+
+
+def carry_out(database: Database, transactions: Sequence[Sequence[str]]) -> None:
+    for statements in transactions:
+        with database.connect(autocommit=False) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+            connection.commit()
+
+
+def await_outcome(
+    process: Daemon, database: Database, broker: KafkaBroker, unique: str, attack: Attack
+) -> list[bytes]:
+    """Wait until the daemon has passed the attack or has stopped; the records of all topics."""
+    database.execute(f"INSERT INTO done VALUES (1, '{DONE}')")
+    if attack.outcome == WITHHELD:
+        assert process.wait() == 2
+        said = process.output(all_lives=True)
+        assert "public.t" in said
+        assert "columns.hash (public.t.ssn)" in said
+        return list(everything(broker, unique))
+
+    def passed() -> list[bytes] | None:
+        assert process.is_running(), process.output()[-3000:]
+        records = list(everything(broker, unique))
+        return records if any(DONE.encode() in record for record in records) else None
+
+    return until(passed, "the daemon has not passed the attack")
+
+
+def assert_hidden(process: Daemon, records: Sequence[bytes]) -> None:
+    """No record, page or line of the log has the secret."""
+    for record in records:
+        assert MARKER.encode() not in record, record
+    if process.is_running():
+        for page in ("/", "/v1/status", "/metrics"):
+            assert MARKER not in process.page(page)
+        assert process.stop() == 0
+    assert MARKER not in process.output(all_lives=True)
+
+
+def _marked(attacks: dict[str, Attack], worst: Sequence[str] = ()) -> list[Any]:
+    found: list[Any] = []
+    for name, attack in attacks.items():
+        marks = [pytest.mark.attack(gains=GAINS, before="failed" if attack.fell else "withstood")]
+        if name in worst:
+            marks.append(pytest.mark.worst)
+        found.append(pytest.param(attack, id=name, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(
+    "attack",
+    _marked(RUNNING, worst=["rename the column", "swap names, write, swap back, in one transaction"]),
+)
+def test_a_value_stays_protected_while_the_daemon_runs(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, attack: Attack
+):
+    process = start(daemon, database, broker, unique, attack)
+    carry_out(database, attack.transactions)
+    assert_hidden(process, await_outcome(process, database, broker, unique, attack))
+
+
+@pytest.mark.parametrize("attack", _marked(DOWN))
+def test_a_value_stays_protected_while_the_daemon_is_down(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, attack: Attack
+):
+    process = start(daemon, database, broker, unique, attack)
+    assert process.stop() == 0
+    carry_out(database, attack.transactions)
+    process.start()
+    assert_hidden(process, await_outcome(process, database, broker, unique, attack))
+
+
+@pytest.mark.attack(gains=GAINS, before="failed")
+def test_a_value_stays_protected_after_a_kill_before_any_row(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    attack = RUNNING["a pattern whose table is renamed"]
+    process = start(daemon, database, broker, unique, attack)
+    until(
+        lambda: any(b'"bindings"' in record for record in everything(broker, unique)) or None,
+        "the checkpoint has no bindings",
+    )
+    process.kill()
+    carry_out(
+        database, [["ALTER TABLE customers RENAME COLUMN ssn TO x"], [secret(1, "id, x, note", "customers")]]
+    )
+    process.start()
+    assert_hidden(process, await_outcome(process, database, broker, unique, attack))
+
+
+@pytest.mark.postgres(since=14)
+@pytest.mark.attack(gains=GAINS, before="failed")
+@pytest.mark.parametrize("names", ["rename", "swap", "swap and back"])
+def test_a_value_stays_protected_in_a_streamed_transaction(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, names: str
+):
+    attack = RUNNING["rename the column"]
+    swap = [
+        "ALTER TABLE t RENAME COLUMN ssn TO tmp",
+        "ALTER TABLE t RENAME COLUMN note TO ssn",
+        "ALTER TABLE t RENAME COLUMN tmp TO note",
+    ]
+    rows = f"INSERT INTO t SELECT g, '{MARKER}-' || g, 'plain' FROM generate_series(%d, %d) g"
+    statements = [rows % (1, 3000)]
+    if names == "rename":
+        statements += ["ALTER TABLE t RENAME COLUMN ssn TO x", rows % (3001, 6000)]
+    else:
+        statements += [*swap, rows % (3001, 6000)]
+    if names == "swap and back":
+        statements += [*swap, rows % (6001, 9000)]
+    process = start(daemon, database, broker, unique, attack)
+    carry_out(database, [statements])
+    assert_hidden(process, await_outcome(process, database, broker, unique, attack))
+
+
+@pytest.mark.attack(gains=GAINS, before="failed")
+def test_a_value_stays_protected_in_a_snapshot_after_a_rename(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    attack = RUNNING["rename the column"]
+    process = start(daemon, database, broker, unique, attack)
+    carry_out(database, [["ALTER TABLE t RENAME COLUMN ssn TO x"], ["ALTER TABLE t RENAME TO u"]])
+    assert process.stop() == 0
+    carry_out(database, [[secret(1, "id, x, note", "u")]])
+    process.start()
+    database.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{\"tables\": [\"public.u\"]}')")
+    assert_hidden(process, await_outcome(process, database, broker, unique, attack))
+
+
+@pytest.mark.attack(gains=GAINS, before="failed")
+def test_a_start_refuses_a_rule_whose_column_has_another_name(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # WHEN the column is renamed before the pipeline knows it
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, ssn2 text, note text)")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            columns={"hash_key": HASH_KEY, "hash": ["public.t.ssn"]},
+        )
+    )
+    # THEN nothing is delivered
+    assert process.wait() == 2
+    assert "columns.hash (public.t.ssn) names a column that public.t does not have" in process.output()
+
+
+@pytest.mark.attack(gains=GAINS, before="failed")
+def test_a_rule_that_the_operator_changes_begins_with_the_names_of_now(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    """This is no attack, but its absence would let a withheld table never come back."""
+    attack = RUNNING["create the table again without the column"]
+    process = start(daemon, database, broker, unique, attack)
+    carry_out(database, attack.transactions)
+    await_outcome(process, database, broker, unique, attack)
+    changed = Attack([], rules={"hash": ["public.t.ssn2"]})
+    process.config["columns"] = {"hash_key": HASH_KEY, **changed.rules}
+    process.start()
+    assert_hidden(process, await_outcome_again(process, broker, unique))
+
+
+def await_outcome_again(process: Daemon, broker: KafkaBroker, unique: str) -> list[bytes]:
+    def passed() -> list[bytes] | None:
+        assert process.is_running(), process.output()[-3000:]
+        records = list(everything(broker, unique))
+        return records if any(DONE.encode() in record for record in records) else None
+
+    return until(passed, "the daemon has not passed the attack")
