@@ -431,10 +431,6 @@ class Start:
             start = replace(start, epoch=start.epoch + 1)
         snapshot = None if self._progress == Progress() else self._progress
         self._compare_settings()
-        found = positions.found
-        if found is not None and found.system_identifier == start.system_identifier:
-            # The tables of another server have other oids.
-            start = replace(start, bindings=found.bindings)
         start = replace(start, snapshot=snapshot, settings=self._settings_now())
         self._observe(
             CheckpointRead(
