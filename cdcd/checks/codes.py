@@ -234,7 +234,8 @@ _TABLE: Final = (
     Code(
         "columns.rule",
         "PostgreSQL",
-        "Whether the rules of `columns` can be followed: one rule for a column, and keys that stay apart.",
+        "Whether the rules of `columns` can be followed: one rule for a column, keys that stay apart, and a column for "
+        "each rule without a wildcard.",
         (2,),
     ),
     Code("columns.unmatched", "PostgreSQL", "A rule of `columns` matches no column of a published table."),

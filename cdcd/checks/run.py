@@ -26,13 +26,22 @@ from cdcd.checks.registry import SUBJECT, ask_registry
 from cdcd.checks.rehearsal import Outcome, rehearse
 from cdcd.checks.routes import check_all_routes, look_at_routes
 from cdcd.checks.rows import check_rows
-from cdcd.checks.settings import TRANSACTION_S, encoder_settings, names, own_topics, sink_settings, topic_spec
+from cdcd.checks.settings import (
+    TRANSACTION_S,
+    checkpoint_records,
+    encoder_settings,
+    names,
+    own_topics,
+    sink_settings,
+    topic_spec,
+)
 from cdcd.checks.topics import check_existing
 from cdcd.config.loading import Config
-from cdcd.credentials.columns import protections
+from cdcd.credentials.columns import bindings_of, protections
 from cdcd.errors import CdcdError, ConfigError, PositionError, SinkError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
+from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.errors import filled
 from cdcd.kafka.producer import TIMEOUT_REFUSED_MS, construct, producer_properties, try_transactional_id
 from cdcd.postgres.connection import Dsn, connect, parse_dsn
@@ -41,6 +50,7 @@ from cdcd.postgres.money import look_at_money
 from cdcd.postgres.publication import OPERATIONS
 from cdcd.postgres.reader_facts import ReadersFacts
 from cdcd.protocol.versions import OPTION_SINCE
+from cdcd.rows.bindings import Bindings
 from cdcd.rows.chosen_keys import ChosenKeys
 
 FOUND_ERROR: Final = 10
@@ -215,8 +225,10 @@ def _with_readers(config: Config, facts: Facts, readers: ReadersFacts) -> Facts:
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
     """How `columns`, `fields`, `filters`, `partitioner`, `routes` and `outbox` meet the published tables."""
-    rules, outbox, filters = protections(config.columns), config.outbox.settings, config.filters.settings
-    settings = encoder_settings(config, "")
+    bindings = await asyncio.to_thread(_bound_columns, config)
+    rules = protections(config.columns, bindings)
+    outbox, filters = config.outbox.settings, config.filters.settings
+    settings = encoder_settings(config, "", bindings=bindings)
     partitions, fields, routes = settings.chosen_partitions, settings.chosen_fields, config.routes.settings
     if not any((rules.rules, outbox.is_on, filters, partitions, fields, routes)):
         return []
@@ -265,12 +277,25 @@ async def _ask_about_records(
         connect_timeout_s=config.postgres.connect_timeout_s,
     )
     try:
-        settings = encoder_settings(config, facts.session.database)
+        bindings = await asyncio.to_thread(_bound_columns, config)
+        settings = encoder_settings(config, facts.session.database, bindings=bindings)
         refused = await look_at_records(connection, [table.oid for table in facts.tables], settings)
     finally:
         await connection.close()
     told = {one.found for one in findings}
     return [of_error("format.table", table, error) for table, error in refused if error.message not in told]
+
+
+def _bound_columns(config: Config) -> Bindings:
+    """The columns that rules are bound to, as far as Kafka says: other findings tell why it does not."""
+    if not config.columns.patterns:
+        return Bindings()
+    connection, _ = client.configured(config.kafka)
+    try:
+        found = peek_checkpoint(connection, config.topics.checkpoint, checkpoint_records(config), ANSWER_S)
+        return bindings_of(config.columns, found)
+    except CdcdError:
+        return Bindings()
 
 
 async def ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:

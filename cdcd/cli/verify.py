@@ -248,6 +248,7 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
     from cdcd.credentials.providers import access  # noqa: PLC0415
     from cdcd.errors import ConfigError  # noqa: PLC0415
     from cdcd.kafka import client  # noqa: PLC0415
+    from cdcd.operations.sides import bound_columns  # noqa: PLC0415
     from cdcd.snapshots.patterns import parse_pattern  # noqa: PLC0415
     from cdcd.verify.delivery import Delivery  # noqa: PLC0415
     from cdcd.verify.selection import check_records, chosen, tell_left_out  # noqa: PLC0415
@@ -285,6 +286,7 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
                 f"{name} is not compared, because the mirror leaves it out (tables.include, tables.exclude)."
             )
     spark = session_for(mirror, f"cdcd verify {config.name}")
+    bindings = bound_columns(config)
     try:
         return MirrorTarget(
             spark,
@@ -292,7 +294,7 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
             target,
             settings,
             delivery,
-            lambda shared, table: Forms(config, shared).form(table),
+            lambda shared, table: Forms(config, shared, bindings).form(table),
             timeout_s,
             rate_bytes_s,
             notice,

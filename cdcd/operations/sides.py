@@ -6,12 +6,14 @@ from typing import Final
 
 from cdcd.checks.settings import checkpoint_records
 from cdcd.config.loading import Config
+from cdcd.credentials.columns import bindings_of
 from cdcd.errors import SinkUnavailableError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.errors import unavailable
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.replication import ReplicationStream
+from cdcd.rows.bindings import Bindings
 from cdcd.transactions.position import Checkpoint, refuse_other_server
 
 CHECKPOINT_S: Final = 15.0
@@ -42,6 +44,14 @@ def peek(config: Config, timeout_s: float = CHECKPOINT_S) -> Checkpoint | None:
         return peek_checkpoint(connection, config.topics.checkpoint, checkpoint_records(config), timeout_s)
     except TransientError as error:
         raise unavailable(error, error.hint or AWAY_HINT) from error
+
+
+def bound_columns(config: Config) -> Bindings:
+    """The columns that the rules of `columns` are bound to. Kafka is not asked if there are no rules.
+
+    Raises as `peek`, and PositionError if the checkpoint does not say which columns are protected.
+    """
+    return bindings_of(config.columns, peek(config)) if config.columns.patterns else Bindings()
 
 
 async def system_identifier(config: Config, what: str) -> str:

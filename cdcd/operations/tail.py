@@ -18,10 +18,12 @@ from cdcd.kafka import client
 from cdcd.kafka.following import Follower
 from cdcd.operations.change_lines import Filter, Seen, as_json, as_line
 from cdcd.operations.conditions import parse_condition
+from cdcd.operations.sides import bound_columns
 from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.messages import Relation
+from cdcd.rows.bindings import Bindings
 from cdcd.rows.money import DIGITS_OF_C
-from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.relations import UNKNOWN_PLACE, TableDescription, TypeDescription
 from cdcd.rows.routing import parse_table
 from cdcd.rows.topic_templates import DEFAULT
 from cdcd.shaping.encoder import shaped
@@ -30,6 +32,7 @@ from cdcd.shaping.partitioning import partitioned, without_partition
 from cdcd.shaping.routed import routed
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.stream.settings import StreamSettings
+from cdcd.stream.source import StreamSource
 from cdcd.stream.stream import Stream, Transaction
 from cdcd.transactions.steps import NonTransactionalMessage, Opened
 
@@ -208,9 +211,15 @@ async def _follow_slot(config: Config, shown: Shown, notice: Say) -> None:
         application_name=f"{config.name} tail",
         money_digits=config.money.digits,
     )
+    bindings = await asyncio.to_thread(bound_columns, config)
+
+    def decoder(source: StreamSource) -> RecordDecoder:
+        source.look_up.protects = bool(config.columns.patterns)
+        return RecordDecoder(config, source.database, source.money_digits, bindings)
+
     stream = Stream(
         settings,
-        lambda source: RecordDecoder(config, source.database, source.money_digits),
+        decoder,
         on_wait=on_wait,
     )
     async with stream:
@@ -236,8 +245,15 @@ async def _next(stream: Stream[Record], shown: Shown) -> Transaction[Record]:
 class RecordDecoder:
     """Makes the records that the daemon would write to Kafka, without tombstones."""
 
-    def __init__(self, config: Config, database: str, money_digits: int = DIGITS_OF_C) -> None:
-        settings = encoder_settings(config, database, money_digits=money_digits)
+    def __init__(
+        self,
+        config: Config,
+        database: str,
+        money_digits: int = DIGITS_OF_C,
+        bindings: Bindings | None = None,
+    ) -> None:
+        settings = encoder_settings(config, database, bindings=bindings, money_digits=money_digits)
+        self._commit_lsn = UNKNOWN_PLACE
         settings = replace(settings, schemas_topic=None, tombstones=False)
         # An envelope says more to a person than a row.
         settings = replace(settings, flattening=None)
@@ -260,10 +276,11 @@ class RecordDecoder:
         """See `Decoder`."""
         if self._left_out is not None and not self._left_out.describe(relation):
             return
-        self._encoder.define(relation, description, types)
+        self._encoder.define(relation, replace(description, at=self._commit_lsn), types)
 
     def begin(self, opened: Opened) -> None:
         """See `Decoder`."""
+        self._commit_lsn = opened.commit_lsn
         self._encoder.begin(opened.xid, opened.commit_lsn, opened.commit_time, opened.last_commit_lsn)
 
     def set_origin(self, name: str, lsn: int) -> None:

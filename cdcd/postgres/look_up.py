@@ -19,7 +19,7 @@ class CatalogLookUp:
 
     def __init__(self, sql: Connection, *, protects: bool = False) -> None:
         self._sql = sql
-        self._protects = protects
+        self.protects = protects
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
 
     async def __call__(
@@ -39,7 +39,7 @@ class CatalogLookUp:
         if missing:
             self._types.update(await catalog.types(self._sql, missing))
         seen: Visibility | None = None
-        if self._protects:
+        if self.protects:
             seen = await catalog.visibility(self._sql)
             found = (await catalog.describe(self._sql, [relation.oid], with_kin=True))[relation.oid]
             return found, self._types, seen

@@ -20,6 +20,7 @@ from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_queries import Equality
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import TableChunks
+from cdcd.rows.bindings import Bindings
 from cdcd.rows.chosen_partitions import moves
 from cdcd.rows.copytext import split_row, unescape
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
@@ -55,10 +56,12 @@ def left_out(pages: int, share: float, dice: Random) -> Pages:
 class Forms:
     """How the daemon describes tables, with the modes and the protected columns of its configuration."""
 
-    def __init__(self, config: Config, shared: SharedSnapshot) -> None:
+    def __init__(self, config: Config, shared: SharedSnapshot, bindings: Bindings | None = None) -> None:
         self._shared = shared
         self._names = config.topic_names()
-        settings = encoder_settings(config, shared.database, money_digits=shared.money_digits)
+        settings = encoder_settings(
+            config, shared.database, bindings=bindings, money_digits=shared.money_digits
+        )
         self.modes = settings.modes
         self._protections = settings.protections
         self._chosen_keys = settings.chosen_keys
@@ -123,13 +126,20 @@ class SourceRows:
     """Reads tables at the snapshot. The caller owes `close`."""
 
     def __init__(
-        self, config: Config, shared: SharedSnapshot, readers: ReadersAtSnapshot, rate: Rate
+        self,
+        config: Config,
+        shared: SharedSnapshot,
+        readers: ReadersAtSnapshot,
+        rate: Rate,
+        bindings: Bindings | None = None,
     ) -> None:
         self._shared = shared
         self._readers = readers
         self._rate = rate
-        self._forms = Forms(config, shared)
-        settings = encoder_settings(config, shared.database, money_digits=shared.money_digits)
+        self._forms = Forms(config, shared, bindings)
+        settings = encoder_settings(
+            config, shared.database, bindings=bindings, money_digits=shared.money_digits
+        )
         settings = replace(
             settings,
             # Rows alone are compared, without what stands around them or is no column.

@@ -28,6 +28,7 @@ from cdcd.formats.schemas import TableForm
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.bounded_reading import BoundedReader, Place
+from cdcd.operations.sides import bound_columns
 from cdcd.postgres.rate import Rate
 from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
@@ -104,6 +105,7 @@ class TopicsTarget:
         self._client, _ = client.split(*access(config.kafka))
         self._admin = Admin(self._client, ANSWER_S)
         self._delivery = Delivery(config, self._client, options.timeout_s, notice)
+        self._bindings = bound_columns(config)
         group = f"{config.name}-verify"
         self._reader = BoundedReader(self._client, group)
         self._descriptions = Descriptions(self._client, group, config.topics.schemas, options.timeout_s)
@@ -187,7 +189,7 @@ class TopicsTarget:
             delivered.add_done_callback(lambda task: task.cancelled() or task.exception())
             readers = ReadersAtSnapshot(self._config, shared, self._delivery.application)
             stack.callback(readers.close)
-            rows = SourceRows(self._config, shared, readers, Rate(self._options.rate_bytes_s))
+            rows = SourceRows(self._config, shared, readers, Rate(self._options.rate_bytes_s), self._bindings)
             begun: dict[str, _Comparing] = {}
             for name, table in tables.items():
                 if name in done:
