@@ -6,7 +6,7 @@ from the table of types (`types.py`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from cdcd.protocol.messages import Relation
@@ -68,8 +68,8 @@ class CatalogColumn:
     type_oid: int
     dimensions: int
     missing: str | None
-    stamp: int = 0
-    generated: bool = False
+    stamp: int = field(default=0, compare=False)
+    generated: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +151,12 @@ class TableDescription:
     last_id: int = 0
     rewritten: int = 0
     unsent: tuple[tuple[str, str], ...] = ()
-    kin: tuple[Kin, ...] = ()
-    listed: bool = False
-    seen: int = 0
-    at: int = UNKNOWN_PLACE
-    numbers: tuple[int, ...] = ()
+    # Without rules that protect columns, nothing goes by these.
+    kin: tuple[Kin, ...] = field(default=(), compare=False)
+    listed: bool = field(default=False, compare=False)
+    seen: int = field(default=0, compare=False)
+    at: int = field(default=UNKNOWN_PLACE, compare=False)
+    numbers: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def has_key(self) -> bool:
