@@ -170,10 +170,13 @@ def description(table: SourceTable) -> str:
     return f"SELECT {_columns(table)} FROM ONLY {table.sql_name}"
 
 
-def covers_part(query: PageQuery) -> bool:
-    """Whether the query is for all pages that the part had when it was planned."""
+def is_whole(query: PageQuery) -> bool:
+    """Whether COPY of the table gives the rows of the query: it is for all rows on the pages that the part had when it
+    was planned, and for at least one column, because COPY takes no empty list.
+    """
     planned = [each.part.pages for each in query.table.parts if each.part.oid == query.oid]
-    return query.begin == 0 and len(planned) == 1 and planned[0] <= query.end
+    covers_all = query.begin == 0 and len(planned) == 1 and planned[0] <= query.end
+    return covers_all and bool(query.table.relation.columns) and not any(query.conditions)
 
 
 def copy_table(query: PageQuery) -> str:

@@ -232,11 +232,9 @@ class SnapshotReader:
         if not isinstance(found, Checked):
             return found
         if isinstance(query, PageQuery):
-            is_whole = (
-                snapshot_queries.covers_part(query) and not any(query.conditions) and not found.generated
-            )
             # Rows of an old snapshot lie in the pages of the plan, those of a new one in the pages of now.
-            if is_whole and (self._imported or found.pages <= query.end):
+            fits = self._imported or found.pages <= query.end
+            if fits and not found.generated and snapshot_queries.is_whole(query):
                 copy = snapshot_queries.copy_table(query)
             else:
                 copy = snapshot_queries.copy_pages(query, self.server_version, self._block_size)

@@ -152,6 +152,38 @@ def test_what_a_query_sees_is_told_and_the_stream_reaches_what_lies_behind_it(da
         assert Lsn.parse(flushed[0]) > rows.after
 
 
+@pytest.mark.parametrize("at_export", [False, True])
+def test_the_rows_of_a_table_without_columns_are_counted(database: Database, at_export: bool):
+    create(database, "")
+    database.execute("INSERT INTO t DEFAULT VALUES")
+
+    async def read() -> Answer:
+        table = (await look(database))["public.t"]
+        async with exported(database) as snapshot, opened(database) as reader:
+            if at_export:
+                await reader.import_snapshot(snapshot)
+            return await reader.read(pages(table), PLENTY)
+
+    assert lines(asyncio.run(read())) == [b""]
+
+
+def test_a_table_that_grew_since_its_plan_is_read_by_pages_and_within_its_limit(database: Database):
+    create(database)
+    database.execute("INSERT INTO t VALUES (1, 'first')")
+
+    async def read() -> Answer:
+        # GIVEN a table of one page, so that the limit of bytes does not count
+        table = (await look(database))["public.t"]
+        assert table.parts[0].part.pages == 1
+        # WHEN it grows before it is read
+        database.execute("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(2, 5000) g")
+        async with opened(database) as reader:
+            return await reader.read(pages(table), PLENTY)
+
+    # THEN its first page is read
+    assert 1 < len(lines(asyncio.run(read()))) < 300
+
+
 CHANGES: dict[str, tuple[tuple[str, ...], str]] = {
     "another table has the name": (
         (

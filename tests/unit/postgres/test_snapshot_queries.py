@@ -9,7 +9,7 @@ from cdcd.postgres.snapshot_queries import (
     copy_keys,
     copy_pages,
     copy_table,
-    covers_part,
+    is_whole,
     items_per_page,
     unwritable,
 )
@@ -80,12 +80,16 @@ def test_with_foreign_partitions_each_other_partition_is_read_and_none_is_no_row
     assert "FROM ONLY public.t WHERE false" in copy_keys(one, [["1"]], {}, [])
 
 
-def test_a_query_covers_its_part_if_no_page_of_the_plan_is_left_out():
+def test_copy_of_the_table_gives_the_rows_if_no_page_row_or_column_of_the_plan_is_left_out():
     table = replace(TABLE, parts=(SourcePart(Part(7, 8, 5, 100), "public.t"),))
-    assert not covers_part(pages()), "the plan of the part is not known"
-    assert not covers_part(replace(pages(), table=table))
-    assert covers_part(replace(pages(), table=table, begin=0))
-    assert not covers_part(replace(pages(), table=table, begin=0, end=4))
+    assert not is_whole(pages()), "the plan of the part is not known"
+    assert not is_whole(replace(pages(), table=table))
+    assert is_whole(replace(pages(), table=table, begin=0))
+    assert not is_whole(replace(pages(), table=table, begin=0, end=4))
+    assert not is_whole(replace(pages("id > 5"), table=table, begin=0))
+    assert is_whole(replace(pages(""), table=table, begin=0)), "an empty condition is none"
+    without = replace(table, relation=replace(RELATION, columns=()))
+    assert not is_whole(replace(pages(), table=without, begin=0)), "COPY t () is a syntax error"
     assert copy_table(pages()) == 'COPY public.t ("id", "a ""b""") TO STDOUT'
 
 
