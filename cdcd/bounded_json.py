@@ -31,7 +31,7 @@ def parse(data: bytes, bytes_max: int = BYTES_MAX) -> Any:
     """Return the value of a JSON text in UTF-8. ValueError: it is no such text, too long, or too deep."""
     if len(data) > bytes_max:
         raise ValueError(f"it has {len(data)} bytes, and {bytes_max} are allowed")
-    if _is_deep(data):
+    if is_deep(data):
         raise ValueError(f"it has more than {DEPTH_MAX} brackets within brackets")
     text = data.decode()
     try:
@@ -44,7 +44,8 @@ def parse(data: bytes, bytes_max: int = BYTES_MAX) -> Any:
     return value
 
 
-def _is_deep(data: bytes) -> bool:
+def is_deep(data: bytes) -> bool:
+    """Whether a text of JSON has more than `DEPTH_MAX` brackets within brackets."""
     brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKETS)
     for _ in range(DEPTH_MAX):
         if not brackets:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
+from cdcd import bounded_json
+
 FINGERPRINT_DIGITS: Final = 32
 
 Known = tuple[str, str]
@@ -95,12 +97,11 @@ def is_registration(value: bytes) -> bool:
 
 def _read(value: bytes) -> tuple[Known, int, str] | None:
     try:
-        data = json.loads(value)
-        schema_id = data["id"]
-        found = (str(data["subject"]), str(data["schema"])), schema_id, str(data["registry"])
-    except (ValueError, KeyError, TypeError):
+        data = bounded_json.fields(bounded_json.parse(value))
+        schema_id = bounded_json.count(data["id"])
+        return (str(data["subject"]), str(data["schema"])), schema_id, str(data["registry"])
+    except (ValueError, KeyError):
         return None
-    return found if isinstance(schema_id, int) else None
 
 
 def _json(data: object) -> bytes:

@@ -73,6 +73,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
+from cdcd import bounded_json
 from cdcd.formats.debezium_json.converters import converter_for
 from cdcd.formats.debezium_json.protected import protect
 from cdcd.protocol.messages import Column, Relation
@@ -195,34 +196,48 @@ def _json(data: object) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
+DESCRIPTION_BYTES_MAX: Final = 1 << 24
+"""Bytes of a description: 1,600 columns, with long defaults and labels."""
+
+
 def read_form(value: bytes) -> tuple[str, TableForm]:
     """The fingerprint in a description's record, and the description.
 
     Raises:
         ValueError: it is no description.
     """
+    count, text = bounded_json.count, bounded_json.text
     try:
-        data = json.loads(value)
+        data = bounded_json.fields(bounded_json.parse(value, DESCRIPTION_BYTES_MAX))
         form = TableForm(
-            schema=data["schema"],
-            table=data["table"],
-            topic=data["topic"],
-            key=tuple(data["key"]),
-            columns=tuple([_read_column(column) for column in data["columns"]]),
-            oid=data.get("oid"),
-            skipped=tuple(data.get("skipped", ())),
+            schema=text(data["schema"]),
+            table=text(data["table"]),
+            topic=text(data["topic"]),
+            key=_texts(data["key"]),
+            columns=tuple([_read_column(column) for column in bounded_json.items(data["columns"])]),
+            oid=None if data.get("oid") is None else count(data["oid"]),
+            skipped=_texts(data.get("skipped", [])),
             flattened=data.get("flattened") is True,
             cloudevents=data.get("cloudevents") is True,
             repeats=data.get("repeats") is True,
-            last_id=data.get("last_id"),
-            rewritten=data.get("rewritten"),
+            last_id=None if data.get("last_id") is None else count(data["last_id"]),
+            rewritten=None if data.get("rewritten") is None else bounded_json.whole(data["rewritten"]),
             moves=data.get("moves") is True,
-            constants=tuple([(str(name), str(value)) for name, value in data.get("constants", {}).items()]),
-            routes=tuple(data.get("routes", ())),
+            constants=tuple(
+                [
+                    (str(name), str(value))
+                    for name, value in bounded_json.fields(data.get("constants", {})).items()
+                ]
+            ),
+            routes=_texts(data.get("routes", [])),
         )
         return str(data["fingerprint"]), form
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not the description of a table: {error}") from None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple([bounded_json.text(each) for each in bounded_json.items(value)])
 
 
 def is_default_lost(column: ColumnForm, form: TableForm) -> bool:
@@ -238,10 +253,20 @@ def is_default_lost(column: ColumnForm, form: TableForm) -> bool:
     return bool(form.rewritten) and (form.last_id is None or form.last_id >= column.id)
 
 
-def _read_column(data: dict[str, Any]) -> ColumnForm:
-    labels = tuple([(int(oid), str(label)) for oid, label in data.get("labels", ())])
+def _read_column(value: object) -> ColumnForm:
+    whole, text = bounded_json.whole, bounded_json.text
+    data = bounded_json.fields(value)
+    labels = tuple([(whole(oid), text(label)) for oid, label in bounded_json.items(data.get("labels", []))])
     default = data.get("default")
-    return ColumnForm(**{**data, "labels": labels, "default": None if default is None else _json(default)})
+    column = ColumnForm(**{**data, "labels": labels, "default": None if default is None else _json(default)})
+    for each in (column.name, column.type, column.form):
+        text(each)
+    for may in (column.missing, column.protected, column.column):
+        if may is not None:
+            text(may)
+    for number in (column.type_oid, column.modifier, 0 if column.id is None else column.id):
+        whole(number)
+    return column
 
 
 def table_form(

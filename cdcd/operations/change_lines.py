@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from cdcd.bounded_json import is_deep
 from cdcd.errors import ConfigError
 from cdcd.formats.encoder import HEADER_UNCHANGED, is_watermark
 from cdcd.formats.flattening import DELETED_FIELD
@@ -22,6 +23,10 @@ VALUE_MAX: Final = 60
 
 _OPS: Final = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ", "t": "TRUNCATE", "m": "MESSAGE"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+TS_MS_MAX: Final = 8_000_000_000_000
+"""Milliseconds from 1970 that a date of Python's can have: the year 2223 and 1716."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +87,7 @@ class Filter:
                 f"{_OPS.get(op, op)} has no row to judge the condition on. Such records are not shown."
             )
             return False
-        unsent = {
-            name for each, data in seen.headers if each == HEADER_UNCHANGED for name in json.loads(data)
-        }
+        unsent = _unsent(seen)
         if op == "d":
             # A delete has null in all columns but those of the replica identity, unless the identity is FULL.
             unsent |= {name for name, value in values.items() if value is None}
@@ -129,17 +132,50 @@ def payload_of(found: Any) -> Any:
     return found
 
 
+def _parsed(data: bytes | None) -> Any:
+    """The JSON of a record, which anybody may have written. ValueError: it is none, or too deep."""
+    if is_deep(data or b""):
+        raise ValueError("too deep")
+    return json.loads(data or b"", parse_float=Decimal)
+
+
+def _unsent(seen: Seen) -> set[str]:
+    """The columns that the record has not, by its header."""
+    try:
+        found = [each for name, data in seen.headers if name == HEADER_UNCHANGED for each in _parsed(data)]
+    except (ValueError, TypeError):
+        return set()
+    return {each for each in found if isinstance(each, str)}
+
+
+def _key(seen: Seen) -> Any:
+    try:
+        found = payload_of(_parsed(seen.key)) if seen.key else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _envelope(seen: Seen) -> dict[str, Any] | None:
     """None: it is no record of cdcd's."""
     try:
-        found = payload_of(json.loads(seen.value or b"", parse_float=Decimal))
+        found = payload_of(_parsed(seen.value))
     except ValueError:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("op"), str):
         return None
     source = found.get("source")
-    is_ours = isinstance(source, dict) and isinstance(source.get("ts_ms"), int) and "schema" in source
-    return found if is_ours else None
+    if (
+        not isinstance(source, dict)
+        or not isinstance(source.get("schema"), str | None)
+        or "schema" not in source
+    ):
+        return None
+    ts_ms = source.get("ts_ms")
+    is_ours = (
+        isinstance(ts_ms, int) and abs(ts_ms) <= TS_MS_MAX and isinstance(source.get("table"), str | None)
+    )
+    return found if is_ours and isinstance(found.get("message"), dict | None) else None
 
 
 def _around_row(seen: Seen, table: str) -> dict[str, Any] | None:
@@ -149,7 +185,7 @@ def _around_row(seen: Seen, table: str) -> dict[str, Any] | None:
     """
     data = seen.key if seen.value is None else seen.value
     try:
-        row = payload_of(json.loads(data or b"", parse_float=Decimal))
+        row = payload_of(_parsed(data))
     except ValueError:
         return None
     if not isinstance(row, dict):
@@ -172,7 +208,7 @@ def _json_of(data: bytes | None) -> str:
     if data is None:
         return "null"
     try:
-        json.loads(data)
+        _parsed(data)
         return data.decode().replace("\r", " ").replace("\n", " ")
     except ValueError:
         return json.dumps(data.decode("utf-8", "backslashreplace"), ensure_ascii=False)
@@ -195,7 +231,7 @@ def as_line(seen: Seen, envelope: dict[str, Any]) -> str:
 
 def _values(seen: Seen, envelope: dict[str, Any]) -> Iterator[str]:
     before, after = envelope.get("before"), envelope.get("after")
-    unsent = {name for each, data in seen.headers if each == HEADER_UNCHANGED for name in json.loads(data)}
+    unsent = _unsent(seen)
     if isinstance(after, dict):
         for name, value in after.items():
             if name in unsent:
@@ -205,7 +241,7 @@ def _values(seen: Seen, envelope: dict[str, Any]) -> Iterator[str]:
             else:
                 yield f"{plain(name)}={_shown(value)}"
     elif isinstance(before, dict):
-        key = payload_of(json.loads(seen.key)) if seen.key else {}
+        key = _key(seen)
         for name, value in before.items():
             # What is not part of the replica identity is null, and says nothing.
             if value is not None or name in key:

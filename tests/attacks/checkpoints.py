@@ -1,0 +1,63 @@
+"""The checkpoint topic, read and written as somebody who is not cdcd."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from cdcd.transactions.position import Checkpoint
+from deploy.local import KafkaBroker
+
+WAIT_S: Final = 60.0
+
+Written = tuple[bytes, bytes | None]
+
+
+def write(broker: KafkaBroker, topic: str, records: Iterable[Written]) -> None:
+    """Write keys and values into the topic's first partition."""
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5})
+    for key, value in records:
+        while True:
+            try:
+                producer.produce(
+                    topic, value, key, 0, on_delivery=lambda error, _: failed.append(error) if error else None
+                )
+            except BufferError:
+                producer.poll(0.1)
+            else:
+                break
+    assert producer.flush(WAIT_S) == 0
+    assert failed == []
+
+
+def records_of(broker: KafkaBroker, topic: str) -> list[Written]:
+    """What is committed in the topic's first partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "somebody",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    found: list[Written] = []
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while True:
+            message = consumer.poll(WAIT_S)
+            assert message is not None, "the broker does not answer"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF
+                return found
+            found.append((message.key() or b"", message.value()))
+    finally:
+        consumer.close()
+
+
+def last_checkpoint(broker: KafkaBroker, topic: str) -> Checkpoint:
+    """The newest record."""
+    value = records_of(broker, topic)[-1][1]
+    assert value is not None
+    return Checkpoint.decode(value, topic)

@@ -1,0 +1,130 @@
+"""Who can write into the schemas topic and the topics of tables: what the daemon and the commands make of that."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pytest
+
+from deploy.local import KafkaBroker
+from tests.attacks.checkpoints import records_of, write
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration
+from tests.integration.forked import run_cdcd
+
+Start = Callable[..., Daemon]
+
+DESCRIPTION: Final[Mapping[str, Any]] = {
+    "schema": "public", "table": "orders", "topic": "t", "key": ["id"], "columns": [], "fingerprint": "x",
+}  # fmt: skip
+COLUMN: Final[Mapping[str, Any]] = {
+    "name": "id", "id": 1, "type": "integer", "type_oid": 23, "modifier": -1, "form": "int32",
+}  # fmt: skip
+
+
+def described(**fields: Any) -> bytes:
+    return json.dumps({**DESCRIPTION, **fields}).encode()
+
+
+GARBAGE: Final[Mapping[str, bytes]] = {
+    "deep lists": b"[" * 500_000,
+    "deep objects": b'{"a":' * 100_000,
+    "deep and well-formed": b"[" * 50_000 + b"]" * 50_000,
+    "no JSON": b"{",
+    "not UTF-8": b"\xff\xfe",
+    "a long number": b"9" * 900_000,
+    "a long text": b'"' + b"x" * 900_000 + b'"',
+    "a name that is a list": described(table=["orders"]),
+    "columns that are numbers": described(columns=[1, 2]),
+    "a column whose name is an object": described(columns=[{**COLUMN, "name": {"a": 1}}]),
+    "a column with a number beyond all": described(columns=[{**COLUMN, "id": 10**30}]),
+    "a column with unknown fields": described(columns=[{**COLUMN, "x" * 1000: 1}]),
+    "labels of another type": described(columns=[{**COLUMN, "labels": [[1]]}]),
+    "an oid that is a text": described(oid="1"),
+    "a deep default": described(columns=[{**COLUMN, "default": json.loads("[" * 500 + "]" * 500)}]),
+    "half a character": described(topic="\ud800"),
+    "routes of another type": described(routes=7),
+    "a registration with an id beyond all": json.dumps(
+        {"subject": "s", "schema": "x", "id": 10**30, "registry": ""}
+    ).encode(),
+}
+
+SOURCE: Final = b'"source": {"schema": "a", "table": "b", "ts_ms": 1}}'
+
+ROWS: Final[Mapping[str, bytes]] = {
+    **{name: GARBAGE[name] for name in list(GARBAGE)[:7]},
+    "an envelope without a source": b'{"op": "c", "after": {"id": 1}}',
+    "a source of another type": b'{"op": "c", "after": {"id": 1}, "source": 7}',
+    "a table that is a list": b'{"op": "c", "after": {}, "source": {"schema": "a", "table": ["b"], "ts_ms": 1}}',
+    "a time beyond all": b'{"op": "c", "after": {}, ' + SOURCE.replace(b"1", b"1" + b"0" * 30),
+    "a time that is no number": b'{"op": "c", "after": {}, "source": {"schema": "a", "table": "b", "ts_ms": NaN}}',
+    "a message of another type": b'{"op": "m", "message": [1], "source": {"schema": "", "table": "", "ts_ms": 1}}',
+    "a deep value": b'{"op": "c", "after": {"a": ' + b"[" * 5000 + b"]" * 5000
+    + b"}, " + SOURCE,
+    "a number without end": b'{"op": "c", "after": {"a": 1e999999999}, ' + SOURCE,
+}  # fmt: skip
+
+
+@pytest.fixture
+def start(
+    database: Database, broker: KafkaBroker, daemon: Callable[[Mapping[str, Any]], Daemon], unique: str
+) -> Start:
+    """Starts a pipeline that has delivered two rows."""
+
+    def begin() -> Daemon:
+        database.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
+        database.execute("INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
+        config = configuration(unique, database.dsn(), broker.bootstrap_servers, snapshot={"mode": "initial"})
+        process = daemon(config)
+        process.await_event("snapshot.finished")
+        return process
+
+    return begin
+
+
+@pytest.mark.attack(gains="the daemon ends, or takes a column for another one", before="failed")
+@pytest.mark.postgres(only=[18])
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_in_the_schemas_topic_ends_nothing(
+    database: Database, broker: KafkaBroker, start: Start, unique: str, garbage: bytes
+):
+    process = start()
+    write(broker, f"{unique}.schemas", [(b"x", garbage), (b"", garbage), (b"y", None)])
+    assert process.stop() == 0
+    # A table that was renamed while the daemon was away has the daemon read the topic.
+    database.execute("INSERT INTO orders VALUES (3, 'c')")
+    database.execute("ALTER TABLE orders RENAME COLUMN note TO remark")
+    database.execute("INSERT INTO orders VALUES (4, 'd')")
+    process.start()
+    process.await_metric("cdcd_events_total", lambda count: count == 2, "c", "public.orders")
+    assert process.stop() == 0
+    described_last = [value for _, value in records_of(broker, f"{unique}.schemas") if value][-1]
+    assert b'"remark"' in described_last
+    done = run_cdcd("drop", "--config", str(process.config_path))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.attack(gains="a command ends with an error of its own, or shows nothing", before="failed")
+@pytest.mark.postgres(only=[18])
+@pytest.mark.parametrize("garbage", ROWS.values(), ids=ROWS)
+def test_garbage_in_a_topic_of_a_table_ends_no_command(
+    database: Database, broker: KafkaBroker, start: Start, unique: str, garbage: bytes
+):
+    process = start()
+    topic = f"{unique}.public.orders"
+    write(broker, topic, [(b"x", garbage)])
+    database.execute("INSERT INTO orders VALUES (7, 'after')")
+    process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.orders")
+    file = str(process.config_path)
+    for form in ("lines", "json"):
+        options = ("--json",) if form == "json" else ()
+        done = run_cdcd(
+            "tail", "--beginning", "--limit", "3", "--table", "public.*", *options, "--config", file
+        )
+        assert done.returncode == 0, done.stderr[-1500:]
+        assert "Traceback" not in done.stderr
+        assert "after" in done.stdout
+    done = run_cdcd("verify", "--config", file)
+    assert "Traceback" not in done.stderr
+    # It says that the topic has something else, or counts it; it does not say that the daemon is wrong.
+    assert done.returncode in (0, 10), (done.returncode, done.stdout[-800:], done.stderr[-800:])
