@@ -817,6 +817,74 @@ class RecordOversized(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesKept(Fact):
+    """`postgres.messages` is not given, and a former version of cdcd delivered all logical messages by default. So this
+    pipeline goes on delivering them to `topic`, although any role that may connect can send them.
+    """
+
+    event: ClassVar[str] = "messages.kept"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    hint: str = (
+        "Set postgres.messages: true if readers need them, or postgres.messages: asked to drop the messages that "
+        "nobody asks for."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LargeMessageReceived(Fact):
+    """PostgreSQL has sent a message of more than 16 MiB: a row of `table`, or a logical message. cdcd says so before it
+    handles the message, because the message needs memory: three times its size, and twice its record where that is
+    delivered.
+    """
+
+    event: ClassVar[str] = "message.large"
+    level: ClassVar[Level] = "info"
+    table: str
+    lsn: str
+    bytes: int
+    memory_limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LargeMessageComing(Fact):
+    """PostgreSQL is sending a message of more than 16 MiB behind `lsn`. libpq holds these bytes of it so far, and gives
+    it to cdcd when all of it is there.
+    """
+
+    event: ClassVar[str] = "message.coming"
+    level: ClassVar[Level] = "info"
+    lsn: str
+    bytes: int
+    memory_limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LargeMessageEndedRun(Fact):
+    """The last run of this pipeline was killed while it received or handled a message of at least this size: a row of
+    `table`, or a logical message. Without a table, `lsn` is where the message before it was.
+    """
+
+    event: ClassVar[str] = "message.ended_run"
+    level: ClassVar[Level] = "error"
+    table: str
+    lsn: str
+    bytes: int
+    memory_limit: int | None
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRenewed(Fact):
+    """A message of more than 16 MiB is delivered and confirmed. cdcd connects again, because libpq keeps a buffer of
+    that size as long as the connection is open.
+    """
+
+    event: ClassVar[str] = "stream.renewed"
+    level: ClassVar[Level] = "info"
+
+
+@dataclass(frozen=True, slots=True)
 class MessageOversized(Fact):
     """A logical message is larger than the broker accepts. Its record has no value; the headers `cdcd.size` and
     `cdcd.sha256` say which value it had.
@@ -826,7 +894,10 @@ class MessageOversized(Fact):
     level: ClassVar[Level] = "error"
     topic: str
     record_bytes: int
-    hint: str
+    hint: str = (
+        "Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, or set "
+        "kafka.oversized to claim_check, so that the next message of that size keeps its value."
+    )
 
 
 @dataclass(frozen=True, slots=True)

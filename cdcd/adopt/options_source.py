@@ -241,14 +241,14 @@ PUBLICATION: Final = (
         "message.prefix.include.list",
         None,
         if_given(
-            differs("cdcd delivers logical messages of every prefix; postgres.messages: false delivers none.")
+            differs("cdcd delivers logical messages of every prefix; postgres.messages: asked delivers none.")
         ),
     ),
     Option(
         "message.prefix.exclude.list",
         None,
         if_given(
-            differs("cdcd delivers logical messages of every prefix; postgres.messages: false delivers none.")
+            differs("cdcd delivers logical messages of every prefix; postgres.messages: asked delivers none.")
         ),
     ),
     Option(

@@ -62,7 +62,10 @@ def nested(keys: Mapping[str, object]) -> Settings:
     """Dotted keys as mappings, without those whose value is cdcd's default."""
     found: Settings = {}
     dsn = {name.removeprefix("dsn."): str(value) for name, value in keys.items() if name.startswith("dsn.")}
-    flat: dict[str, object] = {"postgres.dsn": _conninfo(dsn)} if dsn else {}
+    # Debezium delivers logical messages of every prefix, which cdcd does only if it is told.
+    flat: dict[str, object] = {"postgres.messages": True}
+    if dsn:
+        flat["postgres.dsn"] = _conninfo(dsn)
     flat |= {name: value for name, value in keys.items() if not name.startswith("dsn.")}
     for name, value in flat.items():
         path = _path(name)

@@ -83,7 +83,7 @@ def _by_operation(script: Script, transform: Transform, reach: Reach) -> Verdict
         )
     notes = [
         "" if "r" in kept else "Rows of a snapshot on demand (op r) have records.",
-        "" if "m" in kept else "Logical messages have records, unless postgres.messages is false.",
+        "" if "m" in kept else "Logical messages have records, unless postgres.messages is asked or false.",
     ]
     keys: dict[str, object] = {"topics.skipped_operations": skipped} if skipped else {}
     if "u" in skipped:
@@ -317,5 +317,5 @@ def _dropped_besides(drops: Callable[[str], bool], course: Course) -> list[str]:
 _TURNED_OFF: Final = {
     "topics.heartbeat": "Without heartbeat.interval_s there are none.",
     "topics.transaction": "With topics.transaction_metadata: false there are none.",
-    "topics.message": "With postgres.messages: false there are none.",
+    "topics.message": "With postgres.messages: asked there are none.",
 }

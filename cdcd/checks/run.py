@@ -145,7 +145,7 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         streaming=source.streaming,
         two_phase=source.two_phase,
         failover=source.failover,
-        messages=source.messages,
+        messages=config.hears_messages,
         origin=source.origin,
         binary=source.binary,
         status_interval_s=source.status_interval_s,
@@ -257,7 +257,7 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
             met_by_routes = await look_at_routes(connection, published.keys(), routes, rules)
             found += check_all_routes(met_by_routes, len(routes))
         if outbox.is_on:
-            hears = config.postgres.messages and facts.server_version >= OPTION_SINCE["messages"]
+            hears = config.hears_messages and facts.server_version >= OPTION_SINCE["messages"]
             met = await look_at_outbox(connection, published, outbox, rules, hears_messages=hears)
             found += check_outbox(met, outbox)
     finally:
@@ -323,7 +323,7 @@ def kafka_wanted(config: Config) -> kafka.Wanted:
     _, producer = client.configured(sink)
     largest = str(producer.get("message.max.bytes", kafka.MESSAGE_MAX_BYTES))
     return kafka.Wanted(
-        topics=own_topics(config, messages=config.postgres.messages),
+        topics=own_topics(config, messages=config.delivers_messages is not False or config.outbox.messages),
         checkpoint=config.topics.checkpoint,
         spec=topic_spec(config),
         exactly_once=sink.delivery == "exactly_once",

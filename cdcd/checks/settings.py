@@ -23,10 +23,13 @@ from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka import client
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.topics import TopicSpec
+from cdcd.protocol.shortened import UNLIMITED, MessageLimits
 from cdcd.rows.bindings import Bindings
 from cdcd.rows.modes import Modes
 from cdcd.rows.money import DIGITS_OF_C
+from cdcd.shaping.publishing import PREFIX as PUBLISHED_PREFIX
 from cdcd.snapshots.beginning import ONLY
+from cdcd.snapshots.signals import CONTENT_MAX, RESERVED
 from cdcd.transactions.checkpoint_record import CheckpointRecords
 from cdcd.transactions.position import RecordSettings
 
@@ -47,7 +50,9 @@ def start_settings(config: Config) -> StartSettings:
         protocol=postgres.protocol,
         streaming=postgres.streaming,
         two_phase=postgres.two_phase,
-        messages=postgres.messages,
+        messages=config.hears_messages,
+        delivers_messages=config.delivers_messages,
+        publishes_messages=config.outbox.messages,
         origin=postgres.origin,
         failover=postgres.failover,
         snapshot_mode=snapshot.mode,
@@ -95,8 +100,14 @@ def _at(written: Any, name: str) -> Any:
     return written
 
 
-def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettings:
-    """The part of the configuration that the engine's decisions depend on."""
+def engine_settings(
+    config: Config, wal_sender_timeout_s: float, *, delivers_messages: bool = True
+) -> EngineSettings:
+    """The part of the configuration that the engine's decisions depend on.
+
+    Args:
+        delivers_messages: logical messages have records, also those that nobody asked for (`Ready`).
+    """
     transaction, snapshot = config.kafka.transaction, config.snapshot
     exactly_once = config.kafka.delivery == "exactly_once"
     return EngineSettings(
@@ -120,6 +131,39 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
         heartbeat_s=config.heartbeat.interval_s,
         heartbeat_query=config.heartbeat.action_query is not None,
         watermark_s=config.heartbeat.watermark_interval_s,
+        message_prefixes=None if delivers_messages else _published_prefixes(config),
+        record_bytes_max=_record_bytes_max(config),
+    )
+
+
+def _record_bytes_max(config: Config) -> int:
+    """See `EngineSettings.record_bytes_max`."""
+    leaves_out = (
+        config.kafka.oversized != "fail"
+        or config.filters.tables
+        or config.routes.tables
+        or config.outbox.tables
+        or config.topics.skipped_operations
+        or protections(config.columns).rules
+    )
+    return 0 if leaves_out else sink_settings(config, TRANSACTION_S).message_bytes_max
+
+
+def _published_prefixes(config: Config) -> tuple[bytes, ...]:
+    return (PUBLISHED_PREFIX,) if config.outbox.messages else ()
+
+
+def message_limits(config: Config, *, delivers_messages: bool) -> MessageLimits:
+    """How large a logical message may be to be taken whole. Larger ones become their size and digest."""
+    by_prefix = {prefix.encode(): CONTENT_MAX for prefix in RESERVED}
+    if config.outbox.messages:
+        by_prefix[PUBLISHED_PREFIX] = config.outbox.message_bytes_max
+    if not delivers_messages:
+        return MessageLimits(by_prefix, None)
+    # A record is larger than the content in each format. Other policies of `oversized` keep the value somewhere.
+    refuses = config.kafka.oversized == "fail"
+    return MessageLimits(
+        by_prefix, sink_settings(config, TRANSACTION_S).message_bytes_max if refuses else UNLIMITED
     )
 
 
@@ -242,7 +286,7 @@ def own_topics(config: Config, *, messages: bool) -> list[str]:
     """The topics that a start needs, whatever the tables are.
 
     Args:
-        messages: the server sends logical messages, so their topic is needed.
+        messages: logical messages have records, so their topic is needed.
     """
     topics = [config.topics.checkpoint]
     if config.topics.schemas:

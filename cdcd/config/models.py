@@ -122,7 +122,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _derive(cls, data: Any) -> Any:
-        return with_derived_defaults(cls, data) if isinstance(data, dict) else data
+        return _with_messages(with_derived_defaults(cls, data)) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _topics_apart(self) -> "Config":
@@ -194,8 +194,8 @@ class Config(Section):
         for table in outbox.tables:
             if not has(table):
                 raise ValueError(f"outbox.tables: {table} is left out by tables.include or tables.exclude")
-        if outbox.messages and not self.postgres.messages:
-            raise ValueError("outbox.messages needs postgres.messages: true")
+        if outbox.messages and self.postgres.messages is False:
+            raise ValueError("outbox.messages needs another postgres.messages than false")
         if outbox.tables and self.postgres.binary:
             raise ValueError("outbox.tables needs postgres.binary: false, because payloads are text as it is")
         return self
@@ -379,8 +379,23 @@ class Config(Section):
 
         It must not change inside a transaction.
         """
+        postgres = self.postgres
         counted = " transaction_metadata=True" if self.topics.transaction_metadata else ""
-        return self.postgres.stream_options + counted
+        return f"publication={postgres.publication} messages={self.hears_messages} origin={postgres.origin}{counted}"
+
+    @property
+    def hears_messages(self) -> bool:
+        """Whether the server is asked to send logical messages."""
+        messages = self.postgres.messages
+        if messages == "asked":
+            return self.outbox.messages or self.snapshot.signals != "off"
+        return messages is not False
+
+    @property
+    def delivers_messages(self) -> bool | None:
+        """Whether logical messages have records, also those that nobody asked for; None: the checkpoint decides."""
+        messages = self.postgres.messages
+        return False if messages == "asked" else messages
 
     def topic_names(self) -> TopicNames:
         """How the pipeline's topics are called."""
@@ -401,3 +416,13 @@ class Config(Section):
     def on_demand(self) -> tuple[str, ...]:
         """Patterns of the tables that no snapshot reads unless somebody asks for them."""
         return (*(self.snapshot.exclude or ()), *self.outbox.tables)
+
+
+def _with_messages(data: dict[str, Any]) -> dict[str, Any]:
+    """The data in which a topic of one's own for logical messages says that they are delivered."""
+    postgres, topics = data["postgres"], data["topics"]
+    if not isinstance(postgres, dict) or not isinstance(topics, dict) or postgres.get("messages") is not None:
+        return data
+    if topics.get("message") == f"{topics.get('prefix')}.message":
+        return data
+    return {**data, "postgres": {**postgres, "messages": True}}

@@ -9,7 +9,7 @@ from cdcd.facts import Observer
 from cdcd.facts_operation import HeartbeatQueryFailed, HeartbeatQueryRuns
 from cdcd.postgres.connection import Dsn
 from cdcd.postgres.heartbeat_query import HeartbeatQuery
-from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.kept_lock import KeptLock
 from cdcd.telemetry.state import Telemetry
 
 REPORT_S: Final = 60.0
@@ -25,7 +25,7 @@ class HeartbeatAction:
         query: str,
         *,
         dsn: Dsn,
-        lock: AdvisoryLock,
+        lock: KeptLock,
         telemetry: Telemetry,
         observe: Observer,
     ) -> None:

@@ -42,6 +42,7 @@ from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.settling import Settling
 from cdcd.kafka.sink import Sink
 from cdcd.kafka.topics import check_keyless, ensure_topics, existing_topics
+from cdcd.postgres.kept_lock import KeptLock
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.retry import Backoff
 from cdcd.transactions.checkpoint_record import Ignored
@@ -178,11 +179,11 @@ class KafkaSide:
         connection, _ = client.configured(config.kafka)
         return SchemasTopic(topic, connection, config.name, self._answer_s, self.giving_up)
 
-    async def open_sink(self, lock: AdvisoryLock, *, messages: bool) -> Sink:
+    async def open_sink(self, lock: AdvisoryLock | KeptLock, *, messages: bool) -> Sink:
         """Make the topics that the sink needs, and the sink, which is not opened yet.
 
         Args:
-            messages: the server sends logical messages, so their topic is needed.
+            messages: logical messages have records, so their topic is needed.
         """
         config = self._config
         loop = asyncio.get_running_loop()
@@ -384,9 +385,4 @@ class KafkaSide:
 def _oversized(policy: str, topic: str, size: int, to: str) -> Fact:
     if to:
         return RecordOversized(topic=topic, record_bytes=size, oversized=policy, went_to=to)
-    return MessageOversized(
-        topic=topic,
-        record_bytes=size,
-        hint="Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, or "
-        "set kafka.oversized to claim_check, so that the next message of that size keeps its value.",
-    )
+    return MessageOversized(topic=topic, record_bytes=size)

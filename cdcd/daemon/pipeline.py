@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, TypeVar
 from cdcd.daemon import memory
 from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
+from cdcd.daemon.large_messages import LargeMessages
 from cdcd.daemon.logged_stream import LoggedStream
 from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.snapshot_driver import SnapshotDriver
@@ -45,7 +46,8 @@ from cdcd.engine.spooling import may_begin
 from cdcd.errors import TransientError, cause
 from cdcd.facts import Observer, SpoolSpilled
 from cdcd.kafka.sink import Sink
-from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.kept_lock import KeptLock
+from cdcd.protocol import peek
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.recording.tap import Tap
 from cdcd.registry.registrar import Registrar
@@ -96,6 +98,7 @@ class Pipeline:
         new_tables: tables whose topics are created together.
         registrar: registers schemas; None: the format has none.
         heartbeat: runs the heartbeat query; None: there is none.
+        large: is told how far the stream is received and confirmed.
         tap: stands before the engine's verbs, and records each call; None: nothing is recorded.
     """
 
@@ -104,7 +107,7 @@ class Pipeline:
         engine: Engine,
         *,
         stream: Stream,
-        lock: AdvisoryLock,
+        lock: KeptLock,
         sink: Sink,
         kafka: KafkaSide,
         snapshots: SnapshotDriver,
@@ -115,6 +118,7 @@ class Pipeline:
         new_tables: NewTables,
         telemetry: Telemetry,
         observe: Observer,
+        large: LargeMessages,
         tap: Tap | None = None,
         registrar: Registrar | None = None,
         heartbeat: HeartbeatAction | None = None,
@@ -135,6 +139,7 @@ class Pipeline:
         self._new_tables = new_tables
         self._telemetry = telemetry
         self._observe = observe
+        self._large = large
         self._registrar = registrar
         self._heartbeat = heartbeat
         self._reported = asyncio.Event()
@@ -305,6 +310,7 @@ class Pipeline:
                 await self._wanted.wait()
             frames = await self._stream.receive(READ_BYTES)
             self._verbs.frames_received(frames, time.monotonic())
+            self._large.received(peek.lsn_of(frames[-1]))
             self._reported.set()
 
     async def _await_stop(self, stop: asyncio.Event) -> None:
@@ -368,6 +374,7 @@ class Pipeline:
         telemetry.sent_lsn = ledger.sent
         telemetry.acked_lsn = ledger.acked
         telemetry.flushed_lsn = ledger.flushed
+        self._large.confirmed(ledger.flushed)
         telemetry.server_wal_end = max(telemetry.server_wal_end, ledger.received, engine.server_wal_end)
         if engine.caught_up is not None:
             telemetry.caught_up = engine.caught_up

@@ -18,8 +18,9 @@ from cdcd.facts import (
 )
 from cdcd.facts_operation import PostgresWarned, TableLocked, WalShort
 from cdcd.postgres.connection import Connection, Dsn
+from cdcd.postgres.kept_lock import KeptLock
 from cdcd.postgres.lease import took_over
-from cdcd.postgres.lock import AdvisoryLock, LockHeld
+from cdcd.postgres.lock import LockHeld
 from cdcd.postgres.publication import ensure_publication, has_publication, who_holds_up
 from cdcd.postgres.refusals import Answer, TableBusyError, translated
 from cdcd.postgres.replication import Identity, ReplicationStream
@@ -55,12 +56,12 @@ class PostgresSide:
         """The server warned on the connection of the stream."""
         self._observe(PostgresWarned(message=answer.text, hint=answer.hint))
 
-    async def connect_lock(self, dsn: Dsn) -> AdvisoryLock:
+    async def connect_lock(self, dsn: Dsn) -> KeptLock:
         """Connect for the advisory lock, which is not taken yet. The caller owes `close`."""
         config, reach = self._config, self._telemetry.reach
         asked_at = time.monotonic()
         try:
-            lock = await AdvisoryLock.open(
+            lock = await KeptLock.open(
                 dsn,
                 config.postgres.slot,
                 application_name=f"{config.name} lock",
@@ -76,7 +77,7 @@ class PostgresSide:
         reach.answered("postgres", time.monotonic())
         return lock
 
-    async def acquire(self, lock: AdvisoryLock, lapsed: frozenset[int]) -> None:
+    async def acquire(self, lock: KeptLock, lapsed: frozenset[int]) -> None:
         """Wait until this session holds the lock, however long that takes. This is then the active instance.
 
         Args:
@@ -94,7 +95,8 @@ class PostgresSide:
                     f"Another instance ({held.application_name} from {held.client}, pid {held.pid}) took over while "
                     f"this one stood still, or was cut off, for longer than postgres.lease_s ({lease_s:g} s).",
                     hint="Nothing is lost or written twice. Start this instance again: it becomes the standby. Find "
-                    "out whether its machine was overloaded, suspended, or without network.",
+                    "out whether its machine was suspended, without network, or so busy that the daemon stood still. "
+                    "If the log has message.large before, that message took too long: raise postgres.lease_s.",
                 )
             self._telemetry.stand_by()
             self._observe(StandbyWaiting(slot=slot, holder_pid=held.pid, holder=held.application_name))

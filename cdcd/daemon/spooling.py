@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
+from cdcd.checks.settings import message_limits
 from cdcd.config.loading import Config
 from cdcd.daemon.durable_log import log_error, open_log
 from cdcd.daemon.postgres_side import PostgresSide
@@ -27,7 +28,7 @@ from cdcd.errors import TransientError, cause
 from cdcd.facts import Observer
 from cdcd.facts_operation import DurableSpoolEnded, DurableSpoolStarted
 from cdcd.postgres.connection import Connection, connect, parse_dsn
-from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.kept_lock import KeptLock
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.versions import start_options
@@ -72,7 +73,7 @@ class SpoolingSession:
         self._lapsed = lapsed
         self._postgres = PostgresSide(config, telemetry, observe)
         self._stack = AsyncExitStack()
-        self._lock: AdvisoryLock | None = None
+        self._lock: KeptLock | None = None
         self._stream: ReplicationStream | None = None
         self._log: LogFiles | None = None
         self._spooling: Spooling | None = None
@@ -199,10 +200,14 @@ class SpoolingSession:
             [postgres.publication],
             streaming="off",
             two_phase=False,
-            messages=postgres.messages,
+            messages=config.hears_messages,
             origin=postgres.origin,
             binary=False,
         )
+        # Whether unasked messages have records is known when the log is delivered.
+        stream.shorten = message_limits(
+            config, delivers_messages=config.delivers_messages is not False
+        ).shorten
         await start_stream(config, stream, options, timeout_s, observe)
         # Nobody else can move the slot any more.
         slot = await self._postgres.look_at_slot(sql, identity)

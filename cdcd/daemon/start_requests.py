@@ -49,7 +49,7 @@ from cdcd.facts import Observer
 from cdcd.facts_operation import DurableSpoolDelivered
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, Dsn, connect
-from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.kept_lock import KeptLock
 from cdcd.postgres.money import find_money_digits
 from cdcd.postgres.publication_history import read_roots
 from cdcd.postgres.readers import try_readers
@@ -96,7 +96,7 @@ class StartRequests:
         self._stack = stack
         self._dsn = dsn
         self._lapsed = lapsed
-        self.lock: AdvisoryLock | None = None
+        self.lock: KeptLock | None = None
         self.sql: Connection | None = None
         self.stream: ReplicationStream | None = None
         self.wal_sender_timeout_s = 0.0

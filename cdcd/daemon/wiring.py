@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from cdcd.checks.directories import spool_error, spool_problem
-from cdcd.checks.settings import encoder_settings, engine_settings
+from cdcd.checks.settings import encoder_settings, engine_settings, message_limits
 from cdcd.config.loading import Config
 from cdcd.credentials.columns import SpoolCipher
 from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
+from cdcd.daemon.large_messages import LargeMessages
 from cdcd.daemon.logged_stream import LoggedStream
 from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.pipeline import Pipeline
@@ -28,7 +29,7 @@ from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, Dsn
-from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.kept_lock import KeptLock
 from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.lsn import Lsn
@@ -64,7 +65,7 @@ class Wiring:
     kafka: KafkaSide
     stack: AsyncExitStack
     dsn: Dsn
-    lock: AdvisoryLock
+    lock: KeptLock
     sql: Connection
     stream: ReplicationStream
     wal_sender_timeout_s: float
@@ -88,7 +89,9 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     """
     config, ready = wiring.config, wiring.ready
     start = SessionStart(
-        settings=engine_settings(config, wiring.wal_sender_timeout_s),
+        settings=engine_settings(
+            config, wiring.wal_sender_timeout_s, delivers_messages=ready.delivers_messages
+        ),
         checkpoint=ready.checkpoint,
         encoding=encoder_settings(
             config, wiring.database, wiring.schema_ids, wiring.bindings, money_digits=ready.money_digits
@@ -106,8 +109,9 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         routes=config.routes.settings,
         tables=config.tables.selection,
     )
+    directory = _spool_directory(config)
     spool = Spool(
-        _spool_directory(config),
+        directory,
         start.spool_bytes,
         config.spool.disk_bytes_max,
         SpoolCipher() if start.encoding.column_rules else None,
@@ -115,6 +119,16 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     now = time.monotonic()
     engine = build_engine(start, spool, ledger, wiring.observe, now)
     wiring.stack.callback(engine.assembler.close)
+    large = LargeMessages(
+        Path(directory),
+        config.name,
+        message_limits(config, delivers_messages=ready.delivers_messages),
+        engine.relation_name,
+        wiring.observe,
+    )
+    large.tell_former()
+    wiring.stack.callback(large.clear)
+    wiring.stream.shorten, wiring.stream.on_coming = large.shorten, large.coming
     wiring.telemetry.queue_bytes_max = config.kafka.queue_bytes_max
     tap = record_session(wiring, engine, start, now)
     if tap is not None:
@@ -140,6 +154,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         tap=tap,
         registrar=wiring.registrar,
         heartbeat=_heartbeat_action(wiring),
+        large=large,
     )
 
 

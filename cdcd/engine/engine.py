@@ -39,6 +39,7 @@ from cdcd.engine.prepared_age import PreparedAge
 from cdcd.engine.questions import Questions
 from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.engine.rendering import NO_CHOSEN_KEYS, SnapshotRows
+from cdcd.engine.renewal import Renewal, RenewalError
 from cdcd.engine.requests import Requests
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.tables import PublishedTables
@@ -76,6 +77,7 @@ class Parts:
     heartbeat: Callable[..., Heartbeat] = Heartbeat
     watermarks: Callable[..., Watermarks] = Watermarks
     ingest: Callable[..., Ingest] = Ingest
+    renewal: Callable[..., Renewal] = Renewal
 
 
 ORDINARY: Final = Parts()
@@ -137,6 +139,8 @@ class Engine:
             now=now,
         )
         self._is_behind = logged_until > 0
+        # The durable log has no connection.
+        self._renewal = parts.renewal(0 if logged_until else settings.large_bytes, settings.quiet_s)
         self._prepared_age = PreparedAge(settings.prepared_warning_age_s, observe)
         self.queue = parts.queue(
             start.position,
@@ -219,6 +223,9 @@ class Engine:
             heartbeat=self._heartbeat,
             watermarks=self._watermarks,
             left_out=left_out,
+            message_prefixes=settings.message_prefixes,
+            renewal=self._renewal,
+            record_bytes_max=settings.record_bytes_max,
         )
         self._questions = Questions(
             self.incremental,
@@ -288,6 +295,11 @@ class Engine:
         """The end of the server's WAL, so far as keepalives and commits have told it."""
         return self._ingest.server_wal_end
 
+    def relation_name(self, oid: int) -> str:
+        """`schema.table` of a relation as the stream described it last; empty: it did not."""
+        found = self.encoder.description(oid)
+        return "" if found is None else f"{found.relation.schema}.{found.relation.name}"
+
     @property
     def cuts(self) -> int:
         """How many transactions were cut because they were larger than a Kafka transaction may be."""
@@ -319,7 +331,12 @@ class Engine:
             self._watermarks.begin(now)
 
     def frames_received(self, frames: list[bytes], now: float) -> None:
-        """Frames came, in their order. Ask `next_action` until `wants_frames` is true again."""
+        """Frames came, in their order. Ask `next_action` until `wants_frames` is true again.
+
+        A frame that is larger than the shell takes at a time is the last one, so that only that one can be large.
+        """
+        if frames:
+            self._renewal.arrived(len(frames[-1]), now)
         if reply_requested(frames):
             # The status update is sent before the frames are worked off, because that may take long.
             self._feedback.ask()
@@ -428,6 +445,8 @@ class Engine:
             return self._finish(now)
         if ending.is_over(now, undelivered=self._undelivered()):
             return self._end_with(shut_down())
+        if self._renewal.is_pending and self._renews(now):
+            return self._end_with(RenewalError("A large message has passed through the connection."))
         action: Action | None = None
         if self._heartbeat is not None:
             self._heartbeat.beat(now, unix_us)
@@ -458,6 +477,13 @@ class Engine:
         ledger = self.ledger
         update = self._feedback.due(ledger.received, ledger.flushed, now, unix_us - POSTGRES_EPOCH_US)
         return None if update is None else Status(write_frame(update))
+
+    def _renews(self, now: float) -> bool:
+        """Whether the session ends so that its connection is renewed, and gives up nothing by that."""
+        is_due = self._renewal.is_due(self._feedback.told, now)
+        return (
+            is_due and self.queue.between and not self._delivery.is_out and not self.assembler.streamed_open
+        )
 
     def _finish(self, now: float) -> Action:
         if self._delivery.is_out:
@@ -495,6 +521,7 @@ class Engine:
                 times.append(self._heartbeat.next_at())
             if self._watermarks is not None:
                 times.append(self._watermarks.next_at())
+            times.append(self._renewal.next_at(self._feedback.told))
         times += [self._ending.grace_until, self._ingest.relations.ask_at]
         return min([each for each in times if each is not None], default=None)
 

@@ -16,16 +16,21 @@ from cdcd.engine.incremental import Incremental
 from cdcd.engine.labels import Labels
 from cdcd.engine.left_out import KeptStep, LeftOut, LeftOutTables, WentOut
 from cdcd.engine.queue import BatchQueue
+from cdcd.engine.refused_rows import LOOKED_AT_BYTES, refuse
 from cdcd.engine.rendering import SnapshotRows
+from cdcd.engine.renewal import Renewal
 from cdcd.engine.requests import Requests
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
 from cdcd.engine.watermarks import Watermarks
-from cdcd.facts import Observer, PrepareMissing, TransactionLarge
+from cdcd.facts import MessageOversized, Observer, PrepareMissing, TransactionLarge
 from cdcd.formats.encoder import (
+    HEADER_DIGEST,
     HEADER_NEW_KEY,
     HEADER_OLD_KEY,
+    HEADER_SIZE,
     HEADER_UNCHANGED,
+    LOST_KEY_BYTES_MAX,
     MESSAGES,
     TRANSACTIONS,
     Encoder,
@@ -37,8 +42,9 @@ from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import LogicalMessage, Relation
 from cdcd.protocol.reader import read_message
+from cdcd.protocol.shortened import read_digest
 from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.snapshots.signals import RESERVED
+from cdcd.snapshots.signals import RESERVED, WATERMARK
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.drafts import SpoolItem, events, row_count
@@ -62,6 +68,7 @@ TURN_EVENTS: Final = 256
 """Events or steps that are worked off before other tasks run: some milliseconds' work, uncompiled."""
 
 _RESERVED: Final = tuple(prefix.encode() for prefix in RESERVED)
+_WATERMARK: Final = WATERMARK.encode()
 
 
 class Ingest:
@@ -71,6 +78,9 @@ class Ingest:
         ends_former_rows: when a table takes another one's name, a truncate record ends the rows of the other one.
         heartbeat: is asked between transactions, because a busy stream stands still nowhere else; None: there is none.
         left_out: the tables that the pipeline leaves out; None: it has all that are published.
+        message_prefixes: prefixes of the logical messages that have records; None: all have records.
+        renewal: is told of large messages that were not taken whole, and where transactions end.
+        record_bytes_max: as in `EngineSettings`.
     """
 
     def __init__(
@@ -91,7 +101,14 @@ class Ingest:
         heartbeat: Heartbeat | None = None,
         watermarks: Watermarks | None = None,
         left_out: LeftOutTables | None = None,
+        message_prefixes: tuple[bytes, ...] | None = None,
+        renewal: Renewal,
+        record_bytes_max: int = 0,
     ) -> None:
+        self._row_bytes_max = max(record_bytes_max, LOOKED_AT_BYTES) if record_bytes_max else 0
+        self._record_bytes_max = record_bytes_max
+        self._renewal = renewal
+        self._message_prefixes = message_prefixes
         self.cuts = 0
         """How many transactions were cut because they were larger than a Kafka transaction may be."""
         self.caught_up: bool | None = None
@@ -207,6 +224,11 @@ class Ingest:
             self._held = step
             return 0
         items = step.items
+        if self._row_bytes_max:
+            # A frame that is so large is the last one of those that are received or kept together.
+            last = items[-1]
+            if isinstance(last, bytes) and len(last) > self._row_bytes_max:
+                refuse(last, step.in_stream, self._encoder, self._record_bytes_max)
         count = events(items) if step.in_stream else len(items)
         if self._watched.watches or self.relations.new_names:
             self._add(self._encode_each(step), count)
@@ -336,6 +358,8 @@ class Ingest:
         if self._queue.size:
             self.caught_up = False
         self._queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
+        if self._renewal.is_pending:
+            self._renewal.closed(step.end_lsn, self._undecided())
         if self._heartbeat is not None:
             self._heartbeat.beat(now, self._unix_us)
         if self._watermarks is not None:
@@ -358,19 +382,28 @@ class Ingest:
             self.caught_up = False
             self.relations.describe(step.message)
 
+    def _undecided(self) -> int:
+        """How many transactions are streamed or prepared, and would come again over another connection."""
+        return self._assembler.streamed_open + self._assembler.prepared_open
+
     def _transactional(self, step: TransactionalMessage, now: float) -> None:
-        message = _request(step.frame, step.in_stream)
+        frame, in_stream = step.frame, step.in_stream
+        self._renewal.arrived(peek.shortened_bytes(frame), now)
         size = 0
-        if message is not None:
+        if self._is_request(frame, in_stream):
             # It is an event like any other, but makes no record.
             self._encoder.skip(1)
-            request = self._requests.hold(message)
+            request = self._held_request(frame, in_stream)
             if request is not None:
                 self._deferred.append(request)
+        elif not self._is_delivered(frame, in_stream):
+            self._encoder.skip(1)
         elif self._lacks_schemas(step):
             return
         else:
-            size = self._encoder.encode(step.frame, step.in_stream, self._unix_us, self._records)
+            known = len(self._records)
+            size = self._encoder.encode(frame, in_stream, self._unix_us, self._records)
+            size -= self._without_value(frame, in_stream, known)
         if self._queue.add(self._records, size, 1):
             self._cut()
 
@@ -385,21 +418,71 @@ class Ingest:
                 self._deferred.append(partial(self._tables.settle_left, oid, name))
 
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
-        message = _request(step.frame, step.in_stream)
+        frame, in_stream = step.frame, step.in_stream
         self._committed(step.lsn)
-        if message is None and self._lacks_schemas(step):
+        is_request = self._is_request(frame, in_stream)
+        is_delivered = not is_request and self._is_delivered(frame, in_stream)
+        if is_delivered and self._lacks_schemas(step):
             return
         self._queue.begin(step.lsn, 0)
         size = 0
-        if message is not None:
-            self._requests.take(message)
-        else:
+        if is_request:
+            self._take_request(frame, in_stream)
+        elif is_delivered:
+            known = len(self._records)
             size = self._encoder.encode_message(
-                step.frame, step.in_stream, step.last_commit_lsn, self._unix_us, self._records
+                frame, in_stream, step.last_commit_lsn, self._unix_us, self._records
             )
+            size -= self._without_value(frame, in_stream, known)
         self._queue.add(self._records, size, 1)
+        self._renewal.arrived(peek.shortened_bytes(frame), now)
         self._queue.close(step.lsn, step.lsn + 1, None, (step.ticket,))
+        if self._renewal.is_pending:
+            self._renewal.closed(step.lsn + 1, self._undecided())
         self.between(now)
+
+    def _is_request(self, frame: bytes, in_stream: bool) -> bool:
+        """Whether a logical message is for the daemon itself."""
+        return peek.message_prefix(frame, in_stream) in _RESERVED
+
+    def _held_request(self, frame: bytes, in_stream: bool) -> Callable[[], None] | None:
+        """What is to be called where the request's transaction ends; None: nothing."""
+        if peek.shortened_bytes(frame) < 0:
+            return self._requests.hold(_message(frame, in_stream))
+        return partial(self._take_request, frame, in_stream)
+
+    def _take_request(self, frame: bytes, in_stream: bool) -> None:
+        """Follow the request. Of one that is too large, only the size is known."""
+        size = peek.shortened_bytes(frame)
+        if size < 0:
+            self._requests.take(_message(frame, in_stream))
+        elif peek.message_prefix(frame, in_stream) != _WATERMARK:
+            self._requests.refuse_large(size)
+
+    def _is_delivered(self, frame: bytes, in_stream: bool) -> bool:
+        """Whether a logical message of somebody else has a record."""
+        prefixes = self._message_prefixes
+        return prefixes is None or peek.message_prefix(frame, in_stream) in prefixes
+
+    def _without_value(self, frame: bytes, in_stream: bool, known: int) -> int:
+        """Take the value from the record of a message of which only size and digest were taken.
+
+        Args:
+            known: how many records there were before the message.
+
+        Returns:
+            By how many bytes the record became smaller.
+        """
+        size = peek.shortened_bytes(frame)
+        if size < 0 or len(self._records) == known:
+            return 0
+        topic, key, value, headers = self._records[-1]
+        digest = read_digest(_message(frame, in_stream).content).hex().encode()
+        is_long = key is not None and len(key) > LOST_KEY_BYTES_MAX
+        named = [*(headers or ()), (HEADER_SIZE, str(size).encode()), (HEADER_DIGEST, digest)]
+        self._records[-1] = (topic, None if is_long else key, None, named)
+        self._observe(MessageOversized(topic=topic, record_bytes=size))
+        return len(value or b"") + (len(key or b"") if is_long else 0)
 
     def _lacks_schemas(self, step: KeptStep, of: int = MESSAGES) -> bool:
         """Whether records of logical messages, or END, lack ids of schemas. Then the step is held until they have."""
@@ -463,10 +546,8 @@ class Ingest:
         """Nothing is done: the step ends the turn (`_take`), so that other tasks run."""
 
 
-def _request(frame: bytes, in_stream: bool) -> LogicalMessage | None:
-    """The logical message if it is for the daemon itself; None: it is a user's, which the encoder decodes."""
-    if peek.message_prefix(frame, in_stream) not in _RESERVED:
-        return None
+def _message(frame: bytes, in_stream: bool) -> LogicalMessage:
+    """The logical message in the frame."""
     message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
     assert isinstance(message, LogicalMessage)
     return message

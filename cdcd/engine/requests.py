@@ -20,7 +20,7 @@ from cdcd.errors import ConfigError
 from cdcd.facts import Observer, SnapshotSignalled, SnapshotSignalRefused, cut_short
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.snapshots.outcomes import CANCELLED
-from cdcd.snapshots.signals import OWN_REQUESTS, PREFIX, Signal, token_digest
+from cdcd.snapshots.signals import CONTENT_MAX, OWN_REQUESTS, PREFIX, Signal, token_digest
 from cdcd.snapshots.table_task import TableTask
 
 HELD_BYTES_MAX: Final = 262_144
@@ -144,6 +144,11 @@ class Requests:
             return True
         digest = token_digest(signal.token)
         return any(hmac.compare_digest(digest, token) for token in self._tokens)
+
+    def refuse_large(self, size: int) -> None:
+        """Report a request of which only the size in bytes was taken, because it is larger than `CONTENT_MAX`."""
+        self._report(f"it has {size} bytes, and {CONTENT_MAX} are allowed")
+        self._incremental.tasks.touch()
 
     def _start(self, signal: Signal) -> None:
         request = signal.request or "signal"

@@ -6,8 +6,17 @@ durable log, because that session needs no Kafka; and it does not wait longer th
 """
 
 from cdcd.engine.ending import LogDeliveredError, SpoolingBeginsError, StreamingAgainError
+from cdcd.engine.renewal import RenewalError
 from cdcd.errors import SinkUnavailableError, TransientError, WithoutBinaryError, WithoutStreamingError
-from cdcd.facts import BinaryPaused, Observer, ReconnectScheduled, Side, StreamingPaused, StreamingResumed
+from cdcd.facts import (
+    BinaryPaused,
+    Observer,
+    ReconnectScheduled,
+    Side,
+    StreamingPaused,
+    StreamingResumed,
+    StreamRenewed,
+)
 from cdcd.retry import Backoff
 
 
@@ -76,6 +85,9 @@ class Sessions:
         if isinstance(error, StreamingAgainError):
             self._observe(StreamingResumed(commit_lsn=self.unstreamed_until))
             self.unstreamed_until = 0
+            return 0.0
+        if isinstance(error, RenewalError):
+            self._observe(StreamRenewed())
             return 0.0
         if isinstance(error, LogDeliveredError | SpoolingBeginsError):
             return 0.0

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from cdcd.engine.renewal import LARGE_BYTES, QUIET_S
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -21,6 +23,10 @@ class EngineSettings:
         heartbeat_s: interval of heartbeats, in seconds; 0: there are none.
         heartbeat_query: at each interval, a query is run on the source, too.
         watermark_s: interval of watermarks in the topics of tables, in seconds; 0: there are none.
+        message_prefixes: prefixes of the logical messages that have records; None: all have records.
+        large_bytes, quiet_s: as in `Renewal`.
+        record_bytes_max: the producer refuses larger records, and each row has a record with all of its columns; 0:
+            this is not certain, or larger records go elsewhere.
     """
 
     name: str
@@ -42,3 +48,7 @@ class EngineSettings:
     heartbeat_query: bool = False
     watermark_s: float = 0.0
     request_tokens: tuple[str, ...] | None = None
+    message_prefixes: tuple[bytes, ...] | None = None
+    large_bytes: int = LARGE_BYTES
+    quiet_s: float = QUIET_S
+    record_bytes_max: int = 0

@@ -60,6 +60,7 @@ from cdcd.facts import (
     READ_ROWS,
     CheckpointRead,
     GapAccepted,
+    MessagesKept,
     Observer,
     RecordSettingChanged,
     SnapshotConditionDropped,
@@ -88,6 +89,10 @@ from cdcd.snapshots.table_task import TableTask
 from cdcd.transactions.logged import LoggedSession
 from cdcd.transactions.position import Checkpoint, RecordSettings
 
+ASKED_MESSAGES: Final = ("postgres.messages", 0)
+"""In the settings of a checkpoint: logical messages have records only if somebody asked for them. Checkpoints of
+versions that delivered all messages by default do not have it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartSettings:
@@ -96,6 +101,9 @@ class StartSettings:
     Attributes:
         name, slot, publication, checkpoint_topic: names.
         protocol, streaming, two_phase, messages, origin: as `versions.start_options` takes them.
+        delivers_messages: logical messages have records, also those that nobody asked for. None: this is so if the
+            checkpoint is of a version that delivered them by default.
+        publishes_messages: some logical messages are events of the outbox.
         failover: standbys get a copy of the slot.
         snapshot_mode, snapshot_method, exclude: as in the configuration, under `snapshot`.
         counts_epochs: Kafka does not fence writers (`delivery: at_least_once`), so checkpoints count them.
@@ -112,6 +120,8 @@ class StartSettings:
     streaming: Literal["auto", "off", "on", "parallel"] = "auto"
     two_phase: bool = False
     messages: bool = True
+    delivers_messages: bool | None = True
+    publishes_messages: bool = False
     origin: Literal["any", "none"] = "any"
     failover: bool = False
     snapshot_mode: str = "initial"
@@ -136,6 +146,7 @@ class Ready:
         slot_confirmed: where the slot stands.
         logged: the logged session that is delivered instead of the stream; None: the stream.
         money_digits: how many digits of money stand behind the point.
+        delivers_messages: logical messages have records, also those that nobody asked for.
     """
 
     checkpoint: Checkpoint
@@ -146,6 +157,7 @@ class Ready:
     slot_confirmed: int
     logged: LoggedSession | None = None
     money_digits: int = DIGITS_OF_C
+    delivers_messages: bool = True
 
 
 Tables = Mapping[int, str]
@@ -276,7 +288,10 @@ class Start:
 
     def prepare_sink(self) -> Step:
         assert self._options is not None
-        yield PrepareSink(self._options.messages)
+        settings = self.settings
+        # If the checkpoint decides and says yes, a former version has made the topic.
+        have_records = bool(settings.delivers_messages) or settings.publishes_messages
+        yield PrepareSink(self._options.messages and have_records)
 
     def judge(self) -> Step:
         """Refuse before anybody is shut out, if the comparison that counts is bound to refuse too."""
@@ -431,7 +446,11 @@ class Start:
             start = replace(start, epoch=start.epoch + 1)
         snapshot = None if self._progress == Progress() else self._progress
         self._compare_settings()
-        start = replace(start, snapshot=snapshot, settings=self._settings_now())
+        delivers_messages = self._delivers_messages()
+        records = self._settings_now()
+        if records is not None and not delivers_messages:
+            records = tuple(sorted((*records, ASKED_MESSAGES)))
+        start = replace(start, snapshot=snapshot, settings=records)
         self._observe(
             CheckpointRead(
                 topic=settings.checkpoint_topic, found=positions.found is not None, position=str(position)
@@ -453,8 +472,19 @@ class Start:
             flushed=first_flush(self._flushed, start, slot.confirmed),
             slot_confirmed=slot.confirmed,
             logged=positions.logged,
+            delivers_messages=delivers_messages,
             money_digits=self._money_digits,
         )
+
+    def _delivers_messages(self) -> bool:
+        """Whether logical messages have records, also those that nobody asked for."""
+        found, settings = self.positions.found, self.settings
+        if settings.delivers_messages is not None:
+            return settings.delivers_messages
+        if found is None or (found.settings is not None and ASKED_MESSAGES in found.settings):
+            return False
+        self._observe(MessagesKept(topic=settings.topics.message or ""))
+        return True
 
     def _records_now(self) -> RecordSettings | None:
         """The settings of records, with what the server says of them."""
@@ -472,7 +502,7 @@ class Start:
         found, now = self.positions.found, self._records_now()
         if found is None or found.settings is None or now is None:
             return
-        changed = {name for name, _ in {*found.settings} ^ {*now}} - {ROOTS}
+        changed = {name for name, _ in ({*found.settings} ^ {*now}) - {ASKED_MESSAGES}} - {ROOTS}
         for name in sorted(changed):
             change = CHANGES.get(name, FORMS)
             self._observe(RecordSettingChanged(setting=name, effect=change.effect, hint=change.hint))

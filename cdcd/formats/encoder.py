@@ -43,6 +43,14 @@ HEADER_UNCHANGED: Final = "cdcd.unchanged"
 """JSON array of the columns whose value in this record is a placeholder, because the server did not send it."""
 HEADER_UNWRITABLE: Final = "cdcd.unwritable"
 """JSON array of the columns of which this record lacks a value, because its format has no form for it."""
+HEADER_SIZE: Final = "cdcd.size"
+"""Of a record that went elsewhere, or lost its value: the size of the value in bytes; of a logical message whose record
+lost its value, that of its content."""
+HEADER_DIGEST: Final = "cdcd.sha256"
+"""Of a record of a logical message that lost its value: the SHA-256 of what `HEADER_SIZE` counts, in hexadecimal."""
+LOST_KEY_BYTES_MAX: Final = 1_000
+"""A record of a logical message that loses its value loses a longer key too. The key holds the prefix, which the sender
+of the message chose."""
 HEADER_WATERMARK: Final = "cdcd.watermark"
 """An LSN in decimal, as `source.commit_lsn` has it: Kafka holds each change whose `commit_lsn` is less.
 

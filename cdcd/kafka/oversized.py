@@ -20,26 +20,17 @@ from typing import Final, Literal
 
 from cdcd.engine.queue import Batch
 from cdcd.errors import LimitError
-from cdcd.formats.encoder import Record
+from cdcd.formats.encoder import HEADER_DIGEST, HEADER_SIZE, LOST_KEY_BYTES_MAX, Record
 
 Policy = Literal["fail", "dead_letter", "claim_check"]
 
 CLAIM_CHECK: Final = "cdcd.claim_check"
 """The header of a record that stands in for a file: the file's path."""
 
-SIZE: Final = "cdcd.size"
-"""The header of a record that went elsewhere, or lost its value: the size of the value in bytes."""
-
-DIGEST: Final = "cdcd.sha256"
-"""The header of a message that lost its value: the SHA-256 of the value, in hexadecimal."""
-
 ORIGIN: Final = "cdcd.topic"
 """The header of a dead letter: the topic that the record was made for."""
 
-KEY_BYTES_MAX: Final = 1_000
-"""A message that loses its value loses a longer key too. The key holds the prefix that its sender chose."""
-
-_OWN_HEADERS: Final = frozenset({CLAIM_CHECK, SIZE, ORIGIN})
+_OWN_HEADERS: Final = frozenset({CLAIM_CHECK, HEADER_SIZE, ORIGIN})
 
 PROBE: Final = "cdcd-probe"
 """The beginning of the name of a file that is written, and removed, to see whether the directory can be written."""
@@ -139,8 +130,8 @@ class Oversized:
         _, key, _, headers = record
         self._tell(self.messages_topic, value, "")
         digest = hashlib.sha256(value).hexdigest().encode()
-        named = [(SIZE, str(len(value)).encode()), (DIGEST, digest)]
-        kept = key if key is not None and len(key) <= KEY_BYTES_MAX else None
+        named = [(HEADER_SIZE, str(len(value)).encode()), (HEADER_DIGEST, digest)]
+        kept = key if key is not None and len(key) <= LOST_KEY_BYTES_MAX else None
         return (
             self.messages_topic,
             kept,
@@ -158,7 +149,7 @@ class Oversized:
                 self.dead_letter_topic,
                 key,
                 value,
-                [*headers, (ORIGIN, topic.encode()), (SIZE, size)],
+                [*headers, (ORIGIN, topic.encode()), (HEADER_SIZE, size)],
             )
         path, digest = self._store(value)
         self._tell(topic, value, str(path))

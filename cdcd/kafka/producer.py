@@ -81,6 +81,18 @@ class SinkSettings:
         return _number(self.producer.get("message.max.bytes")) or BATCH_SIZE
 
     @property
+    def message_bytes_max(self) -> int:
+        """The most bytes of key and value with which librdkafka takes a record, before the broker is asked.
+
+        It does not depend on how small requests have become: a dead letter may be large.
+        """
+        for properties in (self.producer, self.client):
+            given = _number(properties.get("message.max.bytes"))
+            if given:
+                return given
+        return min(max(2 * self.batch_bytes_max, self.batch_size, BATCH_SIZE), MESSAGE_BYTES_MAX)
+
+    @property
     def batch_size(self) -> int:
         """librdkafka's first `batch.size`: all records of a batch for one partition fit into one request.
 
@@ -166,9 +178,7 @@ def producer_properties(
         "delivery.report.only.error": True,
         "on_delivery": on_delivery,
     }
-    # The limit of a single record. It does not depend on how small requests have become: a dead letter may be large.
-    whole = max(2 * settings.batch_bytes_max, settings.batch_size, BATCH_SIZE)
-    properties.setdefault("message.max.bytes", min(whole, MESSAGE_BYTES_MAX))
+    properties.setdefault("message.max.bytes", settings.message_bytes_max)
     given = settings.producer.get("batch.size")
     if batch_size and (given is None or _number(given)):
         # A value that is no number is left as it is, so that librdkafka refuses it.

@@ -53,7 +53,7 @@ def ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, Lsn]:
         ConfigError: the daemon would not follow it.
         TransientError, SourceError: PostgreSQL does not let us.
     """
-    if not config.postgres.messages or config.snapshot.signals == "off":
+    if not config.hears_messages or config.snapshot.signals == "off":
         raise ConfigError(
             "The daemon does not listen: postgres.messages is false or snapshot.signals is off.",
             hint="Change that, and restart the daemon.",

@@ -205,7 +205,7 @@ async def _follow_slot(config: Config, shown: Shown, notice: Say) -> None:
         dsn=dsn,
         password_command=password_command,
         publication=postgres.publication,
-        messages=postgres.messages,
+        messages=config.delivers_messages is not False or config.outbox.messages,
         streaming="off",
         connect_timeout_s=postgres.connect_timeout_s,
         application_name=f"{config.name} tail",

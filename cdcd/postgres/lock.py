@@ -246,10 +246,15 @@ class AdvisoryLock:
         """
         return await self._attempt()
 
-    async def keep(self) -> None:
-        """Give the signs of life that others see, until the connection ends; for a task beside everything else."""
+    async def keep(self, may_prove: Callable[[], bool] = lambda: True) -> None:
+        """Give the signs of life that others see, until the connection ends; for a task beside everything else.
+
+        While `may_prove` returns False, there are none.
+        """
         while self._lost is None:
             await asyncio.sleep(self._lease_s / BEATS)
+            if not may_prove():
+                continue
             sent_at = time.monotonic()
             patience_s = max(self._proved_at + self._lease_s - sent_at, ANSWER_S_MIN)
             try:

@@ -14,8 +14,11 @@ not handed over: it belongs to a stream with changes left out.
 """
 
 import asyncio
+import fcntl
 import re
+import termios
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
@@ -27,7 +30,7 @@ from cdcd.errors import CdcdError, SourceError, TransientError
 from cdcd.postgres.connection import Dsn, open_session
 from cdcd.postgres.refusals import Answer, SlotActiveError, answer_of, answer_of_result, refused, translated
 from cdcd.postgres.session import Row, Session
-from cdcd.protocol.copydata import take_frames
+from cdcd.protocol.copydata import Shorten, take_frames
 from cdcd.protocol.lsn import Lsn
 
 _BUDGET_S: Final = 0.004
@@ -46,6 +49,12 @@ _WORTH_FRAMES: Final = 16
 """What must have come meanwhile for a further one."""
 
 _FINISH_BYTES: Final = 1 << 20
+
+COUNTED_READS: Final = 16
+"""Reads without a complete message after which the bytes of further ones are counted, by a system call each."""
+
+COMING_BYTES: Final = 16 << 20
+"""Bytes of a message that is not complete from which on `on_coming` is told."""
 
 STREAMED_FROM: Final = "8MB"
 """`logical_decoding_work_mem` of a session that streams, where it is PostgreSQL's own default of 64 MB."""
@@ -108,6 +117,13 @@ class ReplicationStream:
         self._sound = 0
         self._status = _NO_STATUS
         self._sending = asyncio.Lock()
+        self.shorten: Shorten | None = None
+        """Gives the frame that takes the place of a large one; None: every frame is taken as it is."""
+        self.on_coming: Callable[[int], None] = lambda _: None
+        """Is told how many bytes of a large message are here that is not complete, whenever they have doubled."""
+        self._reads = 0
+        self._coming = 0
+        self._coming_told = COMING_BYTES
         session.on_notice(self._on_notice)
 
     @classmethod
@@ -280,7 +296,7 @@ class ReplicationStream:
         try:
             while True:
                 before = room
-                size, room = take_frames(get_copy_data, frames, room)
+                size, room = take_frames(get_copy_data, frames, room, self.shorten)
                 if self._failure:
                     # A notice, read just before the frame that was to be the next one then, ended the stream.
                     del frames[self._sound :]
@@ -294,11 +310,17 @@ class ReplicationStream:
                     self._fail(refused("receiving from the server", answer_of(lost), self._names))
                     break
                 if room == before:
+                    self._reads += 1
+                    if self._reads > COUNTED_READS:
+                        self._count_coming()
                     empty_reads += 1
                     if empty_reads > self._empty_reads_max:
                         break
                 else:
                     empty_reads = 0
+                    if self._reads:
+                        self._reads = self._coming = 0
+                        self._coming_told = COMING_BYTES
                 try:
                     self._pgconn.consume_input()
                 except psycopg.Error as error:
@@ -314,6 +336,15 @@ class ReplicationStream:
             self._short_burst = crowded and bytes_max - room < _SHORT_BURST_BYTES
             self._received_at = now
         return frames
+
+    def _count_coming(self) -> None:
+        """Count what the next read brings of a message that is not complete. Under TLS, it is a little less."""
+        waiting = array("i", [0])
+        fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, waiting)
+        self._coming += waiting[0]
+        if self._coming > self._coming_told:
+            self._coming_told = 2 * self._coming
+            self.on_coming(self._coming)
 
     def _ending(self) -> CdcdError:
         """Why the copy is over: libpq holds the result already, or the connection is broken."""

@@ -98,6 +98,11 @@ _XID_BYTES: Final = 4
 _OID_BYTES: Final = 4
 _MESSAGE_HEAD: Final = 9
 """The flags and the LSN of a logical message, which stand before its prefix."""
+_WAL_END_AT: Final = 9
+_WAL_END_END: Final = 17
+_SHORTENED: Final = 1 << 63
+"""Set in the second LSN of the header of a frame that takes the place of a large logical message. The other bits are
+the size of the content that was left out. A server sends the first LSN there once more, which is never so high."""
 _TRUNCATE_HEAD: Final = 5
 """The number of relations and the options of a Truncate, which stand before the oids."""
 
@@ -107,7 +112,7 @@ def tag_of(frame: bytes) -> int:
     return frame[XLOG_HEADER]
 
 
-def lsn_of(frame: bytes) -> int:
+def lsn_of(frame: bytes | memoryview) -> int:
     """The frame's LSN (`wal_start`): that of the change."""
     return int.from_bytes(frame[_LSN_AT:_LSN_END], "big")
 
@@ -151,6 +156,47 @@ def message_prefix(frame: bytes, in_stream: bool) -> bytes:
     at = (_BODY_AT + _XID_BYTES if in_stream else _BODY_AT) + _MESSAGE_HEAD
     end = frame.find(0, at)
     return frame[at:] if end < 0 else frame[at:end]
+
+
+def relations_of_row(frame: memoryview) -> list[int]:
+    """Oids of which one is that of the relation, if the frame is a row message; empty if it is another message.
+
+    Whether an xid stands before the oid is the state of the stream.
+    """
+    if len(frame) <= STREAMED_HEAD_BYTES or frame[XLOG_HEADER] not in ROWS:
+        return []
+    places = (_BODY_AT, _BODY_AT + _XID_BYTES)
+    kinds = (NEW_ROW, OLD_ROW, OLD_KEY)
+    return [
+        int.from_bytes(bytes(frame[at : at + _OID_BYTES]), "big")
+        for at in places
+        if frame[at + _OID_BYTES] in kinds
+    ]
+
+
+def message_prefix_at(frame: memoryview) -> int:
+    """Where the prefix of a logical message begins, in a stream or not; -1: it is not certain.
+
+    The header of its frame has the LSN of the message (`message_cb_wrapper` and `stream_message_cb_wrapper` in
+    logical.c), which the message has too: before its prefix, behind the flags and, in a stream, the xid.
+    """
+    lsn = bytes(frame[_LSN_AT:_LSN_END])
+    outside = _BODY_AT + _MESSAGE_HEAD
+    inside = outside + _XID_BYTES
+    found = [at for at in (outside, inside) if bytes(frame[at - len(lsn) : at]) == lsn]
+    return found[0] if len(found) == 1 else -1
+
+
+def shortened_header(frame: memoryview, left_out: int) -> bytes:
+    """The header of a frame that takes the place of `frame`, without `left_out` bytes of content."""
+    mark = (_SHORTENED | left_out).to_bytes(_WAL_END_END - _WAL_END_AT, "big")
+    return bytes(frame[:_WAL_END_AT]) + mark + bytes(frame[_WAL_END_END:XLOG_HEADER])
+
+
+def shortened_bytes(frame: bytes) -> int:
+    """The size of the content that the logical message in this frame had; -1: the message is whole."""
+    mark = int.from_bytes(frame[_WAL_END_AT:_WAL_END_END], "big")
+    return mark & ~_SHORTENED if mark & _SHORTENED else -1
 
 
 def read_head(frame: bytes, in_stream: bool) -> tuple[int, int, int, int, int]:
@@ -283,5 +329,41 @@ def _values(frame: bytes, start: "i64", values: list[tuple[bool, bytes] | None],
         elif kind != NULL:
             raise ValueError("unknown kind of value")
         values.append(value)
+        place += 1
+    return at
+
+
+def new_row_sizes(frame: bytes, in_stream: bool) -> list[tuple[int, int]]:
+    """Of the new row of an Insert or Update, the kind and the size of each value, which is 0 without bytes.
+
+    Raises:
+        ValueError, IndexError: the row is malformed.
+    """
+    at: i64 = first_row(in_stream)
+    sizes: list[tuple[int, int]] = []
+    if frame[at] != NEW_ROW:
+        at = _sizes(frame, at, sizes)
+        sizes = []
+    _sizes(frame, at, sizes)
+    return sizes
+
+
+def _sizes(frame: bytes, start: "i64", sizes: list[tuple[int, int]]) -> "i64":
+    """Append kind and size of each value of the row whose head is at `start`; where the row ends."""
+    width: i64 = row_width(frame, start)
+    at: i64 = start + ROW_HEAD_BYTES
+    place: i64 = 0
+    while place < width:
+        kind = frame[at]
+        size: i64 = 0
+        if kind in (TEXT, BINARY):
+            size = value_size(frame, at)
+            if size < 0:
+                raise ValueError("a value has a negative size")
+            at += SIZE_BYTES + size
+        elif kind not in (NULL, UNCHANGED):
+            raise ValueError("unknown kind of value")
+        at += 1
+        sizes.append((kind, int(size)))
         place += 1
     return at

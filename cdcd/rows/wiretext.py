@@ -6,7 +6,11 @@ offsets, and what was made of them is encoded as Latin-1 again. So UTF-8 goes th
 Whether a record is UTF-8 is checked at the end (`checked`), and costs nothing where it is ASCII.
 """
 
+from codecs import getincrementaldecoder
 from typing import Final
+
+PIECE_BYTES: Final = 1 << 20
+"""Bytes that are checked at a time."""
 
 # By their numbers: of a call of `ord` mypyc makes a variable.
 ZERO: Final = 0x30  # 0
@@ -25,8 +29,15 @@ def wire(text: str) -> str:
 
 def checked(data: bytes) -> bytes:
     """`data`; UnicodeDecodeError (a ValueError) when it is not UTF-8."""
-    if not data.isascii():
+    if data.isascii():
+        return data
+    if len(data) <= PIECE_BYTES:
         data.decode("utf-8")
+        return data
+    # A text takes up to four times the memory of its bytes.
+    decoder = getincrementaldecoder("utf-8")()
+    for at in range(0, len(data), PIECE_BYTES):
+        decoder.decode(data[at : at + PIECE_BYTES], at + PIECE_BYTES >= len(data))
     return data
 
 

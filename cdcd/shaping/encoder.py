@@ -148,8 +148,9 @@ class OutboxEncoder(EncoderInFront):
         """Append the record of the event and return its size; None: it is refused, and is a message like any other."""
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, LogicalMessage)
-        size, most = len(message.content), self._outbox.message_bytes_max
-        if size > most:
+        left_out = peek.shortened_bytes(frame)
+        size, most = max(len(message.content), left_out), self._outbox.message_bytes_max
+        if size > most or left_out >= 0:
             self._refuse("", f"it has {size} bytes, and {most} are allowed", frame, now_us)
             return 0
         try:

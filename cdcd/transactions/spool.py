@@ -145,6 +145,8 @@ class Spool:
             if self._cipher is not None:
                 block = self._cipher.open(block)
             items: list[SpoolItem] = marshal.loads(block)  # noqa: S302  ours, without a name
+            # A block with a large row must not be in memory while the row is encoded.
+            block = b""
             at += size
             yield items
         yield from transaction.lists
@@ -179,7 +181,8 @@ class Spool:
                 "(PostgreSQL then keeps it until it commits). Nothing of it was confirmed.",
             )
         try:
-            self._file.append(transaction.on_disk, len(block).to_bytes(_LENGTH_BYTES, "big") + block)
+            self._file.append(transaction.on_disk, len(block).to_bytes(_LENGTH_BYTES, "big"))
+            self._file.append(transaction.on_disk, block)
         except OSError as error:
             raise LimitError(
                 f"Cannot write the spool of transaction {xid} in {self._directory}: "

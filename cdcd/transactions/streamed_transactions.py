@@ -7,6 +7,7 @@ prepared one. Stream Abort names a subtransaction; only when that is the transac
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from cdcd.errors import ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER
@@ -19,6 +20,9 @@ from cdcd.transactions.open_transactions import OpenTransaction, Replay
 from cdcd.transactions.relations_in_force import RelationsInForce
 from cdcd.transactions.spool import Spool
 from cdcd.transactions.steps import RelationPreview, Step
+
+DRAFTED_BYTES_MAX: Final = 1 << 20
+"""A row that is larger is not drafted: nobody knows whether it commits, and it would take more memory until then."""
 
 
 class StreamedTransactions:
@@ -88,7 +92,14 @@ class StreamedTransactions:
     def keep_rows(self, rows: list[SpoolItem]) -> None:
         """Rows of the block that is open."""
         assert self._current is not None
-        self._spool.extend(self._current.xid, self._draft(rows, self._current.relations))
+        xid, relations = self._current.xid, self._current.relations
+        last = rows[-1]
+        if isinstance(last, bytes) and len(last) > DRAFTED_BYTES_MAX:
+            # Only the last frame of those that are received together can be so large.
+            self._spool.extend(xid, self._draft(rows[:-1], relations))
+            self._spool.append(xid, last)
+        else:
+            self._spool.extend(xid, self._draft(rows, relations))
 
     def keep(self, frame: bytes) -> Iterable[Step]:
         """Any other message of the block that is open."""

@@ -259,7 +259,7 @@ class Demo:
 def _config(dsn: str, bootstrap_servers: str, spool: Path) -> dict[str, Any]:
     return {
         "name": NAME,
-        "postgres": {"dsn": dsn, "two_phase": True, "tables": ["public.*"]},
+        "postgres": {"dsn": dsn, "two_phase": True, "messages": True, "tables": ["public.*"]},
         "kafka": {"bootstrap_servers": bootstrap_servers},
         "topics": {"create": {"partitions": 2}},
         # Small, so that the import is seen to go to the disk.

@@ -53,7 +53,7 @@ def configuration(name: str, dsn: str, bootstrap_servers: str, **sections: Any) 
     """A configuration in a hurry: short intervals and back-offs. `sections` are laid over it, section by section.
 
     Only the lease is longer than the default: a machine that stands still for 3 s must not end a session of a test that
-    is about something else.
+    is about something else. Logical messages are delivered, which they are not by default.
 
     `configuration("shop", dsn, servers, postgres={"two_phase": True}, shutdown_timeout_s=5)`.
     """
@@ -63,6 +63,7 @@ def configuration(name: str, dsn: str, bootstrap_servers: str, **sections: Any) 
             "dsn": dsn,
             "lease_s": 15,
             "status_interval_s": 0.2,
+            "messages": True,
             "retry": {"initial_s": 0.05, "max_s": 0.5},
         },
         "kafka": {

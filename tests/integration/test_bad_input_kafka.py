@@ -43,7 +43,7 @@ def set_topic(one: Trial, name: str, **config: Any) -> None:
 
 
 def test_a_topic_that_may_not_be_created_is_named(one: Trial):
-    one.configure(topics={"create": {"enabled": False}})
+    one.configure(topics={"create": {"enabled": False}}, postgres={"messages": True})
     said = one.fail()
     assert said.code == 4
     assert (
@@ -160,7 +160,7 @@ def test_a_message_too_large_stops_nothing_whoever_sends_it(oversized: str, one:
     messages = f"{one.name}.message"
     for topic in (messages, f"{one.name}.dead_letter"):
         create_topic(one, topic, max_message_bytes=20_000)
-    one.configure(kafka={"oversized": oversized})
+    one.configure(kafka={"oversized": oversized}, postgres={"messages": True})
     one.start()
     one.insert(1)
     noise = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 3000) i)"

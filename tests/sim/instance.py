@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cdcd.engine.ending import LogDeliveredError, StreamingAgainError
+from cdcd.engine.renewal import RenewalError
 from cdcd.engine.spooling import may_begin
 from cdcd.errors import FencedError, SinkError, TransientError, WithoutStreamingError
 from cdcd.protocol.lsn import Lsn
@@ -76,6 +77,9 @@ class Instance:
         except WithoutStreamingError as error:
             self.say(f"streams no more until {Lsn(error.commit_lsn)}")
             self.unstreamed_until = error.commit_lsn
+            self._end_session()
+        except RenewalError:
+            self.say("renews its connection")
             self._end_session()
         except StreamingAgainError:
             self.say("streams again")

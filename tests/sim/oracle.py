@@ -44,6 +44,7 @@ class Oracle:
         filters: whether tables have a filter.
         parted: whether columns choose the partitions of records.
         routes: whether rows of tables are routed.
+        message_bytes_max: of larger logical messages, size and digest are delivered; 0: all are delivered whole.
         whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
         part_records, part_bytes: so must one that has fewer than both.
     """
@@ -62,7 +63,9 @@ class Oracle:
         filters: bool = False,
         parted: bool = False,
         routes: bool = False,
+        message_bytes_max: int = 0,
     ) -> None:
+        self.message_bytes_max = message_bytes_max
         self.exactly_once = exactly_once
         self.truncates = truncates
         self.skipped = skipped
@@ -119,6 +122,7 @@ class Oracle:
                         serial=serial,
                         origin=origin,
                         route=route,
+                        is_short=op == "m" and 0 < self.message_bytes_max < len(change.content),
                     )
                 )
         self._starts.append(start)

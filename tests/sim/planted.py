@@ -16,6 +16,7 @@ from tests.sim import planted_durable as durable
 from tests.sim import planted_events as events
 from tests.sim import planted_filtered as filtering
 from tests.sim import planted_heartbeats as heartbeats
+from tests.sim import planted_large as large
 from tests.sim import planted_left_out as left_out
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_parted as parted
@@ -39,6 +40,7 @@ from tests.sim.planted_focuses import (
     HEARTBEATS,
     HEARTBEATS_AT_A_SHUTDOWN,
     HOSTILE,
+    LARGE_MESSAGES,
     LOCKED_BESIDE_THE_STREAM,
     LOCKED_WHILE_EXPORTED,
     METADATA_AND_CUT,
@@ -106,6 +108,10 @@ def _in_session(focus: Mapping[str, Any] | None = None, **parts: Any) -> Planted
 
 PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
     {
+        "renewed_before_it_is_confirmed": _in_engine(LARGE_MESSAGES, renewal=large.RenewsUnconfirmed),
+        "message_of_the_largest_size_shortened": _in_session(LARGE_MESSAGES, limits=large.ShortensTheLargest),
+        "digest_of_the_whole_message": _in_session(LARGE_MESSAGES, limits=large.DigestsTheMessage),
+        "digest_delivered_as_the_content": _in_engine(LARGE_MESSAGES, ingest=large.DeliversTheDigest),
         "confirm_on_receive": _in_engine(feedback=stream.ConfirmsOnReceive),
         "rows_counted_before_delivery": _in_engine(delivery=stream.CountsWhatIsShipped),
         "waits_and_looks_delivered": _in_engine(ingest=stream.LooksDelivered),

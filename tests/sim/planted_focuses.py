@@ -57,6 +57,19 @@ STREAMED_SUBTRANSACTIONS: Final[Mapping[str, Any]] = {
 }
 """Everything is streamed, columns change, and many subtransactions are rolled back."""
 
+LARGE_MESSAGES: Final[Mapping[str, Any]] = {
+    "version": 18,
+    "messages": True,
+    "exactly_once": True,
+    "p_message": 0.12,
+    "p_request": 0.0,
+    "operations": 250,
+    "message_bytes_max": 2,
+    "large_bytes": 70,
+    "faults": (),
+}
+"""Messages of three bytes are too large to be taken whole, and some frames have the connection renewed."""
+
 CUT: Final[Mapping[str, Any]] = {
     "exactly_once": True,
     "snapshot_mode": "never",

@@ -4,7 +4,7 @@ Nothing here decides anything. Everything that takes time is a generator, which 
 awaits.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -39,6 +39,7 @@ from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import Encoder, EncoderSettings, RowEncoder
 from cdcd.protocol.frames import read_status
 from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.shortened import MessageLimits
 from cdcd.rows.routing import TopicNames
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered, filtered_rows
@@ -57,7 +58,7 @@ from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
 from tests.sim.descriptions import TOPIC as DESCRIPTIONS_TOPIC
 from tests.sim.disk import Disk
-from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
+from tests.sim.expected import OWN_PREFIXES, TOPIC_PREFIX, PromiseBrokenError
 from tests.sim.filtered import FILTERS
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
@@ -116,6 +117,7 @@ class Parts:
     routed_rows: Callable[[RowEncoder, Routes, EncoderSettings, Observer], RowEncoder] = routed_rows
     left_out: Callable[[Callable[[str], bool]], LeftOutTables] = LeftOutTables
     log: type[LogFiles] = LogFiles
+    limits: Callable[[Mapping[bytes, int], int | None], MessageLimits] = MessageLimits
 
 
 @dataclass(slots=True)
@@ -560,6 +562,8 @@ class Session:
                 heartbeat_s=settings.heartbeat_s,
                 heartbeat_query=settings.heartbeat_s > 0,
                 watermark_s=settings.watermark_s,
+                large_bytes=settings.large_bytes,
+                quiet_s=settings.status_interval_s,
             ),
             replace(ready.checkpoint, position=position),
             assembler=assembler,
@@ -602,7 +606,15 @@ class Session:
         if self.engine.wants_frames:
             frames = self.connection.receive(1 + int(self.rng.random() * self.settings.receive_max))
             if frames:
+                if self.settings.message_bytes_max:
+                    frames = self._shortened(frames)
                 self.engine.frames_received(frames, self.around.now)
+
+    def _shortened(self, frames: list[bytes]) -> list[bytes]:
+        """The frames as the connection takes them out of libpq, for which each is large here."""
+        own = {prefix.encode(): 1 << 20 for prefix in OWN_PREFIXES}
+        limits = self.parts.limits(own, self.settings.message_bytes_max)
+        return [limits.shorten(memoryview(frame)) or frame for frame in frames]
 
     def _act(self) -> None:
         assert self.engine is not None

@@ -120,6 +120,10 @@ class Settings:
     """The durable log is full soon."""
     metadata: bool = False
     """Transactions have BEGIN and END, and records their place in them (`metadata.py`)."""
+    message_bytes_max: int = 0
+    """Of larger logical messages, size and digest are taken; 0: all are taken whole."""
+    large_bytes: int = 0
+    """After larger frames, the connection is renewed; 0: it is not."""
 
     @property
     def part_bytes(self) -> int:

@@ -18,6 +18,7 @@ from tests.sim.planted_focuses import (
     FILTERED_WHOLE,
     HEARTBEATS,
     HEARTBEATS_AT_A_SHUTDOWN,
+    LARGE_MESSAGES,
     LOCKED_BESIDE_THE_STREAM,
     LOCKED_WHILE_EXPORTED,
     METADATA,
@@ -96,6 +97,13 @@ def ran(tmp_path: Path, focus: Mapping[str, Any]) -> Iterator[World]:
 
 
 @pytest.mark.again
+def test_of_large_messages_size_and_digest_come_and_the_connection_is_renewed(tmp_path):
+    said: list[str] = []
+    for seed in range(12):
+        World(seed, str(tmp_path), focus=LARGE_MESSAGES, log=said.append).run()
+    assert any("renews its connection" in line for line in said)
+
+
 @pytest.mark.parametrize("focus", [HANGING, {**DURABLE, "p_hang": 0.1}], ids=["live", "durable"])
 def test_a_commit_that_readers_do_not_see_is_neither_lost_nor_delivered_twice(tmp_path, focus):
     for world in ran(tmp_path, focus):

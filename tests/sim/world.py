@@ -70,6 +70,7 @@ class World:
             filters=settings.filters,
             parted=settings.parted,
             routes=settings.routes,
+            message_bytes_max=settings.message_bytes_max,
             whole_bytes=settings.whole_bytes_max,
             part_records=settings.batch_records_max,
             part_bytes=settings.part_bytes,

@@ -140,8 +140,13 @@ class PostgresConfig(Section):
         "either way. A slot that exists is changed in either direction, but from true to false only by PostgreSQL 18; "
         "before that the slot goes on as it is, with a warning.",
     )
-    messages: bool = Field(
-        True, description="Whether logical decoding messages (pg_logical_emit_message) are sent (14 and up)."
+    messages: bool | Literal["asked"] | None = Field(
+        None,
+        description="Which logical decoding messages (pg_logical_emit_message, 14 and up) are delivered. Any role that "
+        "may connect can send them, of any size. true: all of them have records in topics.message. asked: only those "
+        "that outbox.messages and snapshot.signals ask for; the others are dropped, and large ones are not copied. "
+        "false: the server sends none. null: true if topics.message names another topic than its default, else asked; "
+        "a pipeline whose checkpoint is of a version that delivered all messages by default goes on delivering them.",
     )
     origin: Literal["any", "none"] = Field(
         "any",
@@ -209,11 +214,6 @@ class PostgresConfig(Section):
     @field_serializer("password")
     def _show_password(self, password: SecretStr | None) -> str | None:
         return None if password is None else MASK
-
-    @property
-    def stream_options(self) -> str:
-        """What decides which events the server sends, for the checkpoint: it must not change inside a transaction."""
-        return f"publication={self.publication} messages={self.messages} origin={self.origin}"
 
     def access(self) -> tuple[str, tuple[str, ...]]:
         """What `parse_dsn` needs: the DSN for libpq, and the command that prints the password. A secret."""

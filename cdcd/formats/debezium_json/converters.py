@@ -60,6 +60,7 @@ from cdcd.formats.debezium_json.converter import (
 )
 from cdcd.formats.debezium_json.extension_types import Geometry, Hstore, SparseVector, Vector
 from cdcd.formats.debezium_json.mode_types import MODE_CONVERTERS
+from cdcd.formats.debezium_json.pieces import PIECE_BYTES, base64_pieces, base64_pieces_of_hex
 from cdcd.formats.debezium_json.strings import QUOTE, quote
 from cdcd.formats.debezium_json.temporal_types import (
     Date,
@@ -277,8 +278,31 @@ class Bytea(Converter):
             raise ValueError("a bytea that is not in bytea_output hex")
         return base64_json(bytes.fromhex(text[2:]))
 
+    def wire(self, value: bytes) -> bytes:
+        if len(value) <= PIECE_BYTES:
+            return Converter.wire(self, value)
+        return b"".join((b'"', *base64_pieces_of_hex(value, 0, len(value)), b'"'))
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at <= PIECE_BYTES:
+            Converter.write(self, data, at, end, out)
+            return
+        out.append(QUOTE)
+        for piece in base64_pieces_of_hex(data, int(at), int(end)):
+            out.write(piece)
+        out.append(QUOTE)
+
     def binary(self, data: bytes) -> str:
         return base64_json(data)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at <= PIECE_BYTES:
+            Converter.write_binary(self, data, at, end, out)
+            return
+        out.append(QUOTE)
+        for piece in base64_pieces(data, int(at), int(end)):
+            out.write(piece)
+        out.append(QUOTE)
 
     def unchanged(self, placeholder: str) -> str:
         return base64_json(placeholder.encode("utf-8"))

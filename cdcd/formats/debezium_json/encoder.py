@@ -544,13 +544,14 @@ class DebeziumJsonEncoder(KnownTables):
         # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.
         self._message_source.renew(source)
         before = f'{{"op":"m","ts_ms":{self._now_us // 1000}'.encode("ascii")
-        content = f'"message":{{"prefix":{prefix},"content":{self._content.json(message.content)}}}}}'
-        value = self._message_source.joined(
+        until_content = self._message_source.joined(
             before,
             b"%d" % lsn,
             b"%d" % serial,
-            to_bytes(f'}},"transaction":null,{content}') + self._message_end,
+            to_bytes(f'}},"transaction":null,"message":{{"prefix":{prefix},"content":'),
         )
+        content = self._content.json_pieces(message.content)
+        value = b"".join((until_content, *content, b"}}", self._message_end))
         key = self.json_message_key(message)
         self._messages += 1
         out.append((self._message_topic, key, value, None))

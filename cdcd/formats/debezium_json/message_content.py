@@ -7,10 +7,12 @@ text in base64 or hex.
 from typing import Final
 
 from cdcd.formats.debezium_json.connect_schema import Schema, message_value, schema_of
-from cdcd.formats.debezium_json.converters import converter_of
+from cdcd.formats.debezium_json.converters import Bytea, converter_of
+from cdcd.formats.debezium_json.pieces import PIECE_BYTES, base64_pieces
 from cdcd.rows.logical import LogicalType, logical_type
 from cdcd.rows.modes import Modes, under
 from cdcd.rows.types import BYTEA
+from cdcd.rows.wiretext import to_bytes
 
 
 def _form(modes: Modes) -> LogicalType:
@@ -27,11 +29,18 @@ class MessageContent:
 
     def __init__(self, modes: Modes) -> None:
         self._converter: Final = converter_of(_form(modes))
+        self._is_base64 = isinstance(self._converter, Bytea)
         self._is_text = schema_of(_form(modes))["type"] == "string"
 
     def json(self, content: bytes) -> str:
         """As JSON has it."""
         return self._converter.binary(content)
+
+    def json_pieces(self, content: bytes) -> list[bytes]:
+        """As JSON has it, in pieces: a large content must not be copied more often than necessary."""
+        if self._is_base64 and len(content) > PIECE_BYTES:
+            return [b'"', *base64_pieces(content, 0, len(content)), b'"']
+        return [to_bytes(self.json(content))]
 
     def data(self, content: bytes) -> bytes:
         """As a format has it that writes the length before the bytes of either a text or bytes."""

@@ -8,6 +8,7 @@ import re
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Final
 
+from cdcd.formats.debezium_json.pieces import PIECE_BYTES
 from cdcd.protocol.peek import COMPILED
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def quote(text: str) -> str:
 
 def escaped(value: bytes) -> bytes:
     """What stands between the quotes of a JSON string: as `quote`, for bytes and without its quotes."""
+    if len(value) > PIECE_BYTES:
+        return _escaped_large(value)
     if COMPILED:
         # A loop that costs two instructions a byte: less than a call, and what stops it is rare.
         at: i64
@@ -46,3 +49,10 @@ def escaped(value: bytes) -> bytes:
     elif find_escaped(value) is None:
         return value
     return encode_basestring(value.decode("latin-1"))[1:-1].encode("latin-1")
+
+
+def _escaped_large(value: bytes) -> bytes:
+    places = range(0, len(value), PIECE_BYTES)
+    if not any(find_escaped(value, at, at + PIECE_BYTES) for at in places):
+        return value
+    return b"".join([escaped(value[at : at + PIECE_BYTES]) for at in places])

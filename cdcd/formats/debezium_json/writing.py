@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, read_i16_be
 
+from cdcd.formats.debezium_json.pieces import PIECE_BYTES
 from cdcd.formats.debezium_json.strings import BACKSLASH, QUOTE, escaped, quote
 from cdcd.rows.wiretext import MINUS, POINT, ZERO
 
@@ -53,6 +54,9 @@ def write_string(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
     """Append `data[at:end]` as a JSON string: as `quote`, for bytes."""
     out.append(QUOTE)
     if end - at >= _LONG:
+        while end - at > PIECE_BYTES:
+            out.write(escaped(data[at : at + PIECE_BYTES]))
+            at += PIECE_BYTES
         out.write(escaped(data[at:end]))
     else:
         while at < end:

@@ -37,7 +37,7 @@ def test_messages_that_the_server_is_not_asked_for_cannot_be_published():
     given = f"{MINIMAL}outbox: {{topics: [a], messages: true}}\n".replace(
         "postgres:\n", "postgres:\n  messages: false\n"
     )
-    assert "outbox.messages needs postgres.messages" in problem(given)
+    assert "outbox.messages needs another postgres.messages than false" in problem(given)
 
 
 def test_payloads_in_binary_form_are_refused():

@@ -44,4 +44,4 @@ def test_with_it_the_start_has_the_topic_and_the_checkpoint_names_the_option():
     assert encoder_settings(config, "db").transaction_topic == "shop.transaction"
     assert encoder_settings(config, "db").topics.transaction == config.topic_names().transaction
     assert "shop.transaction" in own_topics(config, messages=False)
-    assert config.stream_options == f"{config.postgres.stream_options} transaction_metadata=True"
+    assert config.stream_options == f"{parse('').stream_options} transaction_metadata=True"

@@ -150,6 +150,7 @@ class Session:
             new_tables=NewTables(self._published, str, ()),
             telemetry=Telemetry(),
             observe=lambda fact: None,
+            large=SimpleNamespace(confirmed=lambda lsn: None, received=lambda lsn: None),  # type: ignore[arg-type]
             registrar=SimpleNamespace(ensure=self._did("schemas")),  # type: ignore[arg-type]
             heartbeat=SimpleNamespace(run=self._did("query")),  # type: ignore[arg-type]
         )

@@ -1,0 +1,66 @@
+"""Rows whose record is certainly larger than the producer takes: refused by their length, before they are decoded.
+
+The record of a row has the text of each column, which JSON makes no shorter, or its bytes. So the sizes of the large
+columns, which stand in the frame, are a lower bound for the size of the record. It holds only if each row has a record
+with all of its columns (`EngineSettings.record_bytes_max`).
+"""
+
+from typing import Final
+
+from cdcd.errors import SinkError
+from cdcd.formats.encoder import Encoder
+from cdcd.protocol import peek
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import Relation
+from cdcd.rows.types import BYTEA
+
+LOOKED_AT_BYTES: Final = 1 << 20
+"""Smaller rows are encoded first, so that the error can name the key."""
+
+_TEXTS: Final = frozenset((25, 114, 1042, 1043, 3802))
+"""The oids of text, json, bpchar, varchar and jsonb: types that every format writes as their text."""
+
+_HEX_HEAD: Final = 2
+
+
+def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> None:
+    """Refuse the row in the frame if its record has more than `bytes_max` bytes, whatever else is in it.
+
+    Raises:
+        SinkError: it has.
+    """
+    if peek.tag_of(frame) not in {peek.INSERT, peek.UPDATE}:
+        return
+    oid = peek.relation_of_row(frame, in_stream)
+    described = encoder.description(oid)
+    if described is None:
+        return
+    relation = described.relation
+    least = least_bytes(frame, in_stream, relation)
+    if least <= bytes_max:
+        return
+    raise SinkError(
+        f"A record of at least {least} bytes for topic {encoder.topic_of(oid)}: the row of "
+        f"{relation.schema}.{relation.name} at {Lsn(peek.lsn_of(frame))} has {len(frame)} bytes, and message.max.bytes "
+        f"allows records of {bytes_max} bytes.",
+        hint="Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, or "
+        "set kafka.oversized to claim_check or dead_letter.",
+    )
+
+
+def least_bytes(frame: bytes, in_stream: bool, relation: Relation) -> int:
+    """The least size of the record of a row, in bytes; 0: it is not known."""
+    try:
+        sizes = peek.new_row_sizes(frame, in_stream)
+    except (ValueError, IndexError):
+        # The encoder says what is wrong.
+        return 0
+    if len(sizes) != len(relation.columns):
+        return 0
+    least = 0
+    for (kind, size), column in zip(sizes, relation.columns, strict=True):
+        if column.type_oid in _TEXTS:
+            least += size
+        elif column.type_oid == BYTEA:
+            least += size if kind == peek.BINARY else max(0, size - _HEX_HEAD) // 2
+    return least
