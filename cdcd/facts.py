@@ -865,7 +865,7 @@ class LargeMessageEndedRun(Fact):
     `table`, or a logical message. Without a table, `lsn` is where the message before it was.
     """
 
-    event: ClassVar[str] = "message.ended_run"
+    event: ClassVar[str] = "message.fatal"
     level: ClassVar[Level] = "error"
     table: str
     lsn: str
@@ -882,6 +882,7 @@ class StreamRenewed(Fact):
 
     event: ClassVar[str] = "stream.renewed"
     level: ClassVar[Level] = "info"
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Sessions:
             self.unstreamed_until = 0
             return 0.0
         if isinstance(error, RenewalError):
-            self._observe(StreamRenewed())
+            self._observe(StreamRenewed(reason=error.message))
             return 0.0
         if isinstance(error, LogDeliveredError | SpoolingBeginsError):
             return 0.0
