@@ -48,7 +48,9 @@ from cdcd.engine.startup_requests import (
 from cdcd.errors import CdcdError, TransientError
 from cdcd.facts import Fact, RecordSettingChanged
 from cdcd.kafka import client
+from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_at_start
+from cdcd.kafka.descriptions import SchemasTopic
 from cdcd.kafka.errors import unavailable
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.inspection import Facts
@@ -220,7 +222,19 @@ class _Rehearsal:
         except TransientError as error:
             raise unavailable(error) from error
         self._has_peeked = True
+        if self._found is None:
+            try:
+                await asyncio.to_thread(self._refuse_other_pipelines)
+            except TransientError as error:
+                raise unavailable(error) from error
         return self._found
+
+    def _refuse_other_pipelines(self) -> None:
+        config = self._config
+        connection, _ = client.configured(config.kafka)
+        topic = config.topics.schemas
+        if topic and topic in Admin(connection, CHECKPOINT_S).names():
+            SchemasTopic(topic, connection, config.name, CHECKPOINT_S).refuse_others()
 
     async def _read_source(self, request: ReadSource) -> Source:
         assert self._stream is not None

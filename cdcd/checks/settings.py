@@ -213,6 +213,7 @@ def encoder_settings(
         partition_rules=config.partitioner.rules,
         field_rules=config.fields.rules,
         routes=config.routes.topics,
+        pipeline=config.name,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
         bindings=Bindings() if bindings is None else bindings,
     )

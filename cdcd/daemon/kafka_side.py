@@ -119,6 +119,9 @@ class KafkaSide:
             anywhere=True,
         )
         self._goes_on = found is not None
+        schemas = self._schemas()
+        if found is None and schemas is not None:
+            await self.call(schemas.refuse_others, anywhere=True)
         return found
 
     def _report_ignored(self) -> OnIgnored:

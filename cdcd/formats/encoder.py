@@ -51,6 +51,8 @@ HEADER_DIGEST: Final = "cdcd.sha256"
 LOST_KEY_BYTES_MAX: Final = 1_000
 """A record of a logical message that loses its value loses a longer key too. The key holds the prefix, which the sender
 of the message chose."""
+HEADER_PIPELINE: Final = "cdcd.pipeline"
+"""Of a description of a table: the name of the pipeline that writes the table's records."""
 HEADER_WATERMARK: Final = "cdcd.watermark"
 """An LSN in decimal, as `source.commit_lsn` has it: Kafka holds each change whose `commit_lsn` is less.
 
@@ -115,6 +117,7 @@ class EncoderSettings:
         partition_rules: the columns that choose the partitions of tables' records.
         field_rules: names of fields that are not those of their columns, and constant fields.
         routes: topics that rows of tables may go to beside the tables' own.
+        pipeline: the pipeline's name, which descriptions of tables carry in a header; "": they carry none.
     """
 
     version: str
@@ -146,6 +149,7 @@ class EncoderSettings:
     field_rules: tuple[FieldRule, ...] = ()
     routes: tuple[RoutedTopics, ...] = ()
     bindings: Bindings = field(default_factory=Bindings, compare=False)
+    pipeline: str = ""
 
     @property
     def protections(self) -> Protections:

@@ -3,7 +3,8 @@
 The topic `topics.schemas` (compacted) has one record for each form of each table. The key is `{"table", "schema"}`,
 where `schema` is the fingerprint of the description, and so the same whenever and by whomever it is made. Every change
 names it in `source.schema_id`. A description stands in the Kafka transaction of the first change that names it, before
-it; each life of the daemon writes those that it meets again, and compaction removes the repeats.
+it; each life of the daemon writes those that it meets again, and compaction removes the repeats. The header
+`cdcd.pipeline` has the name of the pipeline.
 
 The value:
 

@@ -13,6 +13,8 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from cdcd.errors import SinkError
+from cdcd.formats.encoder import HEADER_PIPELINE
 from cdcd.formats.schemas import read_form
 from cdcd.kafka.assigned import answers, consumer_properties, partitions_of
 from cdcd.kafka.client import Properties
@@ -86,17 +88,63 @@ class SchemasTopic:
         self.read(found.take)
         return found
 
+    def others(self) -> dict[str, frozenset[str]]:
+        """Topics that descriptions of other pipelines name, with the names of these pipelines.
+
+        Descriptions that older versions wrote have no name, and count as this pipeline's.
+        """
+        found: dict[str, frozenset[str]] = {}
+
+        def take(message: Message) -> None:
+            owner = _owner(message)
+            if owner in ("", self.pipeline):
+                return
+            with suppress(ValueError):
+                _, form = read_form(message.value() or b"")
+                for topic in (form.topic, *form.routes):
+                    found[topic] = found.get(topic, frozenset()) | {owner}
+
+        self._read(take)
+        return found
+
+    def refuse_others(self) -> None:
+        """SinkError: another pipeline writes to the topics. Nothing is refused if this principal may not read here."""
+        try:
+            found = self.others()
+        except SinkError:
+            return
+        for topic, owners in found.items():
+            owner = min(owners)
+            raise SinkError(
+                f"Pipeline {owner} writes to topic {topic}, as its description in topic {self.name} says. A second "
+                f"pipeline in the same topics would mix the rows of two databases.",
+                hint=f"Give pipeline {self.pipeline} a topics.prefix of its own. If pipeline {owner} is gone for good, "
+                f"delete what it left, topic {self.name} included: `cdcd drop --topics` with its configuration.",
+            )
+
     def read(self, take: Callable[[bytes], object]) -> None:
         """Call `take` with the value of each record."""
+        self._read(lambda message: take(message.value() or b""))
+
+    def _read(self, take: Callable[[Message], object]) -> None:
         consumer = make_consumer(consumer_properties(self.client, f"{self.pipeline}-schemas"))
         try:
             for message in _messages(consumer, self.name, self.timeout_s, self.stopping):
-                take(message.value() or b"")
+                take(message)
         except KafkaException as error:
             what = f"Reading the descriptions of tables from topic {self.name}"
             raise map_kafka_error(error.args[0], what) from error
         finally:
             consumer.close()
+
+
+def _owner(message: Message) -> str:
+    """The pipeline that wrote a description; "" if its header is missing or no text."""
+    given = message.headers() or ()
+    for name, value in given.items() if isinstance(given, dict) else given:
+        if name == HEADER_PIPELINE and isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+    return ""
 
 
 def _messages(

@@ -122,7 +122,7 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
     server = await read_state(sql, config.name, pipeline.slot, pipeline.publication)
     system = await system_identifier(config, "removal")
     try:
-        checkpoint, topics, described = await asyncio.to_thread(_ask_kafka, config, pipeline)
+        checkpoint, topics, described, others = await asyncio.to_thread(_ask_kafka, config, pipeline)
     except TransientError as error:
         raise unavailable(
             error,
@@ -140,6 +140,7 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
         topics,
         frozenset(written - {*pipeline.own_topics, pipeline.checkpoint_topic}),
         *_log(config),
+        others=others,
     )
 
 
@@ -173,7 +174,7 @@ async def _remove_log(config: Config, _sql: Connection, _step: Step) -> None:
 
 def _ask_kafka(
     config: Config, pipeline: Pipeline
-) -> tuple[Checkpoint | PositionError | None, dict[str, int], set[str]]:
+) -> tuple[Checkpoint | PositionError | None, dict[str, int], set[str], dict[str, frozenset[str]]]:
     connection, _ = client.configured(config.kafka)
     checkpoint: Checkpoint | PositionError | None
     try:
@@ -188,10 +189,12 @@ def _ask_kafka(
     infos = admin.topics(names)
     topics = admin.offsets({name: info.partitions for name, info in infos.items() if info is not None})
     described: set[str] = set()
+    others: dict[str, frozenset[str]] = {}
     if config.topics.schemas in topics:
         schemas = SchemasTopic(str(config.topics.schemas), connection, config.name, ANSWER_S)
         described = set(schemas.described_topics())
-    return checkpoint, topics, described
+        others = schemas.others()
+    return checkpoint, topics, described, others
 
 
 async def _lock(config: Config, stack: AsyncExitStack) -> None:

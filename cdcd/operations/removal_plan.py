@@ -11,7 +11,7 @@ former configuration, so `cdcd drop` takes away only what the pipeline left on t
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from cdcd.errors import CdcdError, FencedError, PositionError, SourceError
@@ -65,6 +65,7 @@ class Found:
         written: of these, the topics that tables of this pipeline are written to.
         log: the folder of the durable log on this machine; "": there is none.
         log_bytes: its size.
+        others: topics to which other pipelines write, as the topic of descriptions says, with the pipelines' names.
     """
 
     server: PipelineState
@@ -74,6 +75,7 @@ class Found:
     written: frozenset[str]
     log: str = ""
     log_bytes: int = 0
+    others: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +248,15 @@ def _topics(
     command: Command, pipeline: Pipeline, found: Found, with_topics: bool, elsewhere: str
 ) -> Iterator[Step | Left]:
     own = [topic for topic in pipeline.own_topics if topic in found.topics]
-    written = sorted(topic for topic in found.written if topic in found.topics)
+    written = sorted(topic for topic in found.written if topic in found.topics and topic not in found.others)
+    shared = sorted(topic for topic in found.others if topic in found.topics)
+    if shared:
+        # The pipelines have the topic of descriptions in common, and so the prefix.
+        names = ", ".join(sorted(frozenset[str]().union(*found.others.values())))
+        yield Left(_named("topic", [*shared, *own]), f"pipeline {names} writes to them")
+        own = []
     checkpoint = [pipeline.checkpoint_topic] if pipeline.checkpoint_topic in found.topics else []
-    others = sorted(set(found.topics) - {*own, *written, *checkpoint})
+    others = sorted(set(found.topics) - {*own, *written, *checkpoint, *shared, *pipeline.own_topics})
     ours = [*written, *own]
     if elsewhere:
         if ours:

@@ -205,6 +205,7 @@ class Judging:
             raise SinkError(
                 f"The checkpoint topic {self._topic} holds a record of another pipeline "
                 f"(key {key!r}, offset {offset}).",
-                hint="Give each pipeline a name, or a topics.checkpoint, of its own.",
+                hint="Give each pipeline a topics.prefix of its own. A topics.checkpoint of its own is not enough, "
+                "because two pipelines with one prefix write to the same topics.",
             )
         return self._latest

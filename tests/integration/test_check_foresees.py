@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 )
 
 from cdcd.checks.codes import CODES
+from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker, PostgresServer
 from deploy.local.process import free_port
 from tests.integration.conftest import Database
@@ -528,8 +529,20 @@ def a_checkpoint_that_is_not_compacted(scene: Scene) -> None:
 def a_checkpoint_of_another_pipeline(scene: Scene) -> None:
     scene.own_topics()
     producer = Producer({"bootstrap.servers": scene.one.reader_servers})
-    producer.produce(f"{scene.one.name}.checkpoint", b"{}", "other")
+    theirs = Checkpoint("7300000000000000000", 1, "", Position(1, 2), 2).encode()
+    producer.produce(f"{scene.one.name}.checkpoint", theirs, "other")
     assert producer.flush(30) == 0
+
+
+def the_prefix_of_another_pipeline(scene: Scene) -> None:
+    """It follows the former hint: a checkpoint of its own, in the topics of the other pipeline."""
+    name = scene.one.name
+    scene.one.start()
+    scene.one.expect()
+    scene.execute("INSERT INTO t VALUES (7, 'theirs')")
+    scene.one.expect(7)
+    assert scene.one.daemon.stop() == 0
+    scene.configure(name=f"{name}_2", topics={"prefix": name, "checkpoint": f"{name}_2.checkpoint"})
 
 
 def a_keyless_table_with_a_compacted_topic(scene: Scene) -> None:
@@ -737,6 +750,11 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     ),
     a_checkpoint_that_is_not_compacted: (4, "topic.checkpoint", "--add-config cleanup.policy=compact"),
     a_checkpoint_of_another_pipeline: (4, "topic.checkpoint", "topics.checkpoint"),
+    the_prefix_of_another_pipeline: (
+        4,
+        "topic.checkpoint",
+        "Give pipeline {name}_2 a topics.prefix of its own",
+    ),
     watermarks_and_a_compacted_topic: (4, "topic.keyless", "or set heartbeat.watermark_interval_s: 0"),
     a_keyless_table_with_a_compacted_topic: (4, "topic.keyless", "--add-config cleanup.policy=delete"),
     a_topic_that_differs_in_a_point: (4, "topic.missing", "topics.prefix"),

@@ -9,7 +9,7 @@ from cdcd.formats.debezium_json.connect_schema import WITH_SCHEMA
 from cdcd.formats.debezium_json.source_block import OPS
 from cdcd.formats.debezium_json.table_fragments import TableFragments, Tally
 from cdcd.formats.debezium_json.transaction_metadata import TransactionMetadata
-from cdcd.formats.encoder import EncoderSettings, Record
+from cdcd.formats.encoder import HEADER_PIPELINE, EncoderSettings, Record
 from cdcd.formats.schemas import TableForm, table_form
 from cdcd.formats.unwritable import Found, UnwritableError, UnwritableValues
 from cdcd.protocol.messages import Binary, Relation, TupleData, Value
@@ -35,6 +35,9 @@ class KnownTables:
 
     def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
         self._settings = settings
+        self._owner: list[tuple[str, bytes]] | None = None
+        if settings.pipeline:
+            self._owner = [(HEADER_PIPELINE, settings.pipeline.encode())]
         self._binary = binary
         self._protections = settings.protections
         self._rules: dict[int, list[ColumnRule | None]] = {}
@@ -174,10 +177,10 @@ class KnownTables:
             if same and same_rules and known is not None and known.schema_id == schema_id:
                 if told is not None and form.rewritten not in {None, told.rewritten}:
                     # Records stay as they are. Readers must know of the rewrite before they know of a new column.
-                    known.announcement = (self._settings.schemas_topic, *form.record(), None)
+                    known.announcement = (self._settings.schemas_topic, *form.record(), self._owner)
                     known.is_new = True
                 return
-            announcement = (self._settings.schemas_topic, *form.record(), None)
+            announcement = (self._settings.schemas_topic, *form.record(), self._owner)
         self._recent = None
         rows: RowForm = (
             replace(relation, xid=None),

@@ -97,6 +97,16 @@ def test_topics_of_others_with_the_same_prefix_are_left():
     assert "and 2 more: nothing shows that pipeline shop writes to them" in left(planned)
 
 
+def test_topics_that_another_pipeline_writes_to_are_left_with_the_topics_that_both_have():
+    others = {"shop.public.orders": frozenset({"billing"})}
+    planned = plan("drop", replace(FOUND, others=others), with_topics=True)
+    deleted = {topic for step in planned.steps for topic in step.topics}
+    assert deleted == {"shop.checkpoint"}
+    assert "topics shop.public.orders, shop.message, shop.schemas: pipeline billing writes to them" in left(
+        planned
+    )
+
+
 def test_topics_that_cdcd_may_not_create_are_the_operators():
     planned = plan("drop", pipeline=replace(PIPELINE, creates_topics=False), with_topics=True)
     assert [kind for kind, _, _ in steps(planned)] == ["slot", "checkpoint", "publication"]

@@ -32,6 +32,14 @@ def test_what_was_defined_is_known_by_its_oid_and_has_its_topic():
     assert tables.topic_of(OID) == "shop.public.item"
 
 
+def test_a_description_names_the_pipeline_that_writes_the_records():
+    tables = KnownTables(EncoderSettings("1", "shop", "db", schemas_topic="shop.schemas", pipeline="shop"))
+    tables.define(ITEM, TableDescription(), {})
+    announcement = tables._tables[OID].announcement
+    assert announcement is not None
+    assert announcement[3] == [("cdcd.pipeline", b"shop")]
+
+
 def test_a_table_that_was_made_anew_keeps_its_topic():
     tables = knowing(ITEM, replace(ITEM, oid=OID + 1))
     assert tables.topic_of(OID + 1) == tables.topic_of(OID)
