@@ -212,11 +212,6 @@ class TopicCreated(Fact):
     topic: str
 
 
-READ_TABLE: Final = "cdcd snapshot start --table {}"
-READ_ROWS: Final = "cdcd snapshot start --table {} --where '<condition>'"
-"""The command of an operator that makes a running daemon read a table. Fill in `schema.table`."""
-
-
 @dataclass(frozen=True, slots=True)
 class TopicLost(Fact):
     """The topic of a table had records and was deleted, so cdcd created it again. It has only the changes from now on.

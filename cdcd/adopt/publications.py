@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cdcd.adopt.tables import Lists
+from cdcd.pasted import quoted as identifier
 from cdcd.postgres.publication import Publication, PublishedTable, creation
-from cdcd.postgres.replication import identifier
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from cdcd.adopt.overlap import POSITIONS, Twice
 from cdcd.adopt.takeover import Outcome
 from cdcd.adopt.verdicts import Kind
 from cdcd.config.masking import mask_text
+from cdcd.pasted import cdcd
 from cdcd.protocol.lsn import Lsn
 from cdcd.telemetry.terminal_text import number, plain, wrapped
 
@@ -61,7 +62,7 @@ def endings(
         yield "TAKEN OVER"
         for sentence in sentences(outcome):
             yield from wrapped(sentence, "", width)
-        yield f"Start: cdcd run --config {file}"
+        yield f"Start: {cdcd('run', '--config', file)}"
     elif refused:
         yield ""
         yield "NOT TAKEN OVER"
@@ -85,7 +86,7 @@ def _by_hand(adoption: Adoption, file: str) -> Iterator[str]:
         yield "  SELECT pg_current_wal_lsn();"
         yield f"Stop the connector when slot {adoption.config.postgres.slot} is past that position:"
         yield "  SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots;"
-    yield f"Next: stop the connector; cdcd check --config {file}; cdcd run --config {file}"
+    yield f"Next: stop the connector; {cdcd('check', '--config', file)}; {cdcd('run', '--config', file)}"
 
 
 def _is_shown(finding: Finding) -> bool:

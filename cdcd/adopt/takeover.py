@@ -23,6 +23,7 @@ from cdcd.errors import PositionError, SourceError
 from cdcd.kafka import client
 from cdcd.kafka.tails import read_tails
 from cdcd.operations.sides import peek
+from cdcd.pasted import identifier
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.pending import current_lsn, read_pending
 from cdcd.postgres.publication import is_ours, make_publication, mark_ours, read_publication
@@ -198,7 +199,7 @@ async def _narrow(sql: Connection, plan: Plan, wanted: Narrowing, say: Say) -> N
     elif not wanted.is_made_by(found):
         raise SourceError(
             f"Publication {wanted.name} exists, and has other tables than the connector captures.",
-            hint=f"DROP PUBLICATION {wanted.name}; this command makes it again.",
+            hint=f"DROP PUBLICATION {identifier(wanted.name)}; this command makes it again.",
         )
     elif await is_ours(sql, wanted.name):
         # The comment was made after the wait.

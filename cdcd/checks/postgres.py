@@ -18,9 +18,10 @@ from cdcd.checks.publication import (
 from cdcd.checks.slot import check_retention, check_slot_state
 from cdcd.checks.standby import check_failover, check_takeover
 from cdcd.errors import ConfigError
+from cdcd.pasted import quoted as identifier
 from cdcd.postgres.inspection import Facts, Wanted
 from cdcd.postgres.money import MoneyLocale, hidden, reset
-from cdcd.postgres.replication import STREAMED_FROM, identifier
+from cdcd.postgres.replication import STREAMED_FROM
 from cdcd.protocol.versions import Options, StreamingMode, start_options
 
 WALSENDERS_UNCOUNTED_SINCE: Final = 180000

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from cdcd.checks.finding import NAMED_MAX, Finding, named, of_error
 from cdcd.errors import CdcdError
+from cdcd.pasted import quoted as identifier
 from cdcd.postgres.inspection import Facts, Wanted
 from cdcd.postgres.publication import (
     OPERATIONS,
@@ -12,7 +13,6 @@ from cdcd.postgres.publication import (
     creation_hint,
 )
 from cdcd.postgres.publication_history import TOO_YOUNG_HINT
-from cdcd.postgres.replication import identifier
 from cdcd.rows.routing import TopicNames, collisions
 
 

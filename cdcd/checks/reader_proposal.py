@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.postgres.replication import identifier
+from cdcd.pasted import quoted as identifier
 
 _ROLE_MAX: Final = 63
 """Bytes of a role's name (NAMEDATALEN - 1)."""

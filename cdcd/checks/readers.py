@@ -14,9 +14,9 @@ from cdcd.checks.reader_proposal import OwnedTables, flow
 from cdcd.checks.reader_settings import readers_of
 from cdcd.config.loading import Config
 from cdcd.errors import ConfigError
+from cdcd.pasted import quoted as identifier
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.reader_facts import Owned, ReaderFacts, ReadersFacts, read_readers
-from cdcd.postgres.replication import identifier
 
 SUBJECT: Final = "postgres.readers"
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from cdcd.checks.finding import NAMED_MAX, Finding, named
 from cdcd.checks.publication import listed
+from cdcd.pasted import quoted as identifier
 from cdcd.postgres.inspection import Barrier, Facts
-from cdcd.postgres.replication import identifier
 
 
 @dataclass(frozen=True, slots=True)

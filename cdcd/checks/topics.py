@@ -8,6 +8,7 @@ from cdcd.errors import CdcdError
 from cdcd.kafka.admin import TopicInfo
 from cdcd.kafka.errors import rights_hint
 from cdcd.kafka.topics import alter_topic, checkpoint_hint, keyless_hint, policy_problem
+from cdcd.pasted import qualified
 
 
 def check_existing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
@@ -99,7 +100,7 @@ def _compacted(name: str, config: Mapping[str, str], table: TableTopic) -> Itera
         loses.append("a later reader lacks values that the last update did not send (unchanged TOAST)")
     if loses:
         cures = ["topics.truncate: false"] * table.truncated
-        cures += [f"ALTER TABLE {table.table} REPLICA IDENTITY FULL;"] * (not table.whole)
+        cures += [f"ALTER TABLE {qualified(table.table)} REPLICA IDENTITY FULL;"] * (not table.whole)
         yield Finding(
             "warning",
             "topic.compacted",

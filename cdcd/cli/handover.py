@@ -7,6 +7,7 @@ import click
 
 from cdcd.cli.options import config_option
 from cdcd.cli.output import say
+from cdcd.pasted import cdcd
 
 
 @click.group("handover")
@@ -92,7 +93,7 @@ def prepare(  # noqa: PLR0917  click gives one argument for each option
     )
     seal = run(wanted, say)
     say(f"Sealed at {Lsn(seal.fence_lsn)} of the former server (token {seal.token}).")
-    say(f"Next: cdcd handover adopt --config {new_file}")
+    say(f"Next: {cdcd('handover', 'adopt', '--config', new_file)}")
     return 0
 
 
@@ -133,7 +134,7 @@ def adopt(file: Path, deliver_writes: bool) -> int:
     say(f"{done.verdict.held} transactions came from the former server, and Kafka holds them.")
     if done.verdict.late_count:
         say(f"{done.verdict.late_count} later ones will be delivered from this server.")
-    say(f"Adopted at {Lsn(done.position)}. Next: cdcd run --config {file}")
+    say(f"Adopted at {Lsn(done.position)}. Next: {cdcd('run', '--config', file)}")
     return 0
 
 
@@ -159,6 +160,6 @@ def cancel(file: Path) -> int:
 
     run(config, say)
     slot = config.postgres.slot
-    say(f"The seal is gone. Next: cdcd run --config {file}")
+    say(f"The seal is gone. Next: {cdcd('run', '--config', file)}")
     say(f"On the new server, when it is given up: SELECT pg_drop_replication_slot('{slot}');")
     return 0

@@ -8,6 +8,7 @@ import click
 
 from cdcd.cli.output import say
 from cdcd.errors import CdcdError
+from cdcd.pasted import cdcd, shell
 
 T = TypeVar("T")
 
@@ -82,11 +83,10 @@ def command(  # noqa: PLR0917  one for each option
     first_look.write({output: text, sql: first_files.statements(answers, found, str(sql))}, force=force)
     count = len(found.tables)
     say(f"{output} and {sql} are written, for {count} table{'' if count == 1 else 's'}.")
-    say(
-        f"1. Read {sql}, and run it: psql -d {found.database} {first_files.variables(answers, found)} -f {sql}"
-    )
-    say(f"2. cdcd check --config {output}")
-    say(f"3. cdcd run --config {output}")
+    given = first_files.variables(answers, found)
+    say(f"1. Read {sql}, and run it: {shell('psql', '-d', found.database)} {given} {shell('-f', sql)}")
+    say(f"2. {cdcd('check', '--config', output)}")
+    say(f"3. {cdcd('run', '--config', output)}")
     return 0
 
 

@@ -103,6 +103,7 @@ def command(
         return 0
     from cdcd.config.loading import load_config  # noqa: PLC0415  --help needs none of it
     from cdcd.config.mirror import load_mirror, mirror_reference  # noqa: PLC0415
+    from cdcd.rows.routing import table_named  # noqa: PLC0415
 
     if reference:
         show(mirror_reference(), nl=False)
@@ -128,8 +129,8 @@ def command(
             once=once,
             consistent=consistent,
             replay=replay,
-            relayout=relayout,
-            tables=tables,
+            relayout=tuple(map(table_named, relayout)),
+            tables=tuple(map(table_named, tables)),
         )
     except CdcdError as error:
         say(Failed(type(error).__name__, error.message, error.hint, error.exit_code))

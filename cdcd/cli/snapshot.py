@@ -13,6 +13,7 @@ import click
 
 from cdcd.cli.options import config_option
 from cdcd.cli.output import say
+from cdcd.pasted import cdcd
 from cdcd.visible import visible
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def start(  # noqa: PLR0917  click gives one argument for each option
     more = "" if len(signal.tables) <= _NAMED_MAX else f" and {len(signal.tables) - _NAMED_MAX} more"
     if not waits:
         say(f"asked for {names}{more} as {request} at {position}")
-        say(f"`cdcd snapshot status --config {file}` shows what becomes of it")
+        say(f"`{cdcd('snapshot', 'status', '--config', file)}` shows what becomes of it")
         return 0
     try:
         say(f"asked for {names}{more} as {request} at {position}; waiting until it is read")

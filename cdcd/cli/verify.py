@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from cdcd.cli.options import config_option
 from cdcd.cli.output import say
+from cdcd.pasted import cdcd
 from cdcd.scratch import scratch_folder
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def _check_target(target: str, mirror_file: Path | None, file: Path) -> None:
     if is_given("repair"):
         raise click.UsageError(
             "--repair is for --target topics. To read a table of the mirror again, stop the mirror, and: "
-            f"cdcd mirror --config {mirror_file or 'FILE'} --snapshot SCHEMA.TABLE --source {file}"
+            f"{cdcd('mirror', '--config', mirror_file or 'FILE', '--snapshot', 'SCHEMA.TABLE', '--source', file)}"
         )
     for parameter in context.command.params:
         if parameter.name in _FOR_TOPICS and is_given(parameter.name):

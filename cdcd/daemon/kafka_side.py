@@ -19,7 +19,6 @@ from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
 from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
 from cdcd.facts import (
-    READ_TABLE,
     Fact,
     KafkaRetry,
     MessageOversized,
@@ -42,6 +41,7 @@ from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.settling import Settling
 from cdcd.kafka.sink import Sink
 from cdcd.kafka.topics import check_keyless, ensure_topics, existing_topics
+from cdcd.pasted import read_table
 from cdcd.postgres.kept_lock import KeptLock
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.retry import Backoff
@@ -292,7 +292,7 @@ class KafkaSide:
         for topic in created:
             self._observe(TopicCreated(topic=topic))
             if table := had_records.get(topic):
-                self._observe(TopicLost(topic=topic, table=table, command=READ_TABLE.format(table)))
+                self._observe(TopicLost(topic=topic, table=table, command=read_table(table)))
         self._topics.update(missing, others, found)
         self._keyless.update(unchecked)
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cdcd.errors import PositionError
+from cdcd.pasted import quoted
 from cdcd.rows.money import DIGITS_OF_C
 from cdcd.transactions.position import RecordSettings
 
@@ -132,11 +133,10 @@ def refuse_other_roots(
     if known is None or via_root is None or known == via_root:
         return None
     now, former = ("by partition", "as a whole") if known else ("as a whole", "by partition")
-    quoted = '"{}"'.format(publication.replace('"', '""'))
     return PositionError(
         f"Publication {publication} publishes partitioned tables {now}. This pipeline has delivered them {former}, so "
         "their changes would go to other topics, and the present topics would receive nothing more.",
-        hint=f"Restore the publication: ALTER PUBLICATION {quoted} SET (publish_via_partition_root = "
+        hint=f"Restore the publication: ALTER PUBLICATION {quoted(publication)} SET (publish_via_partition_root = "
         f"{'true' if known else 'false'}); or, if consumers are prepared for the other topics, start once with "
         "`cdcd run --accept-gap`.",
     )

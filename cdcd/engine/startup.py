@@ -57,7 +57,6 @@ from cdcd.engine.startup_requests import (
 )
 from cdcd.errors import PositionError, TransientError
 from cdcd.facts import (
-    READ_ROWS,
     CheckpointRead,
     GapAccepted,
     MessagesKept,
@@ -71,6 +70,7 @@ from cdcd.facts import (
     cut_short,
 )
 from cdcd.facts_operation import CheckpointUnsigned
+from cdcd.pasted import read_table
 from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
 from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.routing import TopicNames, collisions
@@ -361,7 +361,7 @@ class Start:
                 SnapshotConditionDropped(
                     table=task.name,
                     request=cut_short(task.request, 200),
-                    command=READ_ROWS.format(task.name),
+                    command=read_table(task.name, where=True),
                 )
             )
         return progress

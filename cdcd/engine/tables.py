@@ -22,7 +22,8 @@ from dataclasses import replace
 from cdcd.engine.actions import Published
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.owners import Owners
-from cdcd.facts import READ_TABLE, Observer, TableAdded, TableReplaced
+from cdcd.facts import Observer, TableAdded, TableReplaced
+from cdcd.pasted import read_table
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.signals import ADDED, REPLACED
 from cdcd.snapshots.table_task import TableTask
@@ -238,7 +239,7 @@ class PublishedTables:
             [TableTask(added[oid], oid, request=ADDED) for oid in added if oid in read]
         )
         for oid, name in added.items():
-            command = "" if oid in read else READ_TABLE.format(name)
+            command = "" if oid in read else read_table(name)
             rows = estimates.get(oid, 0)
             self._observe(TableAdded(table=name, rows=rows, read=oid in read, command=command))
 

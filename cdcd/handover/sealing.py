@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from cdcd.errors import ConfigError, PositionError
+from cdcd.pasted import identifier
 from cdcd.protocol.lsn import Lsn
 from cdcd.snapshots.oids import Oids
 from cdcd.transactions.position import (
@@ -53,7 +54,8 @@ def refuse_unfit(subscription: Subscription, former: Collection[str], new: Colle
     if not subscription.enabled or not subscription.slot:
         raise ConfigError(
             f"Subscription {subscription.name} is not enabled, or has no slot.",
-            hint=f"ALTER SUBSCRIPTION {subscription.name} ENABLE on the new server, and run the command again.",
+            hint=f"ALTER SUBSCRIPTION {identifier(subscription.name)} ENABLE on the new server, and run the "
+            "command again.",
         )
     if subscription.without:
         raise ConfigError(

@@ -16,6 +16,7 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from cdcd.errors import CdcdError, ConfigError, FencedError, SinkError, SinkUnavailableError, TransientError
+from cdcd.pasted import shell
 
 Partition = tuple[str, int]
 """A topic, and the number of one of its partitions."""
@@ -267,8 +268,8 @@ def rights_hint() -> str:
 
 
 def filled(hint: str, names: Mapping[str, str]) -> str:
-    """The hint with names in the place of `<name>`. A name that is not known stays open."""
-    return _NAMES.sub(lambda match: names.get(match[1], match[0]), hint)
+    """The hint with names in the place of `<name>`, for a shell. A name that is not known stays open."""
+    return _NAMES.sub(lambda match: shell(names[match[1]]) if match[1] in names else match[0], hint)
 
 
 def fill_names(error: CdcdError, names: Mapping[str, str]) -> None:

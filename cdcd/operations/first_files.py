@@ -9,7 +9,8 @@ from typing import Final
 from cdcd.checks.reader_proposal import OwnedTables, flow
 from cdcd.checks.readers import untrusted
 from cdcd.config.types import NAME_LENGTH_MAX
-from cdcd.postgres.replication import identifier, literal
+from cdcd.pasted import literal, shell
+from cdcd.pasted import quoted as identifier
 from cdcd.postgres.surroundings import Surroundings
 
 _WIDTH: Final = 110
@@ -93,7 +94,7 @@ def statements(answers: Answers, found: Surroundings, file: str) -> str:
 -- What the pipeline {answers.name} needs in database {_comment(found.database)}. Written by `cdcd init`.
 -- Read it, then run it as a superuser, or as the owner of the tables with CREATEROLE and REPLICATION:
 --
---     psql -d {_comment(found.database)} {variables(answers, found)} -f {_comment(file)}
+--     {_comment(shell("psql", "-d", found.database))} {variables(answers, found)} {_comment(shell("-f", file))}
 --
 \\set ON_ERROR_STOP on""",
         _wal_level(found),

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from cdcd.errors import CdcdError
 from cdcd.operations.pipeline_status import PipelineStatus
+from cdcd.pasted import cdcd, literal, on_table
 from cdcd.postgres.pipeline_state import Instance
 from cdcd.postgres.slot import check_slot
 from cdcd.telemetry.progress_bars import size
@@ -102,7 +103,11 @@ def _instances(status: PipelineStatus) -> Iterator[Problem]:
             )
             message += f"{room}."
         yield Problem(
-            "instance.none", "error", message, f"Start the pipeline: cdcd run --config {named.file}", FOUND
+            "instance.none",
+            "error",
+            message,
+            f"Start the pipeline: {cdcd('run', '--config', named.file)}",
+            FOUND,
         )
     elif active is not None and (slot is None or not slot.active) and not _is_reading(status):
         yield Problem(
@@ -173,14 +178,14 @@ def _prepared(status: PipelineStatus) -> Iterator[Problem]:
     limit_s = status.named.prepared_warning_age_s
     for each in status.server.prepared:
         if (status.server.at - each.since).total_seconds() > limit_s:
-            gid = each.gid.replace("'", "''")
+            gid = literal(each.gid)
             yield Problem(
                 "prepared.old",
                 "warning",
                 f"Prepared transaction {each.gid!r} has been undecided for {ago(each.since, status.server.at)}. The "
                 "slot keeps the WAL since then.",
-                f"Its transaction manager must decide. Otherwise: COMMIT PREPARED '{gid}'; or ROLLBACK PREPARED "
-                f"'{gid}';",
+                f"Its transaction manager must decide. Otherwise: COMMIT PREPARED {gid}; or ROLLBACK PREPARED "
+                f"{gid};",
             )
 
 
@@ -193,7 +198,7 @@ def _snapshots(status: PipelineStatus) -> Iterator[Problem]:
             "snapshot.paused",
             "warning",
             f"The reading of {number(progress.tables_left, 'table')} is paused.",
-            f"cdcd snapshot resume --config {status.named.file}",
+            cdcd("snapshot", "resume", "--config", status.named.file),
         )
     for outcome in {each.name: each for each in progress.outcomes}.values():
         if outcome.error:
@@ -201,7 +206,7 @@ def _snapshots(status: PipelineStatus) -> Iterator[Problem]:
                 "snapshot.failed",
                 "warning",
                 f"The rows of {outcome.name} are not all delivered: {outcome.error}",
-                f"cdcd snapshot start --config {status.named.file} --table {outcome.name}",
+                f"{cdcd('snapshot', 'start', '--config', status.named.file)} {on_table('--table', outcome.name)}",
             )
 
 

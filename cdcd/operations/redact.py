@@ -7,6 +7,7 @@ from typing import Final
 
 from cdcd.errors import LimitError
 from cdcd.operations.replay import Range
+from cdcd.pasted import cdcd
 from cdcd.recording.events import Began, item_of
 from cdcd.recording.packed import Item, pack, size_of
 from cdcd.recording.playback import events_by_segment
@@ -69,5 +70,5 @@ def redact(folder: Path, target: Path, wanted: Range, *, notice: Callable[[str],
         )
     notice(
         f"{events} events without their values are in {target}. Names of tables and columns, times and LSNs stay: look "
-        f"at them (`cdcd replay {target}`) before you give the recording to anybody."
+        f"at them (`{cdcd('replay', target)}`) before you give the recording to anybody."
     )

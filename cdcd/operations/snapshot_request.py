@@ -16,6 +16,7 @@ from cdcd.config.loading import Config
 from cdcd.engine.queries import page_query, sql_names
 from cdcd.errors import CdcdError, ConfigError, SourceError
 from cdcd.operations.sides import connect_to
+from cdcd.pasted import identifier, on_table, qualified
 from cdcd.postgres.connection import Connection, Dsn, parse_dsn
 from cdcd.postgres.lock import read_token
 from cdcd.postgres.logical_message import emit_message
@@ -26,6 +27,7 @@ from cdcd.postgres.tables import relatives
 from cdcd.protocol.lsn import Lsn
 from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.rows.relations import key_columns
+from cdcd.rows.routing import table_named
 from cdcd.snapshots.chunks import Chunk
 from cdcd.snapshots.reading import Changed, Refused, SourceTable
 from cdcd.snapshots.signals import PREFIX, Signal
@@ -76,6 +78,7 @@ async def _ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, 
                 hint="It takes PostgreSQL 14 or newer. On 13, snapshot.added_tables reads tables that are added to the "
                 "publication.",
             )
+        signal = replace(signal, tables=tuple(map(table_named, signal.tables)))
         if signal.action == "start":
             signal = await _checked(config, dsn, sql, signal, stack, notice)
         signal = replace(signal, token=await _token(config, sql))
@@ -159,7 +162,8 @@ async def _find(sql: Connection, published: Mapping[int, str], table: str, publi
     if parents:
         raise ConfigError(
             f"{table} is a partition of {parents[0]}, through which its rows are published.",
-            hint=f"Ask for the whole table: --table {parents[0]}; a condition chooses among its rows: --where.",
+            hint=f"Ask for the whole table: {on_table('--table', parents[0])}; a condition chooses among its rows: "
+            "--where.",
         )
     if found.kind in "vmf":
         raise ConfigError(
@@ -168,8 +172,8 @@ async def _find(sql: Connection, published: Mapping[int, str], table: str, publi
         )
     raise ConfigError(
         f"{table} is not in publication {publication}.",
-        hint=f"ALTER PUBLICATION {publication} ADD TABLE {table}; with snapshot.added_tables: true, its rows are then "
-        "read by themselves.",
+        hint=f"ALTER PUBLICATION {identifier(publication)} ADD TABLE {qualified(table)}; with "
+        "snapshot.added_tables: true, its rows are then read by themselves.",
     )
 
 
@@ -179,7 +183,8 @@ def _meant(published: Mapping[int, str], table: str) -> str:
     same = [name for name in names if name.partition(".")[2] == table.rpartition(".")[2]]
     near = same or difflib.get_close_matches(table, names, n=3)
     if near:
-        return f"Write the schema and the table: --table {' or --table '.join(near)}."
+        options = [on_table("--table", name) for name in near]
+        return f"Write the schema and the table: {' or '.join(options)}."
     return f"Published are: {', '.join(names[:10])}{'' if len(names) <= 10 else ' and others'}."
 
 

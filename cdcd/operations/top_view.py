@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from rich.cells import set_cell_size
 
+from cdcd.pasted import cdcd
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.terminal_text import cut, number, plain, seconds
 
@@ -114,8 +115,8 @@ def _away(answer: Answer, file: str) -> Iterator[Line]:
     elif answer.silent_s is not None:
         since = f" since {seconds(answer.silent_s)}" if answer.status is not None else ""
         yield Line(f"No daemon answers at {answer.url}{since}.", "error")
-        yield Line(f"Start it: cdcd run --config {file}. If it runs elsewhere: --url http://host:9464")
-        yield Line(f"What both sides say: cdcd status --config {file}")
+        yield Line(f"Start it: {cdcd('run', '--config', file)}. If it runs elsewhere: --url http://host:9464")
+        yield Line(f"What both sides say: {cdcd('status', '--config', file)}")
         if answer.status is not None:
             yield Line("What follows is its last answer.", "soft")
     elif answer.status is None:

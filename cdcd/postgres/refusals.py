@@ -26,6 +26,7 @@ from cdcd.errors import (
     TransientError,
     WithoutBinaryError,
 )
+from cdcd.pasted import identifier
 
 
 class SlotActiveError(TransientError):
@@ -458,7 +459,12 @@ def refused(what: str, answer: Answer, names: Mapping[str, str], secrets: Iterab
     text = f"{what}: {answer.text}"
     for secret in secrets:
         text = text.replace(secret, "***")
-    return row.kind(text, hint=row.hint.format_map(_Names(names)))
+    return row.kind(text, hint=row.hint.format_map(_Names(_for_sql(names))))
+
+
+def _for_sql(names: Mapping[str, str]) -> dict[str, str]:
+    quoted = {"role", "database", "publication"}
+    return {key: identifier(name) if key in quoted else name for key, name in names.items()}
 
 
 def answer_of(error: psycopg.Error) -> Answer:

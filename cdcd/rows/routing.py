@@ -16,7 +16,7 @@ from typing import Final
 
 from cdcd.errors import SinkError
 from cdcd.rows.topic_templates import DEFAULT, needs_name, rendered, rendered_qualified
-from cdcd.snapshots.patterns import parse_pattern
+from cdcd.snapshots.patterns import PART, parse_pattern, unquoted
 
 TOPIC_LENGTH_MAX: Final = 249
 """org.apache.kafka.common.internals.Topic: what a file name has room for with a partition's number."""
@@ -24,8 +24,7 @@ TOPIC_LENGTH_MAX: Final = 249
 _FORBIDDEN: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LEGAL: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+", re.ASCII)
 
-_PART: Final = r'(?:"((?:[^"]|"")+)"|([^".]+))'
-_TABLE: Final = re.compile(rf"{_PART}\.{_PART}", re.DOTALL)
+_TABLE: Final = re.compile(rf"({PART.pattern})\.({PART.pattern})", re.DOTALL)
 
 _TABLE_OWNER: Final = "table "
 
@@ -44,11 +43,15 @@ def parse_table(text: str) -> Table:
         raise ValueError(
             f"{text} is not <schema>.<table>; a part that holds a point belongs in double quotes"
         )
-    schema, table = [
-        quoted.replace('""', '"') if quoted else bare
-        for quoted, bare in (match.group(1, 2), match.group(3, 4))
-    ]
-    return schema, table
+    return unquoted(match[1]), unquoted(match[2])
+
+
+def table_named(text: str) -> str:
+    """`schema.table`, as cdcd names tables, for what a person wrote: with parts in double quotes, or as it is named."""
+    try:
+        return ".".join(parse_table(text))
+    except ValueError:
+        return text
 
 
 def unchecked_topic(*parts: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cdcd.pasted import identifier
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import UNCHANGED, Delete, Insert, Relation, TupleData, Update, Value
@@ -154,8 +155,8 @@ def unknown_columns(
     return UnknownColumns(
         ", ".join(unknown),
         ", and PostgreSQL sends only the replica identity of rows that are updated or deleted.",
-        f"Have PostgreSQL send old rows as a whole: ALTER TABLE {relation.schema}.{relation.name} REPLICA IDENTITY "
-        "FULL;",
+        "Have PostgreSQL send old rows as a whole: ALTER TABLE "
+        f"{identifier(relation.schema)}.{identifier(relation.name)} REPLICA IDENTITY FULL;",
     )
 
 

@@ -1,7 +1,8 @@
-"""Patterns of tables and columns, in the one dialect that every key of the configuration has.
+r"""Patterns of tables and columns, in the one dialect that every key of the configuration has.
 
 A pattern is `schema.table`, or `schema.table.column`, in which `*` stands for any characters and `?` for one. A part in
-double quotes is taken literally ("" in it is one quote). Case counts, and a pattern matches whole names.
+double quotes is taken literally ("" in it is one quote). Case counts, and a pattern matches whole names. A part may
+also be written as PostgreSQL writes names with hidden characters: U&"\202e".
 """
 
 import re
@@ -11,7 +12,8 @@ from typing import Final
 
 from cdcd.errors import ConfigError
 
-_PART: Final = re.compile(r'"(?:[^"]|"")+"|[^".]+')
+PART: Final = re.compile(r'(?:[Uu]&)?"(?:[^"]|"")+"|[^".]+')
+_ESCAPE: Final = re.compile(r"\\(?:(\\)|([0-9A-Fa-f]{4})|\+([0-9A-Fa-f]{6}))")
 _WILD: Final = {"*": ".*", "?": "."}
 
 
@@ -85,7 +87,7 @@ def parse_column_pattern(text: str, key: str) -> ColumnPattern:
 
 def _parts(text: str, key: str, form: str) -> list[str]:
     """The parts of a pattern of this form, as they are written."""
-    match = re.fullmatch(r"\.".join([f"({_PART.pattern})"] * (form.count(".") + 1)), text, re.DOTALL)
+    match = re.fullmatch(r"\.".join([f"({PART.pattern})"] * (form.count(".") + 1)), text, re.DOTALL)
     if match is None:
         raise ConfigError(
             f"{key}: {text!r} is not a pattern of the form {form}.",
@@ -95,10 +97,24 @@ def _parts(text: str, key: str, form: str) -> list[str]:
     return list(match.groups())
 
 
+def unquoted(part: str) -> str:
+    """The name that a part stands for which has no wildcard."""
+    if not part.endswith('"'):
+        return part
+    _, _, inside = part[:-1].partition('"')
+    name = inside.replace('""', '"')
+    return name if part.startswith('"') else _ESCAPE.sub(_letter, name)
+
+
+def _letter(match: re.Match[str]) -> str:
+    digits = match[2] or match[3]
+    return chr(min(int(digits, 16), 0x10FFFF)) if digits else "\\"
+
+
 def _translate(part: str) -> tuple[re.Pattern[str], str | None]:
     """The part as a regular expression, and as a name where it has no wildcard."""
-    if part.startswith('"'):
-        name = part[1:-1].replace('""', '"')
+    if part.endswith('"'):
+        name = unquoted(part)
         return re.compile(re.escape(name)), name
     regex = "".join(_WILD.get(character) or re.escape(character) for character in part)
     return re.compile(regex, re.DOTALL), None if set(part) & _WILD.keys() else part

@@ -175,13 +175,33 @@ def _visible_line(_logger: WrappedLogger, _method: str, line: Any) -> Any:
 
 
 def _visible_values(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
-    """The console's own colors are not in the values yet. It writes a value with line ends in quotes."""
-    return {key: _seen(value) for key, value in entry.items()}
+    """The console's own colors are not in the values yet. A traceback has lines."""
+    return {
+        key: visible(str(value), lines=True) if key == "exception" else _AsItIs.of(value)
+        for key, value in entry.items()
+    }
+
+
+class _AsItIs(str):
+    """Text that the console writes between « and » instead of escaping its quotes, so that a command in it can be
+    copied. Python's escapes would end the quotes of a shell.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def of(value: object) -> object:
+        """The value with hidden characters written out, and with quotes as they are."""
+        seen = _seen(value)
+        return _AsItIs(seen) if isinstance(seen, str) and any(letter in seen for letter in "'\"\\") else seen
+
+    def __repr__(self) -> str:
+        return f"«{self}»"
 
 
 def _seen(value: object) -> object:
     if isinstance(value, str):
-        return visible(value, lines=True)
+        return visible(value)
     if isinstance(value, Mapping):
         return {_seen(key): _seen(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

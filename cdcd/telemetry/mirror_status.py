@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from cdcd.pasted import on_table
 from cdcd.telemetry.terminal_text import ago, cut, number, plain, seconds, wrapped
 
 Level = Literal["ok", "warning", "error"]
@@ -264,7 +265,7 @@ def _problems(table: TableStatus, now: datetime, width: int) -> Iterator[str]:
         if target.is_outgrown:
             yield f"LARGE {name}: {target.size:,} bytes in {number(target.buckets, 'bucket')}"
             message = f"{target.buckets_apt} buckets are apt, so that a batch looks at less of the table."
-            hint = f"Stop the mirror, then: cdcd mirror --config FILE --relayout {table.table}"
+            hint = f"Stop the mirror, then: cdcd mirror --config FILE {on_table('--relayout', table.table)}"
             yield from wrapped(message, hint, width)
 
 

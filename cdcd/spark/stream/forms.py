@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from cdcd.errors import TransientError
+from cdcd.pasted import on_table
 from cdcd.spark.kafka import Offsets
 from cdcd.spark.platform.kafka_admin import Admin
 from cdcd.spark.records.changes import PROBLEM, parse
@@ -39,7 +40,7 @@ class UnknownFormError(TransientError):
             f"{table}: no description of source.schema_id {', '.join(ids)} is in the topic of descriptions yet.",
             hint="The table waits for the description. If none comes because topics.schemas was emptied, restart the"
             " daemon, which then describes its tables again, or read the table again:"
-            f" cdcd mirror --config FILE --snapshot {table} --source FILE.",
+            f" cdcd mirror --config FILE {on_table('--snapshot', table)} --source FILE.",
         )
 
 

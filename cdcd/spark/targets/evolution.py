@@ -11,6 +11,7 @@ from typing import Final
 from pyspark.sql.types import ArrayType, DataType
 
 from cdcd.errors import FatalError, SourceError
+from cdcd.pasted import on_table
 from cdcd.rows.relations import Labels
 from cdcd.spark.platform.sql import text
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
@@ -84,7 +85,8 @@ def way_on(table: str) -> str:
     """What to do with a table that cannot be followed: read it again. What its topic has from before is then skipped,
     whatever its form."""
     return (
-        f"Read the table again, which replaces the target in one commit: cdcd mirror --config FILE --snapshot {table}"
+        f"Read the table again, which replaces the target in one commit: "
+        f"cdcd mirror --config FILE {on_table('--snapshot', table)}"
         " --source FILE (the daemon's configuration). With tables.on_incompatible: reload the mirror does so by itself."
         " Other tables go on meanwhile."
     )

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import PositionError
 from cdcd.facts import Fact, Observer
+from cdcd.pasted import on_table
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import check_classic
 from cdcd.spark.targets.evolution import check
@@ -229,7 +230,7 @@ class KnownTables:
             raise PositionError(
                 f"No version of {name} that says how far it has come is left.",
                 hint=f"Another program let go of the mirror's versions. Drop {name}, then read the table again: "
-                f"cdcd mirror --config FILE --snapshot {table} --source FILE (the daemon's configuration)."
+                f"cdcd mirror --config FILE {on_table('--snapshot', table)} --source FILE (the daemon's configuration)."
                 " From then on, let that program keep versions for longer than the mirror may be down.",
             )
 

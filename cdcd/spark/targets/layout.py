@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.errors import ConfigError
+from cdcd.pasted import on_table
 from cdcd.spark.targets.partitions import OWN, Field
 
 DELETED: Final = "_cdcd_deleted"
@@ -77,7 +78,7 @@ def check_deletes(table: str, has: Layout | None, wanted: Layout) -> None:
     raise ConfigError(
         f"{table}: its mirror was made with `deletes: {has.deletes}`, and the configuration says"
         f" `deletes: {wanted.deletes}`.",
-        hint=f"To write the mirror anew, stop it and run: cdcd mirror --config FILE --relayout {table}"
+        hint=f"To write the mirror anew, stop it and run: cdcd mirror --config FILE {on_table('--relayout', table)}"
         f" ({_CONSEQUENCE[wanted.deletes]}) To keep it as it is, set tables.deletes_for:"
         f" {{{table}: {has.deletes}}}.",
     )

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from cdcd.errors import PositionError
+from cdcd.pasted import shell, table_option
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.targets.fencing import NOBODY, Stamp
 
@@ -220,7 +221,7 @@ def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
         raise OriginError(
             f"The topic {topic} was deleted and made anew{ids}: what the target has of the former one says nothing of"
             " this one.",
-            hint=LOAD_AGAIN.format(table=table),
+            hint=LOAD_AGAIN.format(table=shell(table_option(table))),
         )
     for partition, first in now.first.items():
         # A partition that came later begins at 0.
@@ -236,7 +237,7 @@ def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
 def records_lost(what: str, table: str) -> OriginError:
     """The error for records that were removed before they were mirrored. `what`: a sentence that names the records."""
     longer = " Keep the records of the topic for longer (retention.ms)."
-    return OriginError(what, hint=LOAD_AGAIN.format(table=table) + longer)
+    return OriginError(what, hint=LOAD_AGAIN.format(table=shell(table_option(table))) + longer)
 
 
 LOAD_AGAIN: Final = (
@@ -244,4 +245,4 @@ LOAD_AGAIN: Final = (
     " rows in the target and goes on from there. If the source's PostgreSQL is another one too, drop the target table"
     " first."
 )
-"""The way on where what is in a topic does not lead to what the source has. `table`: `schema.table`."""
+"""The way on where what is in a topic does not lead to what the source has. `table`: quoted for a shell."""
