@@ -97,6 +97,10 @@ def _tables(barriers: Collection[Barrier]) -> list[str]:
     return list(dict.fromkeys(one.table for one in barriers))
 
 
+def _column(name: str) -> str:
+    return name if name == "ctid" else identifier(name)
+
+
 def _grants(barriers: Collection[Barrier], role: str) -> str:
     """The commands that let the role read; for many tables of a schema, for all of them."""
     commands = [
@@ -105,7 +109,10 @@ def _grants(barriers: Collection[Barrier], role: str) -> str:
     ]
     parts: dict[str, list[str]] = {}
     for one in barriers:
-        if one.lacks_select:
+        if one.lacks_select and one.columns:
+            columns = ", ".join(map(_column, one.columns))
+            commands.append(f"GRANT SELECT ({columns}) ON {one.part} TO {role};")
+        elif one.lacks_select:
             parts.setdefault(one.schema, []).append(one.part)
     for schema, names in parts.items():
         many = f"ALL TABLES IN SCHEMA {schema}" if len(names) > NAMED_MAX else ", ".join(names)

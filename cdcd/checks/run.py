@@ -218,9 +218,18 @@ async def _ask_about_readers(config: Config, dsn: Dsn, facts: Facts) -> ReadersF
 def _with_readers(config: Config, facts: Facts, readers: ReadersFacts) -> Facts:
     """The facts with what keeps each table's own reader from its rows."""
     if not config.postgres.readers:
-        return facts
+        return _with_lists(facts)
     own = [one for one in facts.barriers if readers.names.get(one.table) is None]
-    return replace(facts, barriers=(*own, *[one for each in readers.readers for one in each.barriers]))
+    return _with_lists(
+        replace(facts, barriers=(*own, *[one for each in readers.readers for one in each.barriers]))
+    )
+
+
+def _with_lists(facts: Facts) -> Facts:
+    """The facts without the barriers that lists of published columns remove."""
+    lists = {table.qualified: table.columns for table in facts.tables}
+    kept = [one.with_list(lists.get(one.table)) for one in facts.barriers]
+    return replace(facts, barriers=tuple([one for one in kept if one is not None]))
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:

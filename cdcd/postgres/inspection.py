@@ -5,7 +5,7 @@ same words.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from cdcd.errors import CdcdError
@@ -120,7 +120,9 @@ class Barrier:
         schema, part: the schema and the table or partition, as SQL calls them.
         lacks_usage, lacks_select: rights on the schema and on the table.
         has_policy: a row-level security policy applies to this role.
+        readable: the columns that the role may read, ctid among them.
         role: the role; "": cdcd's own.
+        columns: if a list of columns is published, those that must be granted, and ctid; () if the table must be.
     """
 
     table: str
@@ -129,7 +131,19 @@ class Barrier:
     lacks_usage: bool
     lacks_select: bool
     has_policy: bool
+    readable: Sequence[str] = ()
     role: str = ""
+    columns: tuple[str, ...] = ()
+
+    def with_list(self, columns: Sequence[str] | None) -> "Barrier | None":
+        """The barrier for a table of which these columns are published (None: all); None: nothing is lacking."""
+        if columns is None or not self.lacks_select:
+            return self
+        needed = ("ctid", *columns)
+        lacking = not set(needed) <= set(self.readable)
+        if not (lacking or self.lacks_usage or self.has_policy):
+            return None
+        return replace(self, lacks_select=lacking, columns=needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +262,7 @@ SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oi
  WHERE c.oid = ANY(%s) AND c.relkind = 'p' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid)
 """
 
-# A reader locks each part (ACCESS SHARE), which needs SELECT on the table: rights on columns are not enough.
+# Rights on the published columns and on ctid, by which pages are read, are enough for a table with a list of columns.
 BARRIERS: Final = """
 WITH RECURSIVE tree(root, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
@@ -258,11 +272,14 @@ WITH RECURSIVE tree(root, oid) AS (
 ), rights AS (
     SELECT tree.root, quote_ident(n.nspname) AS schema, format('%%I.%%I', n.nspname, c.relname) AS part,
            NOT has_schema_privilege(n.oid, 'USAGE') AS lacks_usage,
-           NOT has_table_privilege(c.oid, 'SELECT') AS lacks_select, row_security_active(c.oid) AS has_policy
+           NOT has_table_privilege(c.oid, 'SELECT') AS lacks_select, row_security_active(c.oid) AS has_policy,
+           ARRAY(SELECT a.attname::text FROM pg_attribute a
+                  WHERE a.attrelid = c.oid AND NOT a.attisdropped AND (a.attnum > 0 OR a.attname = 'ctid')
+                    AND has_column_privilege(c.oid, a.attnum, 'SELECT')) AS readable
       FROM tree JOIN pg_class c ON c.oid = tree.oid JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE c.relkind = 'r'
 )
-SELECT n.nspname || '.' || c.relname, schema, part, lacks_usage, lacks_select, has_policy
+SELECT n.nspname || '.' || c.relname, schema, part, lacks_usage, lacks_select, has_policy, readable
   FROM rights JOIN pg_class c ON c.oid = root JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE lacks_usage OR lacks_select OR has_policy
  ORDER BY part

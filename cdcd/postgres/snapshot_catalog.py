@@ -290,9 +290,11 @@ class SnapshotCatalog:
                         await connection.execute(b"BEGIN READ ONLY")
                         await _set_timeout(connection, "LOCAL statement_timeout", self._examine_timeout_s)
                     try:
-                        # Locked by a command of its own, so that a lock timeout here is never the condition's.
+                        # Locked by a command of its own, so that a lock timeout here is never the condition's. Parsing
+                        # a query locks its table, and LOCK TABLE would need SELECT on all of its columns.
+                        await connection.execute(b"DEALLOCATE ALL")
                         await connection.execute(
-                            f"LOCK TABLE ONLY {table.sql_name} IN ACCESS SHARE MODE".encode()
+                            f"PREPARE cdcd_lock AS SELECT FROM ONLY {table.sql_name}".encode()
                         )
                     except psycopg.errors.LockNotAvailable as error:
                         raise TableBusyError(f"{what}: {error}") from error

@@ -146,6 +146,35 @@ def relation_of(query: PageQuery | KeyQuery) -> str:
     return query.table.sql_name if query.table.partitioned else f"ONLY {query.table.sql_name}"
 
 
+def lock(query: PageQuery | KeyQuery, *, by_parsing: bool) -> list[str]:
+    """Commands that lock the relation (ACCESS SHARE) until the transaction or its savepoint ends. Nothing is planned.
+
+    LOCK TABLE needs SELECT on the whole table, whatever the server's version. Where only columns are granted, a query
+    is parsed instead: PostgreSQL locks its relation then, and checks rights when the query is run, which it never is.
+    Parsing takes the snapshot of the transaction before it waits for the lock. So `rewritten` must be asked behind it.
+
+    Args:
+        by_parsing: the role has no SELECT on the whole table.
+    """
+    if not by_parsing:
+        return [f"LOCK TABLE {relation_of(query)} IN ACCESS SHARE MODE"]
+    # A rollback leaves prepared statements. A function of the table's owner may have left one of the same name.
+    return ["DEALLOCATE ALL", f"PREPARE cdcd_lock AS SELECT FROM {relation_of(query)}"]
+
+
+def rewritten(query: PageQuery | KeyQuery) -> str:
+    """A query for one number: how many files of the table are not those that the transaction's snapshot sees.
+
+    Rows of such a file may be missing at the snapshot (TRUNCATE and ALTER TABLE are not MVCC-safe).
+    """
+    oid = query.oid if isinstance(query, PageQuery) else query.table.oid
+    return (
+        "SELECT count(*) FROM pg_class c "
+        f"WHERE c.oid IN (SELECT relid FROM pg_partition_tree({oid}) UNION SELECT {oid}) "
+        "AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid)"
+    )
+
+
 def check(query: PageQuery | KeyQuery) -> str:
     """A query for one row, which `Checked.of` reads."""
     table = query.table

@@ -76,6 +76,7 @@ Mark = Callable[[], Awaitable[None]]
 """Writes a watermark."""
 
 _CANCELED: Final = "57014"
+_NO_RIGHT: Final = "42501"
 _SYNTAX_ERROR: Final = "42601"
 
 _BUILTIN_BEFORE: Final = 10000
@@ -146,6 +147,8 @@ class SnapshotReader:
         self._condition_timeout_s = condition_timeout_s
         self._imported = False
         self._equalities: dict[int, Equality] = {}
+        self._by_parsing: set[int] = set()
+        """Oids of relations on which the role may SELECT columns only, so that LOCK TABLE is refused."""
 
     @classmethod
     async def open(
@@ -249,13 +252,16 @@ class SnapshotReader:
 
     async def _lock_and_check(self, query: PageQuery | KeyQuery) -> Checked | Changed | Refused:
         """Begin, lock the table, and find out whether it still is the table of the plan. If it is not, end again."""
+        by_parsing = _oid(query) in self._by_parsing
+        lock = snapshot_queries.lock(query, by_parsing=by_parsing)
         steps = {
             "begin": _SAVEPOINT if self._imported else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-            "lock": f"LOCK TABLE {snapshot_queries.relation_of(query)} IN ACCESS SHARE MODE",
+            **{f"prepare {number}": command for number, command in enumerate(lock[:-1])},
+            "lock": lock[-1],
             **({"limit": self._limit} if _has_request(query) else {}),
             "check": snapshot_queries.check(query),
         }
-        if self._imported:
+        if self._imported or by_parsing:
             # Planning evaluates expressions of the owner, so the columns of now are asked for without planning.
             commands = [step.encode() for step in steps.values()]
             described = snapshot_queries.description(query.table).encode()
@@ -264,7 +270,13 @@ class SnapshotReader:
             outcome = await self._session.run("; ".join(steps.values()).encode())
         done = dict(zip((*steps, "describe"), outcome.results, strict=False))
         if outcome.errors:
-            return await self._failed(query, (*steps, "describe")[len(outcome.results)], outcome.errors[0])
+            step, answer = (*steps, "describe")[len(outcome.results)], outcome.errors[0]
+            refused_table = step == "lock" and answer.sqlstate == _NO_RIGHT and not by_parsing
+            if refused_table and not self._session.is_lost:
+                self._by_parsing.add(_oid(query))
+                await self._session.query(self._undo, _what(query))
+                return await self._lock_and_check(query)
+            return await self._failed(query, step, answer)
         found = Checked.of(rows_of(done["check"])[0])
         if changed := self._changed(query, found, done.get("describe")):
             await self._session.query(self._undo, _what(query))
@@ -275,9 +287,11 @@ class SnapshotReader:
         self, query: PageQuery | KeyQuery, copy: str, found: Checked, bytes_max: int
     ) -> reading.Answer:
         """Read the rows of the table, which is locked and checked, and end."""
+        by_parsing = _oid(query) in self._by_parsing
         steps = {
             "rows": copy,
             "names": snapshot_queries.names(query),
+            **({"rewritten": snapshot_queries.rewritten(query)} if by_parsing else {}),
             "end": self._undo,
             **({} if self._imported or self._mark is not None else {"watermark": _WATERMARK}),
         }
@@ -289,6 +303,8 @@ class SnapshotReader:
         # ALTER SCHEMA RENAME waits for no lock of a table. So COPY may have read another table.
         if changed := _other_names(query, rows_of(outcome.results[1])[0]):
             return Changed(changed)
+        if by_parsing and rows_of(outcome.results[2])[0][0] != "0":
+            return Changed("the table was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)")
         if outcome.size > bytes_max:
             return TooLarge()
         if self._imported:
@@ -316,9 +332,9 @@ class SnapshotReader:
             return "it is not a table any more"
         if isinstance(query, PageQuery) and found.filenode != str(query.filenode):
             return "the table was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)"
-        if described is None:
-            return "" if found.columns == table.columns else _ALTERED
-        return "" if _fits(described, table) else _ALTERED
+        if not self._imported and found.columns != table.columns:
+            return _ALTERED
+        return "" if described is None or _fits(described, table) else _ALTERED
 
     async def _failed(self, query: PageQuery | KeyQuery, step: str, answer: Answer) -> Changed | Refused:
         """What a failure of one step means. The connection can still be used, unless TransientError is raised."""
@@ -349,11 +365,12 @@ class SnapshotReader:
 
     def _hint(self, query: PageQuery | KeyQuery, answer: Answer) -> str:
         role = self._session.names.get("role", "<role>")
-        if answer.sqlstate == "42501":
+        if answer.sqlstate == _NO_RIGHT:
+            schema, name = identifier(query.table.relation.namespace), _sql_name(query)
             return (
-                f"Grant the rights: GRANT USAGE ON SCHEMA {identifier(query.table.relation.namespace)} TO "
-                f"{identifier(role)}; GRANT SELECT ON {_sql_name(query)} TO {identifier(role)}. If the table has "
-                f"row-level security, also: ALTER ROLE {identifier(role)} BYPASSRLS."
+                f"Grant the rights: GRANT USAGE ON SCHEMA {schema} TO {identifier(role)}; "
+                f"GRANT SELECT{_columns(query.table)} ON {name} TO {identifier(role)}. If the table has row-level "
+                f"security, also: ALTER ROLE {identifier(role)} BYPASSRLS."
             )
         row = find_refusal(answer)
         return "See PostgreSQL's log." if row is UNKNOWN else row.hint
@@ -381,6 +398,22 @@ _SAVEPOINT: Final = "SAVEPOINT chunk"
 _WATERMARK: Final = f"SELECT pg_logical_emit_message(true, {literal(WATERMARK)}, '')"
 _ALTERED: Final = "its columns were altered"
 _CORRECT: Final = "Correct the condition of the request, and send the request again."
+
+
+def _columns(table: SourceTable) -> str:
+    """Which columns must be granted, as SQL; empty for all of a table that is published with all of its columns.
+
+    A hidden column stays hidden: the role needs the published ones, and ctid, by which pages are read.
+    """
+    published = [column.name for column in table.relation.columns]
+    if len(published) == len(json.loads(table.columns)):
+        return ""
+    return f" ({', '.join(['ctid', *map(identifier, published)])})"
+
+
+def _oid(query: PageQuery | KeyQuery) -> int:
+    """The relation that is locked."""
+    return query.oid if isinstance(query, PageQuery) else query.table.oid
 
 
 def _what(query: PageQuery | KeyQuery) -> str:

@@ -78,3 +78,29 @@ def test_messages_that_may_not_be_written_stop_what_is_read_beside_the_stream() 
     for reading in (ALL, Reading()):
         (finding,) = found(facts, reading)
         assert (finding.level, "an interrupted snapshot" in finding.found) == ("warning", True)
+
+
+@pytest.mark.parametrize(
+    ("readable", "fix"),
+    [
+        (("ctid", "id", "note"), ""),
+        (("ctid", "id", "note", "more"), ""),
+        (("id", "note"), 'GRANT SELECT (ctid, "id", "note") ON public.orders TO "cdcd";'),
+        ((), 'GRANT SELECT (ctid, "id", "note") ON public.orders TO "cdcd";'),
+    ],
+)
+def test_of_a_table_with_a_list_of_columns_no_other_column_is_asked_for(readable: tuple[str, ...], fix: str):
+    one = replace(barrier(select=True), readable=readable).with_list(("id", "note"))
+    assert (one is None) == (not fix)
+    if one is not None:
+        (finding,) = found(with_barriers(one), ALL)
+        assert finding.fix == fix
+    # Without a list, all columns are published.
+    whole = replace(barrier(select=True), readable=readable)
+    assert whole.with_list(None) is whole
+
+
+def test_a_reader_of_a_table_is_asked_for_its_own_rights():
+    facts = with_barriers(replace(barrier(select=True), role="r"), barrier("plain", select=True))
+    fixes = [one.fix for one in found(facts, ALL)]
+    assert fixes == ['GRANT SELECT ON public.orders TO "r";', 'GRANT SELECT ON public.plain TO "cdcd";']

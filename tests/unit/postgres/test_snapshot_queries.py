@@ -11,6 +11,7 @@ from cdcd.postgres.snapshot_queries import (
     copy_table,
     is_whole,
     items_per_page,
+    lock,
     unwritable,
 )
 from cdcd.protocol.messages import Column, Relation
@@ -100,3 +101,14 @@ def test_no_key_is_no_row():
 @pytest.mark.parametrize(("condition", "says"), [("a\0b", "NUL"), ("'\ud800'", "surrogate"), ("id = 1", "")])
 def test_what_libpq_would_cut_short_is_not_sent(condition: str, says: str):
     assert (says in unwritable(condition)) if says else not unwritable(condition)
+
+
+def test_a_lock_needs_no_right_on_the_table_if_a_query_is_parsed():
+    assert lock(pages(), by_parsing=False) == ["LOCK TABLE ONLY public.t IN ACCESS SHARE MODE"]
+    # Each is one command, because the protocol for pipelines takes one at a time.
+    assert lock(pages(), by_parsing=True) == [
+        "DEALLOCATE ALL",
+        "PREPARE cdcd_lock AS SELECT FROM ONLY public.t",
+    ]
+    root = KeyQuery(replace(TABLE, partitioned=True), ("id",), ())
+    assert lock(root, by_parsing=True)[-1].endswith("SELECT FROM public.t")
