@@ -77,6 +77,8 @@ Mark = Callable[[], Awaitable[None]]
 
 _CANCELED: Final = "57014"
 _NO_RIGHT: Final = "42501"
+_RESTRICTED: Final = "55000"
+"""What restrict_nonsystem_relation_kind says of a view that has the table's name."""
 _SYNTAX_ERROR: Final = "42601"
 
 _BUILTIN_BEFORE: Final = 10000
@@ -276,6 +278,9 @@ class SnapshotReader:
                 self._by_parsing.add(_oid(query))
                 await self._session.query(self._undo, _what(query))
                 return await self._lock_and_check(query)
+            if by_parsing and step == "lock" and answer.sqlstate == _RESTRICTED:
+                await self._session.query(self._undo, _what(query))
+                return Changed("it is not a table any more")
             return await self._failed(query, step, answer)
         found = Checked.of(rows_of(done["check"])[0])
         if changed := self._changed(query, found, done.get("describe")):

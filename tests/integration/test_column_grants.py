@@ -89,6 +89,7 @@ ALTERATIONS = {
     "rewrite": "ALTER TABLE t ALTER n TYPE int USING n + 1",
     "type": "ALTER TABLE t ALTER n TYPE bigint",
     "drop": "ALTER TABLE t DROP n",
+    "view": "ALTER TABLE t RENAME TO u; CREATE VIEW t AS SELECT * FROM u; GRANT SELECT ON t TO PUBLIC",
     "swap": "ALTER TABLE t RENAME TO u; CREATE TABLE t (id int PRIMARY KEY, n int, hidden text)",
 }
 

@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, StringType
 
 from cdcd.errors import PositionError, SourceError, TransientError
+from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.readers import Access, Readers
 from cdcd.spark import SnapshotSource, load_snapshot, open_snapshot, read_snapshot
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.targets.lakehouse import Lakehouse
@@ -115,6 +117,36 @@ def test_a_table_that_spark_reads_under_writes_goes_on_from_its_lsn_and_equals_t
     # THEN it is still the source
     fresh = target_for(spark, mirror, f"d_{source.name}")
     assert all(verdict.equal for verdict in compare(source.dsn, spark, fresh, MIRRORED))
+
+
+def test_rows_are_read_with_the_role_of_the_tables_reader_and_with_no_other(
+    source: Source, spark: SparkSession
+) -> None:
+    # GIVEN a role of the pipeline that may read no table, and a reader that may read one
+    name = f"cdcd_{source.name}"
+    main, reader = f"main_{source.name}", f"reader_{source.name}"
+    with source.connect() as connection:
+        try:
+            connection.execute(f"CREATE ROLE {main} LOGIN REPLICATION; CREATE ROLE {reader} LOGIN".encode())
+            connection.execute(f"GRANT SELECT ON pair TO {reader}".encode())
+            access = [
+                Access(None, main, (), lambda: parse_dsn(make_conninfo(source.dsn, user=main))),
+                Access(
+                    0, reader, ("public.pair",), lambda: parse_dsn(make_conninfo(source.dsn, user=reader))
+                ),
+            ]
+            readers = Readers(access[0], access[1:])
+            dsn = make_conninfo(source.dsn, user=main)
+            given = SnapshotSource(dsn, name, name, source.name, readers=readers)
+            # WHEN both tables are read
+            with open_snapshot(spark, given, ["public.pair", "public.account"]) as snapshot:
+                assert read_snapshot(spark, snapshot, "public.pair").count() == 2000
+                # THEN the table without a reader is read by the pipeline's role, which is refused
+                with pytest.raises(PySparkException, match="permission denied for table account"):
+                    read_snapshot(spark, snapshot, "public.account").count()
+        finally:
+            for role in (main, reader):
+                connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
 
 
 def test_rows_are_those_that_are_published_in_the_mirrors_types(source: Source, spark: SparkSession) -> None:
