@@ -4,7 +4,7 @@ SECONDS ?=
 SEED ?=
 SEEDS ?=
 PYTEST = .venv/bin/python -m pytest
-SLOW = chaos or soak or bench or spark or deploy or search or versions or (attack and not worst)
+SLOW = chaos or soak or bench or spark or deploy or search or versions or (attack and not worst) or upgrade
 # Tests wait for servers half of their time, hence one more than two cores carry. A file's tests share its servers, so they
 # stay together, in the order of tests/conftest.py: the long files first, so that no worker is left alone with one.
 BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
@@ -12,7 +12,7 @@ BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 # Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo test compiled unit check attacks sim wide integration versions chaos debezium ha switchover trial soak spark bench optimised cost profile pages deploy-test dist lock clean
+.PHONY: setup servers demo test compiled unit check attacks upgrade sim wide integration versions chaos debezium ha switchover trial soak spark bench optimised cost profile pages deploy-test dist lock clean
 
 setup: .venv/stamp
 
@@ -55,6 +55,10 @@ versions: servers
 # What somebody below the operator may try, on the first and the last PostgreSQL; ends with a table of who tried what.
 attacks: servers
 	$(PYTEST) $(BESIDE) -m "attack and not versions" tests/attacks
+
+# The version before, out of git, and this one on one pipeline: upgrade, rolling upgrade, downgrade.
+upgrade: servers
+	$(PYTEST) $(BESIDE) -m upgrade
 
 chaos: servers
 	$(PYTEST) -m chaos

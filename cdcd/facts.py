@@ -321,12 +321,14 @@ class SnapshotStarted(Fact):
 @dataclass(frozen=True, slots=True)
 class SnapshotNeeded(Fact):
     """cdcd reads the tables again (snapshot.mode: when_needed), because the slot is unusable or does not continue where
-    the checkpoint ends.
+    the checkpoint ends. Rows that were deleted in the meantime have no record, so they stay in the topics and in
+    mirrors; `hint` says how to find them.
     """
 
     event: ClassVar[str] = "snapshot.needed"
     level: ClassVar[Level] = "warning"
     message: str
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ from cdcd.postgres.reader_facts import ReadersFacts
 from cdcd.protocol.versions import OPTION_SINCE
 from cdcd.rows.bindings import Bindings
 from cdcd.rows.chosen_keys import ChosenKeys
+from cdcd.snapshots.beginning import WHEN_NEEDED
 
 FOUND_ERROR: Final = 10
 """The exit code when both sides answered and something is wrong (`errors.EXIT_CODES`)."""
@@ -150,6 +151,7 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         binary=source.binary,
         status_interval_s=source.status_interval_s,
         signals=config.snapshot.signals,
+        when_needed=config.snapshot.mode == WHEN_NEEDED,
         signals_from_anybody=config.snapshot.signals_from == "anybody",
         outbox_messages=config.outbox.messages,
         pipeline=config.name,

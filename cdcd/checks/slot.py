@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from cdcd.checks.finding import Finding, named, of_error
-from cdcd.errors import CdcdError
+from cdcd.engine.startup import LEFT_ROWS_HINT
+from cdcd.errors import CdcdError, PositionError
 from cdcd.postgres.inspection import Facts, Wanted
 from cdcd.postgres.slot import check_slot
 from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE
@@ -36,6 +37,12 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         return
     try:
         check_slot(slot, facts.session.database)
+    except PositionError as error:
+        if wanted.when_needed:
+            yield _replaced(name, error.message)
+        else:
+            yield of_error("slot.state", name, error)
+        return
     except CdcdError as error:
         yield of_error("slot.state", name, error)
         return
@@ -45,7 +52,9 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         else "nobody reads it"
     )
     found = f"{reader}; keeps {_size(slot.retained_bytes)} of WAL ({slot.wal_status})"
-    if slot.wal_status in ("unreserved", "lost"):
+    if slot.wal_status == "lost" and wanted.when_needed:
+        yield _replaced(name, f"{found}: the server has removed WAL that the pipeline needs")
+    elif slot.wal_status in ("unreserved", "lost"):
         yield Finding(
             "error",
             "slot.state",
@@ -76,6 +85,17 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             if altered
             else "Set postgres.two_phase: true to be rid of this warning: before PostgreSQL 18 a slot keeps that mode.",
         )
+
+
+def _replaced(name: str, why: str) -> Finding:
+    """A slot of no use, which the next start heals."""
+    return Finding(
+        "warning",
+        "slot.state",
+        name,
+        f"{why} snapshot.mode: when_needed makes a new slot at the next start, and reads the tables again.",
+        LEFT_ROWS_HINT,
+    )
 
 
 def check_retention(facts: Facts, _: Wanted) -> Iterator[Finding]:

@@ -34,6 +34,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "verify": "Compare the topics, or a mirror, with the tables at one moment.",
     "drop": "Take away the slot and all else that a pipeline left.",
     "reset": "Let a pipeline begin anew: its slot and checkpoint go.",
+    "downgrade": "Let the version before go on with a stopped pipeline.",
     "config": "Show what is in effect, schema or reference; or write examples.",
     "version": "Show the versions of cdcd and of what it uses.",
     "completion": "Print the completion script for a shell.",

@@ -133,6 +133,13 @@ class StartSettings:
     authenticates: bool = False
 
 
+LEFT_ROWS_HINT: Final = (
+    "Rows that were deleted since the slot was lost stay in the topics. When the tables are read, `cdcd verify` names "
+    "them, and `cdcd mirror --snapshot` replaces the table of a mirror."
+)
+"""What `snapshot.mode: when_needed` cannot heal. `cdcd check` says the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
     """What the session begins with.
@@ -309,7 +316,7 @@ class Start:
     def ensure_publication(self) -> Step:
         reason = self.positions.reads_because
         if reason is not None:
-            self._observe(SnapshotNeeded(message=reason.message))
+            self._observe(SnapshotNeeded(message=reason.message, hint=LEFT_ROWS_HINT))
         self._published = yield EnsurePublication()
 
     def judge_roots(self) -> Step:

@@ -131,7 +131,8 @@ class Positions:
         except PositionError as gap:
             if not (self.accept_gap or self._reads_again(source)):
                 raise
-            self.gap = gap
+            # Without the slot nobody can tell why it is not there. If it is, and of no use, its own words say it.
+            self.gap = gap if self.unusable is None else self.unusable
         else:
             self.gap = None
 

@@ -7,7 +7,7 @@ out before, and a transaction that a killed daemon left open is ended.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -18,7 +18,7 @@ from cdcd.kafka.client import Properties, prepare
 from cdcd.kafka.constructing import make_producer
 from cdcd.kafka.errors import map_kafka_error
 from cdcd.transactions.checkpoint_record import CheckpointRecords
-from cdcd.transactions.position import Checkpoint
+from cdcd.transactions.position import FORMER_FORMAT, Checkpoint
 
 TRANSACTION_MS: Final = 60_000
 
@@ -43,7 +43,7 @@ def forget_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
         FatalError: it refuses.
     """
     what = f"Taking back the checkpoint in topic {topic}"
-    _write(client, producer, topic, records, transactional_id, timeout_s, what, lambda: None)
+    _write(client, producer, topic, records, transactional_id, timeout_s, what, lambda: [None])
 
 
 def replace_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
@@ -67,13 +67,35 @@ def replace_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
     """
     made: list[Checkpoint] = []
 
-    def value() -> bytes:
+    def values() -> list[bytes | None]:
         made.append(change(read_checkpoint(client, topic, records, timeout_s, threading.Event())))
-        return records.encode(made[0], int(time.time() * 1000))
+        return [records.encode(made[0], int(time.time() * 1000))]
 
     what = f"Writing the checkpoint in topic {topic}"
-    _write(client, producer, topic, records, transactional_id, timeout_s, what, value)
+    _write(client, producer, topic, records, transactional_id, timeout_s, what, values)
     return made[0]
+
+
+def downgrade_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
+    client: Properties,
+    producer: Properties,
+    topic: str,
+    records: CheckpointRecords,
+    transactional_id: str | None,
+    timeout_s: float,
+    change: Callable[[Checkpoint | None], Checkpoint],
+) -> None:
+    """Write the checkpoint that `change` gives, and behind it the same in the format before. It blocks.
+
+    Arguments and errors are those of `replace_checkpoint`.
+    """
+
+    def values() -> list[bytes | None]:
+        made = change(read_checkpoint(client, topic, records, timeout_s, threading.Event()))
+        return [records.encode(made, int(time.time() * 1000)), made.encode(version=FORMER_FORMAT)]
+
+    what = f"Writing the checkpoint in topic {topic}"
+    _write(client, producer, topic, records, transactional_id, timeout_s, what, values)
 
 
 def _write(  # noqa: PLR0917  as its callers
@@ -84,9 +106,9 @@ def _write(  # noqa: PLR0917  as its callers
     transactional_id: str | None,
     timeout_s: float,
     what: str,
-    value: Callable[[], bytes | None],
+    values: Callable[[], Sequence[bytes | None]],
 ) -> None:
-    """Write the record that `value` gives when every other writer is shut out."""
+    """Write the records that `values` gives when every other writer is shut out."""
     refused: list[KafkaException] = []
     properties: dict[str, Any] = {
         **client,
@@ -103,10 +125,11 @@ def _write(  # noqa: PLR0917  as its callers
         sender = make_producer(properties)
         if transactional_id is not None:
             sender.init_transactions(timeout_s)
-        data = value()
+        written = values()
         if transactional_id is not None:
             sender.begin_transaction()
-        sender.produce(topic, key=records.key, value=data, partition=PARTITION)
+        for data in written:
+            sender.produce(topic, key=records.key, value=data, partition=PARTITION)
         left = sender.flush(timeout_s)
         if refused:
             raise refused[0]

@@ -56,6 +56,8 @@ class Wanted:
     status_interval_s: float = 10.0
     signals: str = "without_where"
     """Which requests for snapshots are followed (`snapshot.signals`)."""
+    when_needed: bool = False
+    """A slot that is lost is replaced, and the tables are read again (`snapshot.mode`)."""
     signals_from_anybody: bool = False
     """They need no token (`snapshot.signals_from`)."""
     outbox_messages: bool = False

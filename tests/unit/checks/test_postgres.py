@@ -209,6 +209,27 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
             "error",
             "invalidated",
         ),
+        (
+            slot.check_slot_state,
+            with_slot(invalidation_reason="wal_removed"),
+            replace(WANTED, when_needed=True),
+            "warning",
+            "reads the tables again",
+        ),
+        (
+            slot.check_slot_state,
+            with_slot(wal_status="lost"),
+            replace(WANTED, when_needed=True),
+            "warning",
+            "has removed WAL",
+        ),
+        (
+            slot.check_slot_state,
+            with_slot(wal_status="unreserved"),
+            replace(WANTED, when_needed=True),
+            "error",
+            "unreserved",
+        ),
         (slot.check_slot_state, with_slot(wal_status="unreserved"), WANTED, "error", "unreserved"),
         (
             slot.check_slot_state,

@@ -323,6 +323,8 @@ def test_when_needed_drops_an_invalidated_slot_after_the_fence():
     world.start(replace(SETTINGS, snapshot_mode="when_needed"))
     assert world.order.index(Fence) < world.order.index(DropSlot) < world.order.index(CreateSlot)
     assert [fact.message for fact in world.said(SnapshotNeeded)] == [INVALID.message]  # type: ignore[attr-defined]
+    # It was invalidated, and not dropped.
+    assert [fact.message for fact in world.said(GapAccepted)] == [INVALID.message]  # type: ignore[attr-defined]
 
 
 def test_published_tables_are_listed_again_only_if_the_creation_of_the_slot_may_have_waited():
