@@ -1,8 +1,9 @@
 """The checkpoint topic, read and written as somebody who is not cdcd."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Final
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from cdcd.transactions.position import Checkpoint
@@ -11,6 +12,18 @@ from deploy.local import KafkaBroker
 WAIT_S: Final = 60.0
 
 Written = tuple[bytes, bytes | None]
+
+
+def cases(given: Mapping[str, Any], gains: str, failed: Container[str]) -> list[Any]:
+    """Parameters with their marks: to those that `failed` has, commit 99c61843 fell."""
+    return [
+        pytest.param(
+            value,
+            id=name,
+            marks=pytest.mark.attack(gains=gains, before="failed" if name in failed else "withstood"),
+        )
+        for name, value in given.items()
+    ]
 
 
 def write(broker: KafkaBroker, topic: str, records: Iterable[Written]) -> None:
