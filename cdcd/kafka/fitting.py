@@ -5,6 +5,7 @@ split a request that the broker refuses. If one record alone exceeds the limit, 
 (`kafka.oversized`). If no such record is found, cdcd makes the requests smaller, down to one record each.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,13 +13,19 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from cdcd.engine.queue import Batch
-from cdcd.facts import cut_short
 from cdcd.formats.encoder import record_bytes
 from cdcd.kafka.oversized import Oversized, TooLarge
 from cdcd.kafka.producer import BATCH_SIZE, SinkSettings
+from cdcd.protocol.lsn import Lsn
 
 SHRINK: Final = 4
 """Each refusal divides the size of requests by this."""
+
+_LSN: Final = re.compile(rb'"lsn":([0-9]{1,19})[,}]')
+"""The LSN in the source block of a record in JSON."""
+
+_SOURCE_BYTES_MAX: Final = 2_000
+"""Bytes at the end of a record in which its source block is looked for."""
 
 SMALLEST_BATCH: Final = 16_384
 """Smallest size of a request in bytes. The next smaller request is one record."""
@@ -46,7 +53,8 @@ class FailedRecord:
 
     def __str__(self) -> str:
         size = self.size or record_bytes(self.key, self.value, None)
-        return f"A record of {size} bytes for topic {self.topic} with key {_shorten(self.key)}"
+        key = "no key" if self.key is None else f"a key of {len(self.key)} bytes"
+        return f"A record of {size} bytes for topic {self.topic} with {key}{_place_of(self.value)}"
 
 
 @dataclass(slots=True)
@@ -132,5 +140,7 @@ class Fitting:
         return None
 
 
-def _shorten(key: bytes | None) -> str:
-    return "none" if key is None else cut_short(key.decode(errors="replace"), 200)
+def _place_of(value: bytes | None) -> str:
+    """Where the record's event is in the WAL, if the record says so in JSON; a key or value is never shown."""
+    found = None if value is None else _LSN.search(value, max(0, len(value) - _SOURCE_BYTES_MAX))
+    return "" if found is None else f", of the change at {Lsn(int(found[1]))}"

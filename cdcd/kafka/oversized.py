@@ -1,6 +1,6 @@
 """What happens to a record that is too large for the broker: a policy of the configuration (`kafka.oversized`).
 
-`fail` stops the daemon with an error that names table, key and size. `dead_letter` sends the record, whole, to
+`fail` stops the daemon with an error that names topic, size and LSN. `dead_letter` sends the record, whole, to
 a topic that is made for large ones. `claim_check` writes the value to a file and sends a small record in its place
 that says where it is (Hohpe and Woolf, "Claim Check"). Under each of them the record's place in the order stays.
 

@@ -137,11 +137,12 @@ WITH RECURSIVE up(root, oid, depth) AS (
      UNION ALL
     SELECT root, oid, NULL FROM down WHERE root <> oid
 )
-SELECT root::int8, c.oid::int8, n.nspname::text, c.relname::text,
+SELECT root::int8, c.oid::int8, n.nspname::text, c.relname::text, depth IS NULL,
        coalesce(array_agg(a.attnum::int ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{}'),
        coalesce(array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{}')
   FROM kin JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
-  LEFT JOIN pg_attribute a ON kin.depth > 0 AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+  LEFT JOIN pg_attribute a
+    ON kin.depth IS DISTINCT FROM 0 AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
  GROUP BY root, c.oid, n.nspname, c.relname, depth
  ORDER BY root, depth NULLS LAST, c.oid
 """
@@ -238,8 +239,9 @@ async def _kin(connection: Connection, oids: Collection[int]) -> dict[int, list[
     found: dict[int, list[Kin]] = {}
     row: Any
     for row in await (await connection.execute(_KIN.encode(), (list(oids),))).fetchall():
-        root, oid, schema, name, numbers, names = row
-        found.setdefault(root, []).append(Kin(oid, schema, name, tuple(zip(numbers, names, strict=True))))
+        root, oid, schema, name, is_part, numbers, names = row
+        columns = tuple(zip(numbers, names, strict=True))
+        found.setdefault(root, []).append(Kin(oid, schema, name, columns, is_part))
     return found
 
 

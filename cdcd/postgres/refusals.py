@@ -405,11 +405,22 @@ UNKNOWN_TRANSIENT: Final = Refusal(
 )
 
 
+_HOLD_VALUES: Final = frozenset({"21", "22", "23", "38", "39", "44", "P0"})
+"""Classes of SQLSTATEs whose messages may hold values: of data, of constraints, and what functions raise."""
+
+_SETTING: Final = "22023"
+"""invalid_parameter_value, which PostgreSQL says of settings and options, too."""
+
+_RAISE: Final = "exec_stmt_raise"
+"""The function of PostgreSQL that raises what a function in PL/pgSQL says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An ErrorResponse (or notice) as far as we use it; `sqlstate` is "" where libpq keeps none.
 
     `function` is the C function of the server that reported it, which no server translates; "" if it is not known.
+    `context` says which functions of the database ran, and what else PostgreSQL was doing.
     """
 
     sqlstate: str
@@ -417,16 +428,35 @@ class Answer:
     detail: str = ""
     hint: str = ""
     function: str = ""
+    context: str = ""
 
     @property
     def text(self) -> str:
-        """Message, detail and SQLSTATE in one line."""
+        """Message, detail and SQLSTATE in one line. A message that may hold a value of a row is not shown."""
+        if self.sqlstate[:2] in _HOLD_VALUES and self.sqlstate != _SETTING:
+            return self.without_message
         text = " ".join(self.message.split())
         if self.detail:
             text += f" ({' '.join(self.detail.split())})"
         if self.sqlstate:
             text += f" [SQLSTATE {self.sqlstate}]"
         return text
+
+    @property
+    def text_of_rows(self) -> str:
+        """As `text`, for a query that reads rows: a function that it calls may raise any SQLSTATE with any message."""
+        if self.sqlstate and (self.sqlstate == _SETTING or self.context or self.function == _RAISE):
+            return self.without_message
+        return self.text
+
+    @property
+    def without_message(self) -> str:
+        """What happened, by the SQLSTATE alone."""
+        try:
+            name = psycopg.errors.lookup(self.sqlstate).__name__
+        except KeyError:
+            name = "raised by a function"
+        return f"{name} (the message may hold a value, see PostgreSQL's log) [SQLSTATE {self.sqlstate}]"
 
 
 def find_refusal(answer: Answer) -> Refusal:
@@ -471,7 +501,11 @@ def answer_of(error: psycopg.Error) -> Answer:
     """What psycopg carries of the server's answer."""
     diagnostic = error.diag
     return Answer(
-        error.sqlstate or "", diagnostic.message_primary or str(error), diagnostic.message_detail or ""
+        error.sqlstate or "",
+        diagnostic.message_primary or str(error),
+        diagnostic.message_detail or "",
+        function=diagnostic.source_function or "",
+        context=diagnostic.context or "",
     )
 
 
@@ -489,6 +523,7 @@ def answer_of_result(result: pq.abc.PGresult) -> Answer:
         text(field.MESSAGE_DETAIL),
         text(field.MESSAGE_HINT),
         text(field.SOURCE_FUNCTION),
+        text(field.CONTEXT),
     )
 
 

@@ -302,7 +302,7 @@ class SnapshotCatalog:
                     return ""
                 except psycopg.Error as error:
                     if not connection.broken:
-                        return f"{answer_of(error).message} [SQLSTATE {error.sqlstate}]"
+                        return answer_of(error).text_of_rows
                 finally:
                     await self._settle(connection)
         return "PostgreSQL ends the session when it plans a query with this condition"

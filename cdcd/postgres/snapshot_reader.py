@@ -351,21 +351,21 @@ class SnapshotReader:
         await self._session.query(self._undo, what)
         # PostgreSQL parses the whole command before its first step, so a syntax error in the condition shows up there.
         if _has_request(query) and (step == "rows" or answer.sqlstate == _SYNTAX_ERROR):
-            return Refused(f"the condition fails: {_said(answer)}", hint=_CORRECT)
+            return Refused(f"the condition fails: {_of_condition(step, answer)}", hint=_CORRECT)
         kind = _kind(answer)
         if answer.sqlstate == _CANCELED and self._has_timeout:
             return Refused(
-                _said(answer),
+                answer.text_of_rows,
                 hint="Raise the statement timeout of snapshots, or find out what slows the server down.",
             )
         if kind == _BUSY:
-            raise TableBusyError(f"{query.table.name} is locked: {_said(answer)}")
+            raise TableBusyError(f"{query.table.name} is locked: {answer.text_of_rows}")
         if kind == _AGAIN:
             raise _transient(what, answer)
         return (
-            Changed(_said(answer))
+            Changed(answer.text_of_rows)
             if kind == _CHANGED
-            else Refused(_said(answer), hint=self._hint(query, answer))
+            else Refused(answer.text_of_rows, hint=self._hint(query, answer))
         )
 
     def _hint(self, query: PageQuery | KeyQuery, answer: Answer) -> str:
@@ -497,9 +497,9 @@ def _kind(answer: Answer) -> str:
     return _REFUSED
 
 
-def _said(answer: Answer) -> str:
-    text = " ".join(f"{answer.message} {answer.detail}".split())
-    return f"{text} [SQLSTATE {answer.sqlstate}]"
+def _of_condition(step: str, answer: Answer) -> str:
+    """Why a condition fails. Of a condition that was answered for rows, a message may show the values."""
+    return answer.without_message if step == "rows" else answer.text_of_rows
 
 
 def _transient(what: str, answer: Answer) -> TransientError:

@@ -176,14 +176,15 @@ class Protections:
         """The rules for a column of this name by the names of the table and of those that it belongs to or has."""
         found = [rule for rule in related if rule.pattern.column.fullmatch(column) is not None]
         for kin in table.kin[1:]:
-            for number, name in kin.columns:
+            for number, name in () if kin.is_part else kin.columns:
                 if name == column:
                     found += [rule for rule in self._bound(kin.oid, number) if rule not in found]
         return found
 
     def _bind_catalog(self, table: TableDescription, related: Sequence[ColumnRule]) -> None:
-        """Bind the rules by the names that the catalog has now, also those of tables that this one inherits from."""
-        for kin in table.kin[1:]:
+        """Bind the rules by the names that the catalog has now, also of tables that this one belongs to or has."""
+        parents = [kin for kin in table.kin[1:] if not kin.is_part]
+        for kin in parents:
             for number, name in kin.columns:
                 self._bind(
                     kin.oid,
@@ -193,6 +194,13 @@ class Protections:
         for kin in table.kin[:1]:
             for column in table.columns:
                 self._bind(kin.oid, column.id, self._inherited(table, related, column.name))
+        own = {
+            column.name: self._bound(kin.oid, column.id) for kin in table.kin[:1] for column in table.columns
+        }
+        for kin in table.kin[1:]:
+            # A partition that is detached becomes a table of its own.
+            for number, name in kin.columns if kin.is_part else ():
+                self._bind(kin.oid, number, own.get(name, ()))
 
     def _bind(self, oid: int, number: int, rules: Iterable[ColumnRule]) -> None:
         """Bind rules to a column, but for one that another bound rule makes needless."""

@@ -77,13 +77,15 @@ class Kin:
     """The table itself, a table that it inherits from, or a partition of it, as the catalog has it now.
 
     Attributes:
-        columns: number and name of each column; empty for partitions, which have the columns of the table.
+        columns: number and name of each column; empty for the table itself.
+        is_part: a partition of the table, whose columns have the same names.
     """
 
     oid: int
     schema: str
     name: str
     columns: tuple[tuple[int, str], ...] = ()
+    is_part: bool = False
 
 
 UNKNOWN_PLACE: Final = -1

@@ -14,6 +14,7 @@ import pytest
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.forked import run_cdcd
 from tests.integration.test_columns import everything
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
@@ -496,3 +497,45 @@ def await_outcome_again(process: Daemon, broker: KafkaBroker, unique: str) -> li
         return records if any(DONE.encode() in record for record in records) else None
 
     return until(passed, "the daemon has not passed the attack")
+
+
+_TELL: Final = """
+CREATE FUNCTION tell(v text) RETURNS bool LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION '%', v USING ERRCODE = '42501'; END $$
+"""
+_TELL_BY_NAME: Final = """
+CREATE FUNCTION tell_by_name(v text) RETURNS bool LANGUAGE plpgsql AS
+$$ DECLARE b bool; BEGIN EXECUTE format('SELECT %I', v) INTO b; RETURN b; END $$
+"""
+
+
+@pytest.mark.attack(gains="a value of a protected column, in the text of an error", before="failed")
+@pytest.mark.parametrize("condition", ["ssn::int > 0", "tell(ssn)", "tell_by_name(ssn)"])
+def test_a_condition_shows_no_value_in_an_error(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, condition: str
+):
+    for statement in (
+        _TABLE,
+        secret(1),
+        _TELL,
+        _TELL_BY_NAME,
+    ):
+        database.execute(statement)
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            columns={"hash_key": HASH_KEY, "hash": ["public.t.ssn"]},
+            snapshot={"mode": "never"},
+            log={"level": "debug"},
+        )
+    )
+    process.await_streaming()
+    asked = run_cdcd(
+        *("snapshot", "start", "--config", str(process.config_path)),
+        *("--table", "public.t", "--where", condition, "--wait"),
+    )
+    assert "SQLSTATE" in asked.stderr
+    assert MARKER not in asked.stdout + asked.stderr
+    assert_hidden(process, list(everything(broker, unique)))

@@ -101,7 +101,7 @@ class KafkaConfig(Section):
     oversized: Literal["fail", "dead_letter", "claim_check"] = Field(
         "fail",
         description="What becomes of a record that is larger than the broker takes. fail: the daemon stops "
-        "and names table, key and size; dead_letter: the record goes to dead_letter_topic instead, which must take it; "
+        "and names topic, size and LSN; dead_letter: the record goes to dead_letter_topic instead, which must take it; "
         "claim_check: the record goes to a file in claim_check_directory and a pointer to its topic. A logical message "
         "never stops the daemon: with fail, its record has no value, and an event says so.",
     )

@@ -82,3 +82,43 @@ def test_detail_is_shown_and_secrets_are_not() -> None:
         "x", Answer("28000", "no pg_hba.conf entry", "over\n  two lines hunter2"), NAMES, ["hunter2"]
     )
     assert "(over two lines ***)" in error.message
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer("22P02", 'invalid input syntax for type integer: "s3cr3t"'),
+        Answer("22003", 'value "s3cr3t" is out of range for type integer'),
+        Answer(
+            "23505",
+            'duplicate key value violates unique constraint "k"',
+            "Key (ssn)=(s3cr3t) already exists.",
+        ),
+        Answer("P0001", "s3cr3t"),
+    ],
+)
+def test_a_message_that_may_hold_a_value_is_not_shown(answer: Answer):
+    assert "s3cr3t" not in answer.text
+    assert f"[SQLSTATE {answer.sqlstate}]" in answer.text
+    assert "s3cr3t" not in str(refused("running heartbeat.action_query", answer, {}))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(
+            "42703", 'column "s3cr3t" does not exist', context="PL/pgSQL function f(text) line 1 at EXECUTE"
+        ),
+        Answer("42501", "s3cr3t", function="exec_stmt_raise"),
+        Answer("ZZ999", "s3cr3t", function="exec_stmt_raise"),
+        Answer("22023", 'invalid value for parameter "x": "s3cr3t"'),
+    ],
+)
+def test_of_a_query_that_reads_rows_no_message_of_a_function_is_shown(answer: Answer):
+    assert "s3cr3t" not in answer.text_of_rows
+    assert f"[SQLSTATE {answer.sqlstate}]" in answer.text_of_rows
+
+
+def test_what_the_server_says_of_names_is_shown():
+    answer = Answer("42703", 'column "x" does not exist', function="errorMissingColumn")
+    assert answer.text_of_rows == 'column "x" does not exist [SQLSTATE 42703]'

@@ -149,6 +149,14 @@ def test_columns_of_tables_that_a_table_inherits_from_protect_its_own():
     assert actions(protections, relation("x", "id", name="t_1", oid=8), alone) == [HASH, ""]
 
 
+def test_a_partition_stays_protected_after_it_was_detached():
+    protections = Protections([rule("public.t.ssn")])
+    part = Kin(8, "public", "t_1", ((1, "note"), (3, "ssn"), (4, "id")), is_part=True)
+    protections.in_force(relation("id", "ssn", "note"), replace(FIRST, kin=(*FIRST.kin, part)))
+    alone = replace(table({1: "note", 3: "x", 4: "id"}, seen=300, at=200), kin=(Kin(8, "public", "t_1"),))
+    assert actions(protections, relation("note", "x", "id", name="t_1", oid=8), alone) == ["", HASH, ""]
+
+
 def test_a_transaction_that_may_never_commit_is_only_taken_for_the_table_of_now():
     now = replace(FIRST, seen=300, at=TENTATIVE)
     assert actions(known(), relation("id", "ssn", "note"), now) == ["", HASH, ""]
