@@ -47,6 +47,10 @@ class WithoutBinaryError(TransientError):
     """
 
 
+class WithoutConversionError(TransientError):
+    """PostgreSQL must send texts in the server's encoding, because it cannot convert one of them to UTF-8."""
+
+
 class SinkUnavailableError(TransientError):
     """Kafka does not answer; the exit code is for a start that never succeeded."""
 

@@ -299,6 +299,17 @@ class BinaryPaused(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class ConversionPaused(Fact):
+    """PostgreSQL cannot convert a text to UTF-8, because its bytes have no character there. This process receives texts
+    in the server's encoding from now on, and decodes them itself. The events `value.unwritable` name the columns.
+    """
+
+    event: ClassVar[str] = "conversion.paused"
+    level: ClassVar[Level] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class StreamingResumed(Fact):
     """The transaction that could not be streamed is delivered. Large transactions are streamed again."""
 

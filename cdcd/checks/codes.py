@@ -84,7 +84,11 @@ _TABLE: Final = (
         "role or `postgres.dsn` sets another lc_monetary. An error: that setting hides the default.",
         (2,),
     ),
-    Code("server.encoding", "PostgreSQL", "The encoding of the database is SQL_ASCII."),
+    Code(
+        "server.encoding",
+        "PostgreSQL",
+        "The encoding of the database, if it is not UTF8, and what becomes of texts that have no form in UTF-8.",
+    ),
     Code(
         "server.replication",
         "PostgreSQL",

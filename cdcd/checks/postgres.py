@@ -63,14 +63,31 @@ def check_server(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "is a standby: neither publication nor slot can be created here",
             "Point postgres.dsn at the primary (target_session_attrs=read-write finds it among several hosts).",
         )
-    if facts.session.encoding == "SQL_ASCII":
-        yield Finding(
-            "warning",
-            "server.encoding",
-            "encoding",
-            "the database is SQL_ASCII: PostgreSQL does not know what its text means, and sends bytes as they are",
-            "Text that is not UTF-8 stops the pipeline. Dump and restore into a UTF8 database.",
-        )
+    yield from _check_encoding(facts.session.encoding)
+
+
+def _check_encoding(encoding: str) -> Iterator[Finding]:
+    """What becomes of texts. Without a finding, the database is in UTF8, where every text is one."""
+    if encoding == "UTF8":
+        return
+    known = {
+        "SQL_ASCII": "the database is SQL_ASCII: PostgreSQL does not know what its text means, and takes any bytes",
+        "MULE_INTERNAL": "the database is MULE_INTERNAL, which PostgreSQL does not convert to UTF-8: only ASCII is "
+        "delivered",
+    }
+    yield Finding(
+        "warning" if encoding in known else "ok",
+        "server.encoding",
+        "encoding",
+        known.get(
+            encoding, f"the database is {encoding}; its texts are converted to UTF-8 as PostgreSQL does it"
+        ),
+        "A text that is not UTF-8 is delivered as null with the header cdcd.unwritable and the event "
+        "value.unwritable; in a key, or in the name of a table or column, it ends the daemon. Dump and restore into a "
+        "UTF8 database."
+        if encoding in known
+        else "",
+    )
 
 
 def check_money(found: MoneyLocale, chosen: int | None) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from cdcd.facts import (
 )
 from cdcd.facts_operation import PostgresWarned, TableLocked, WalShort
 from cdcd.postgres.connection import Connection, Dsn
+from cdcd.postgres.conversion import Conversion
 from cdcd.postgres.kept_lock import KeptLock
 from cdcd.postgres.lease import took_over
 from cdcd.postgres.lock import LockHeld
@@ -55,6 +56,21 @@ class PostgresSide:
     def warned(self, answer: Answer) -> None:
         """The server warned on the connection of the stream."""
         self._observe(PostgresWarned(message=answer.text, hint=answer.hint))
+
+    async def take_raw(self, stream: ReplicationStream, dsn: Dsn) -> Conversion:
+        """Have the stream's texts sent in the server's encoding. The caller owes `close` of what decodes them."""
+        conversion = await Conversion.open(
+            dsn,
+            stream.server_encoding,
+            application_name=f"{self._config.name} encoding",
+            connect_timeout_s=self._config.postgres.connect_timeout_s,
+        )
+        try:
+            await stream.take_raw(conversion)
+        except BaseException:
+            conversion.close()
+            raise
+        return conversion
 
     async def connect_lock(self, dsn: Dsn) -> KeptLock:
         """Connect for the advisory lock, which is not taken yet. The caller owes `close`."""

@@ -28,6 +28,7 @@ from cdcd.errors import TransientError, cause
 from cdcd.facts import Observer
 from cdcd.facts_operation import DurableSpoolEnded, DurableSpoolStarted
 from cdcd.postgres.connection import Connection, connect, parse_dsn
+from cdcd.postgres.conversion import NEVER_CONVERTED
 from cdcd.postgres.kept_lock import KeptLock
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.lsn import Lsn
@@ -64,6 +65,7 @@ class SpoolingSession:
         delivered: Checkpoint | None,
         kafka_is_away: Callable[[], bool],
         lapsed: frozenset[int],
+        converts: bool = True,
     ) -> None:
         self._config = config
         self._telemetry = telemetry
@@ -71,6 +73,7 @@ class SpoolingSession:
         self._delivered = delivered
         self._kafka_is_away = kafka_is_away
         self._lapsed = lapsed
+        self._converts = converts
         self._postgres = PostgresSide(config, telemetry, observe)
         self._stack = AsyncExitStack()
         self._lock: KeptLock | None = None
@@ -182,6 +185,8 @@ class SpoolingSession:
             connect_timeout_s=postgres.connect_timeout_s,
             warned=self._postgres.warned,
         )
+        if not self._converts or stream.server_encoding in NEVER_CONVERTED:
+            self._stack.callback((await self._postgres.take_raw(stream, dsn)).close)
         timeout_s = await stream.wal_sender_timeout_s()
         identity = await stream.identify()
         slot = await self._postgres.look_at_slot(sql, identity)

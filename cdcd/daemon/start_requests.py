@@ -49,6 +49,7 @@ from cdcd.facts import Observer
 from cdcd.facts_operation import DurableSpoolDelivered
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, Dsn, connect
+from cdcd.postgres.conversion import NEVER_CONVERTED
 from cdcd.postgres.kept_lock import KeptLock
 from cdcd.postgres.money import find_money_digits
 from cdcd.postgres.publication_history import read_roots
@@ -70,6 +71,7 @@ class StartRequests:
     Args:
         stack: takes what has to be closed when the session ends, but for the stream, which is closed before it.
         lapsed: server processes that held the lock for this process when the lease ran out.
+        converts: PostgreSQL converts the texts of the stream to UTF-8.
 
     Attributes:
         lock, sql, stream, sink, identity, snapshots, log: what the requests make, in this order; None: not made yet.
@@ -87,6 +89,7 @@ class StartRequests:
         stack: AsyncExitStack,
         dsn: Dsn,
         lapsed: frozenset[int],
+        converts: bool = True,
     ) -> None:
         self._config = config
         self._telemetry = telemetry
@@ -96,6 +99,7 @@ class StartRequests:
         self._stack = stack
         self._dsn = dsn
         self._lapsed = lapsed
+        self._converts = converts
         self.lock: KeptLock | None = None
         self.sql: Connection | None = None
         self.stream: ReplicationStream | None = None
@@ -163,6 +167,8 @@ class StartRequests:
             warned=self._postgres.warned,
         )
         self.stream = stream
+        if not self._converts or stream.server_encoding in NEVER_CONVERTED:
+            self._stack.callback((await self._postgres.take_raw(stream, self._dsn)).close)
         # Asked for now: after the slot was created, any command would end the snapshot that it exports.
         self.wal_sender_timeout_s = await stream.wal_sender_timeout_s()
         return stream.server_version

@@ -54,6 +54,7 @@ class Startup:
         flushed: the position that PostgreSQL was told by former sessions.
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: as configured.
         binary: values come in binary form.
+        converts: PostgreSQL converts the texts of the stream to UTF-8.
         lapsed: server processes that held the lock for this process when the lease ran out.
         accept_gap: start although slot and checkpoint do not meet.
         sizes: the sizes that brokers refused; the same object for each session of the process.
@@ -70,6 +71,7 @@ class Startup:
         flushed: int,
         unstreamed_until: int,
         binary: bool,
+        converts: bool = True,
         lapsed: frozenset[int],
         accept_gap: bool,
         sizes: SizeLimits,
@@ -103,6 +105,7 @@ class Startup:
             stack=self.stack,
             dsn=self.dsn,
             lapsed=lapsed,
+            converts=converts,
         )
         self._pipeline: Pipeline | None = None
         self._ledger: Ledger | None = None

@@ -396,6 +396,7 @@ class Supervisor:
                 flushed=self._flushed,
                 unstreamed_until=self._sessions.unstreamed_until,
                 binary=self._sessions.binary,
+                converts=self._sessions.converts,
                 lapsed=self._lapsed,
                 accept_gap=self._accept_gap,
                 sizes=self._sizes,
@@ -494,6 +495,7 @@ class Supervisor:
             self._observe,
             delivered=self._delivered,
             kafka_is_away=lambda: "kafka" in self._telemetry.reach.outages,
+            converts=self._sessions.converts,
             lapsed=self._lapsed,
         )
         try:

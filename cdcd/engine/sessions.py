@@ -7,9 +7,17 @@ durable log, because that session needs no Kafka; and it does not wait longer th
 
 from cdcd.engine.ending import LogDeliveredError, SpoolingBeginsError, StreamingAgainError
 from cdcd.engine.renewal import RenewalError
-from cdcd.errors import SinkUnavailableError, TransientError, WithoutBinaryError, WithoutStreamingError
+from cdcd.errors import (
+    SinkUnavailableError,
+    SourceError,
+    TransientError,
+    WithoutBinaryError,
+    WithoutConversionError,
+    WithoutStreamingError,
+)
 from cdcd.facts import (
     BinaryPaused,
+    ConversionPaused,
     Observer,
     ReconnectScheduled,
     Side,
@@ -32,6 +40,7 @@ class Sessions:
 
     Attributes:
         binary: the next session asks for values in binary form.
+        converts: PostgreSQL converts the texts of the next session's stream to UTF-8.
         unstreamed_until: the next session receives transactions without streaming until the one with this commit LSN
             is delivered; 0: with streaming.
     """
@@ -47,6 +56,7 @@ class Sessions:
         now: float,
     ) -> None:
         self.binary = binary
+        self.converts = True
         self.unstreamed_until = 0
         self._startup_timeout_s = startup_timeout_s
         self._backoffs = backoffs
@@ -73,6 +83,7 @@ class Sessions:
 
         Raises:
             TransientError: no session has streamed in time, so the process ends. It has the class of `error`.
+            SourceError: a name or a default cannot be converted, also without conversion of the stream.
         """
         if isinstance(error, WithoutStreamingError):
             self.unstreamed_until = error.commit_lsn
@@ -81,6 +92,13 @@ class Sessions:
         if isinstance(error, WithoutBinaryError):
             self.binary = False
             self._observe(BinaryPaused(message=error.message))
+            return 0.0
+        if isinstance(error, WithoutConversionError):
+            if not self.converts:
+                # What cannot be converted is no text of the stream: nothing comes after this place.
+                raise SourceError(error.message, hint=error.hint) from error
+            self.converts = self.binary = False
+            self._observe(ConversionPaused(message=error.message))
             return 0.0
         if isinstance(error, StreamingAgainError):
             self._observe(StreamingResumed(commit_lsn=self.unstreamed_until))

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from cdcd.errors import SourceError
 from cdcd.facts import Observer, ValueUnwritable
 from cdcd.formats.encoder import HEADER_UNWRITABLE, Record
 from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import UNCHANGED, Delete, Insert, TupleData, Update, Value
+from cdcd.protocol.messages import UNCHANGED, Delete, Insert, Relation, TupleData, Update, Value
 
 REPORT_S: Final = 60
 """Seconds for which one report of a column's unwritable values stands. Whoever writes rows may write many."""
@@ -36,6 +37,24 @@ class UnwritableError(ValueError):
         self.problem = problem
         self.hint = hint
         self.nearest = nearest
+
+
+UNDECODABLE: Final = (
+    "its bytes are no text in the encoding of the database, or have no character in UTF-8",
+    "Correct the value in the table. A database in SQL_ASCII takes any bytes; dump and restore it into UTF8.",
+)
+"""Why a text has no form in any format: problem and hint."""
+
+
+def undecodable_key(relation: Relation, column: int, lsn: int) -> SourceError:
+    """The refusal of a row whose key cannot be decoded."""
+    name = relation.columns[column].name
+    return SourceError(
+        f"A row of {relation.schema}.{relation.name} at {Lsn(lsn)} has a value of its key, in the column {name}, that "
+        "is no text in the encoding of the database, or has no character in UTF-8.",
+        hint="Nothing past it was confirmed. Leave the table out (tables.exclude), or give its records another key "
+        "(key.columns), and start cdcd again. Then correct the row, and read the table again.",
+    )
 
 
 Found = tuple[int, UnwritableError]

@@ -76,6 +76,9 @@ SECRET_PARAMETERS: Final = frozenset(
 _REPLICATION: Final[Mapping[bool | str, str | None]] = {False: None, True: "database", "physical": "true"}
 """libpq's parameter `replication`, by the argument of `open_session`."""
 
+_NO_UTF8: Final = "conversion between UTF8 and MULE_INTERNAL is not supported"
+"""What PostgreSQL says of the one encoding that it does not convert to UTF-8 (elog's text is never translated)."""
+
 _TRACED_ERROR: Final = re.compile(rb'\tErrorResponse\t.*? C "([0-9A-Z]{5})"')
 
 
@@ -232,6 +235,10 @@ async def open_session(
         try:
             async with asyncio.timeout(connect_timeout_s):
                 outcome = await _attempt(info)
+                if isinstance(outcome, Answer) and _NO_UTF8 in outcome.message:
+                    # The names of a catalog are ASCII, as a rule. Whoever reads values takes them without conversion.
+                    attempt["client_encoding"] = "LATIN1"
+                    outcome = await _attempt(conninfo.make_conninfo("", **attempt).encode())
                 if isinstance(outcome, Answer) and find_refusal(outcome) is UNKNOWN_TRANSIENT:
                     outcome = await _attempt(info, traced=True)
         except TimeoutError:

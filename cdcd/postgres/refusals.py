@@ -25,6 +25,7 @@ from cdcd.errors import (
     SourceError,
     TransientError,
     WithoutBinaryError,
+    WithoutConversionError,
 )
 from cdcd.pasted import identifier
 
@@ -89,7 +90,17 @@ _DATABASE_LIMIT: Final = (
 )
 _REPLICATION: Final = "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)"
 
+_NO_UTF8: Final = "a text of the database cannot be converted to UTF-8"
+
+_UNCONVERTED: Final = (
+    "The name of a table, column or type, a label of an enum or a default has bytes that are no character in UTF-8. "
+    "Rename it, or leave its table out of the publication."
+)
+
 REFUSALS: Final[tuple[Refusal, ...]] = (
+    # Texts that PostgreSQL cannot convert: character_not_in_repertoire, untranslatable_character.
+    Refusal("22021", "", WithoutConversionError, _UNCONVERTED),
+    Refusal("22P05", "", WithoutConversionError, _UNCONVERTED),
     Refusal("53300", "too many connections for role", TransientError, _ROLE_LIMIT),
     Refusal("53300", "too many connections for database", TransientError, _DATABASE_LIMIT),
     # A connection that PostgreSQL does not let in.
@@ -486,7 +497,9 @@ def refused(what: str, answer: Answer, names: Mapping[str, str], secrets: Iterab
     of.
     """
     row = find_refusal(answer)
-    text = f"{what}: {answer.text}"
+    # The server's words show bytes of the text, which may be of somebody's secret.
+    said = f"{_NO_UTF8} [SQLSTATE {answer.sqlstate}]" if row.kind is WithoutConversionError else answer.text
+    text = f"{what}: {said}"
     for secret in secrets:
         text = text.replace(secret, "***")
     return row.kind(text, hint=row.hint.format_map(_Names(_for_sql(names))))

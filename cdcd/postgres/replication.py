@@ -28,6 +28,7 @@ from psycopg import pq
 
 from cdcd.errors import CdcdError, SourceError, TransientError
 from cdcd.postgres.connection import Dsn, open_session
+from cdcd.postgres.conversion import RAW, Conversion, server_encoding
 from cdcd.postgres.refusals import Answer, SlotActiveError, answer_of, answer_of_result, refused, translated
 from cdcd.postgres.session import Row, Session
 from cdcd.protocol.copydata import Shorten, take_frames
@@ -124,6 +125,8 @@ class ReplicationStream:
         self._reads = 0
         self._coming = 0
         self._coming_told = COMING_BYTES
+        self._conversion: Conversion | None = None
+        self._taken: list[bytes] = []
         session.on_notice(self._on_notice)
 
     @classmethod
@@ -158,6 +161,19 @@ class ReplicationStream:
     def backend_pid(self) -> int:
         """The walsender's process id."""
         return self._session.backend_pid
+
+    async def take_raw(self, conversion: Conversion) -> None:
+        """Have texts sent in the server's encoding from now on, and decode those of frames. Call it before `start`.
+
+        The caller owes the conversion's `close`.
+        """
+        await self.query(f"SET client_encoding = '{RAW}'", "asking for texts without conversion")
+        self._conversion = conversion
+
+    @property
+    def server_encoding(self) -> str:
+        """The encoding of the database."""
+        return server_encoding(self._session)
 
     async def query(self, command: str, what: str, **names: str) -> list[Row]:
         """The rows of one replication (or SQL) command before `start`. Errors as in `refusals`."""
@@ -243,11 +259,12 @@ class ReplicationStream:
             if wal_sender_timeout_s is None:
                 wal_sender_timeout_s = await self.wal_sender_timeout_s()
             self._silence_s_max = max(self._silence_s_max, wal_sender_timeout_s)
+        written = command if self._conversion is None else await self._conversion.command(command)
         deadline = time.monotonic() + slot_wait_s
         waiting = False
         while True:
             try:
-                await self._session.query(command, f"starting replication from slot {slot}")
+                await self._session.query(written, f"starting replication from slot {slot}")
                 break
             except SlotActiveError as error:
                 if time.monotonic() >= deadline:
@@ -262,6 +279,16 @@ class ReplicationStream:
             await asyncio.sleep(min(_SLOT_POLL_S, max(0.0, deadline - time.monotonic())))
 
     async def receive(self, bytes_max: int) -> list[bytes]:
+        """As `_receive`, with texts in UTF-8. Raises SourceError, too: the name of a table cannot be decoded."""
+        if self._conversion is None:
+            return await self._receive(bytes_max)
+        if not self._taken:
+            self._taken = await self._receive(bytes_max)
+        frames = await self._conversion.frames(self._taken)
+        self._taken = []
+        return frames
+
+    async def _receive(self, bytes_max: int) -> list[bytes]:
         """Every complete frame that is here, at least one, until about `bytes_max` bytes or the time budget
         is reached.
 

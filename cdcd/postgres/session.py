@@ -197,14 +197,16 @@ class Session:
             self.let_go()
             raise
 
-    async def query(self, command: str, what: str, names: Mapping[str, str] | None = None) -> list[list[Row]]:
+    async def query(
+        self, command: str | bytes, what: str, names: Mapping[str, str] | None = None
+    ) -> list[list[Row]]:
         """Run `command` by the simple protocol, which is the only one that a walsender knows. Returns each result's
         rows.
 
         If this is cancelled, the command may still be running on the server, so the caller owes `close`. A COPY_BOTH
         result ends the wait, and has no rows. Raises the error that `refusals` gives for the server's first error.
         """
-        outcome = await self.run(command.encode())
+        outcome = await self.run(command if isinstance(command, bytes) else command.encode())
         if outcome.errors:
             raise refused(what, outcome.errors[0], {**self.names, **(names or {})})
         return [rows_of(result) for result in outcome.results]

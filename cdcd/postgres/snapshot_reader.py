@@ -24,6 +24,7 @@ from psycopg import pq
 from cdcd.errors import TransientError
 from cdcd.postgres import snapshot_queries
 from cdcd.postgres.connection import Dsn, open_session
+from cdcd.postgres.conversion import RAW, Conversion, server_encoding
 from cdcd.postgres.refusals import UNKNOWN, Answer, TableBusyError, find_refusal, refused
 from cdcd.postgres.replication import identifier, literal
 from cdcd.postgres.session import Session, rows_of
@@ -147,6 +148,7 @@ class SnapshotReader:
         self._block_size = block_size
         self._has_timeout = has_timeout
         self._condition_timeout_s = condition_timeout_s
+        self._conversion: Conversion | None = None
         self._imported = False
         self._equalities: dict[int, Equality] = {}
         self._by_parsing: set[int] = set()
@@ -185,11 +187,16 @@ class SnapshotReader:
                 f"SET statement_timeout = {round(statement_timeout_s * 1000)}; SHOW block_size",
                 "preparing to read",
             )
+            encoding, conversion = server_encoding(session), None
+            if encoding != "UTF8":
+                conversion = await Conversion.open(
+                    dsn, encoding, application_name=application_name, connect_timeout_s=connect_timeout_s
+                )
         except BaseException:
             session.close()
             raise
         limits = [limit for limit in (statement_timeout_s, condition_timeout_s) if limit > 0]
-        return cls(
+        reader = cls(
             session,
             block_size=int(block_size or 0),
             has_timeout=statement_timeout_s > 0,
@@ -197,6 +204,8 @@ class SnapshotReader:
             mark=mark,
             types=types,
         )
+        reader._conversion = conversion
+        return reader
 
     @property
     def server_version(self) -> int:
@@ -206,6 +215,8 @@ class SnapshotReader:
     def close(self) -> None:
         """Close the connection, which also ends a query that is running. Idempotent."""
         self._session.close()
+        if self._conversion is not None:
+            self._conversion.close()
 
     async def import_snapshot(self, name: str) -> None:
         """Read at this exported snapshot from now on. TransientError: the snapshot has ended."""
@@ -294,7 +305,8 @@ class SnapshotReader:
         """Read the rows of the table, which is locked and checked, and end."""
         by_parsing = _oid(query) in self._by_parsing
         steps = {
-            "rows": copy,
+            # One text that PostgreSQL cannot convert to UTF-8 would end the reading of the table.
+            "rows": copy if self._conversion is None else f"{copy} (ENCODING '{RAW}')",
             "names": snapshot_queries.names(query),
             **({"rewritten": snapshot_queries.rewritten(query)} if by_parsing else {}),
             "end": self._undo,
@@ -312,11 +324,14 @@ class SnapshotReader:
             return Changed("the table was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)")
         if outcome.size > bytes_max:
             return TooLarge()
+        lines = outcome.lines
+        if self._conversion is not None:
+            lines = await self._conversion.lines(lines)
         if self._imported:
-            return Rows(outcome.lines, outcome.size)
+            return Rows(lines, outcome.size)
         if self._mark is not None:
             await self._mark()
-        return Rows(outcome.lines, outcome.size, Visibility.parse(found.snapshot), Lsn.parse(found.after))
+        return Rows(lines, outcome.size, Visibility.parse(found.snapshot), Lsn.parse(found.after))
 
     @property
     def _undo(self) -> str:

@@ -14,5 +14,3 @@ HINT_ENCODING: Final = (
     "A database with encoding SQL_ASCII holds whatever bytes were put in, and PostgreSQL cannot convert them to UTF-8."
     " Correct the row, or leave the table out of the publication."
 )
-
-NOT_UTF8: Final = "the text is not UTF-8"

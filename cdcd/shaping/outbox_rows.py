@@ -17,6 +17,7 @@ from cdcd.protocol.messages import Binary, Relation, TupleData, Unchanged
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.routing import unchecked_topic
 from cdcd.rows.types import BYTEA
+from cdcd.rows.wiretext import checked
 from cdcd.shaping.settings import OutboxTable
 
 EVENT_ID: Final = "id"
@@ -87,7 +88,10 @@ class OutboxRows:
             raise ValueError(f"the server did not send {column} as text")  # noqa: TRY004  of the wire, not our call
         if column in self._bytes:
             return _bytes_of(value, column)
-        return value
+        try:
+            return checked(value)
+        except UnicodeDecodeError:
+            raise ValueError(f"{column} is no text in the encoding of the database") from None
 
 
 def _bytes_of(text: bytes, column: str) -> bytes:

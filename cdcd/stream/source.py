@@ -11,6 +11,7 @@ from typing import Final
 
 from cdcd.errors import CdcdError, SourceError
 from cdcd.postgres.connection import Connection, connect, parse_dsn
+from cdcd.postgres.conversion import Conversion
 from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.money import find_money_digits
 from cdcd.postgres.publication import has_publication
@@ -39,7 +40,9 @@ class StreamSource:
         money_digits: how many digits of money stand behind the point.
     """
 
-    def __init__(self, sql: Connection, replication: ReplicationStream) -> None:
+    def __init__(
+        self, sql: Connection, replication: ReplicationStream, conversion: Conversion | None = None
+    ) -> None:
         self.replication = replication
         self.look_up = CatalogLookUp(sql)
         self.slot = ""
@@ -50,6 +53,7 @@ class StreamSource:
         self.database = ""
         self.money_digits = DIGITS_OF_C
         self._sql = sql
+        self._conversion = conversion
 
     async def check(self) -> None:
         """Ask the server for a sign of life on the other connection. Raises TransientError.
@@ -61,8 +65,10 @@ class StreamSource:
             await self._sql.execute("SELECT 1")
 
     async def close(self) -> None:
-        """Close both connections. A temporary slot is gone with them."""
+        """Close all connections. A temporary slot is gone with them."""
         self.replication.close()
+        if self._conversion is not None:
+            self._conversion.close()
         await self._sql.close()
 
 
@@ -95,7 +101,14 @@ async def open_source(
             dsn, application_name=name, connect_timeout_s=timeout_s, warned=on_warning
         )
         stack.callback(replication.close)
-        source = StreamSource(sql, replication)
+        conversion = None
+        if replication.server_encoding != "UTF8":
+            conversion = await Conversion.open(
+                dsn, replication.server_encoding, application_name=name, connect_timeout_s=timeout_s
+            )
+            stack.callback(conversion.close)
+            await replication.take_raw(conversion)
+        source = StreamSource(sql, replication, conversion)
         source.wal_sender_timeout_s = await replication.wal_sender_timeout_s()
         source.database = (await replication.identify()).database
         source.money_digits = await find_money_digits(

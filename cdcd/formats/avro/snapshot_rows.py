@@ -46,7 +46,7 @@ class AvroSnapshotEncoder(AvroEncoder):
             table = self._latest
             assert table is not None, "`_table` made it"
             for place, line in enumerate(lines[begin:end], begin):
-                key, found = self._copy_row(table, line)
+                key, found = self._copy_row(table, line, position.lsn)
                 if key is not None:
                     if key in dropped:
                         left_out.append(place)
@@ -63,7 +63,7 @@ class AvroSnapshotEncoder(AvroEncoder):
                     out.append(record)
         return Encoded(count, size, keys if self._avro[oid].key_places else None, left_out)
 
-    def _copy_row(self, table: AvroTable, line: bytes) -> tuple[bytes | None, list[Found]]:
+    def _copy_row(self, table: AvroTable, line: bytes, lsn: int) -> tuple[bytes | None, list[Found]]:
         """Write a row into the buffer up to its source block; its key, and its values that have no form."""
         try:
             return self._write_line(table, line), []
@@ -72,7 +72,7 @@ class AvroSnapshotEncoder(AvroEncoder):
             refusal = explain_row(line, fragments.relation, fragments.converters)
             if refusal is not None:
                 raise refusal from cause
-        found = self.found_unwritable(fragments, row_of_line(line))
+        found = self.found_unwritable(fragments, row_of_line(line), lsn)
         assert found, "a row was refused in which nothing is wrong"
         table.takes_null = True
         try:

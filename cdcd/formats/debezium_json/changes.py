@@ -17,6 +17,7 @@ from librt.strings import BytesWriter
 from cdcd.errors import CdcdError, ProtocolError, WithoutBinaryError
 from cdcd.formats.debezium_json.converter import (
     AS_IS,
+    ASCII,
     BOOLEAN,
     DECIMAL,
     FLOAT,
@@ -46,7 +47,7 @@ from cdcd.protocol.peek import (
 )
 from cdcd.protocol.reader import read_message
 from cdcd.rows.binary_text import WithoutReaderError
-from cdcd.rows.hints import HINT, HINT_BINARY, HINT_ENCODING, NOT_UTF8
+from cdcd.rows.hints import HINT, HINT_BINARY
 from cdcd.rows.wiretext import EXPONENT, NINE, POINT, ZERO
 
 if TYPE_CHECKING:
@@ -236,8 +237,7 @@ def explain(
                 field = f"{name}[{index}], column {column.name!r} of type {column.type_oid}, at offset {at}"
                 if problem is WITHOUT_READER:
                     return WithoutBinaryError(f"{table}: field {field}: {problem}.", hint=HINT_BINARY)
-                hint = HINT_ENCODING if problem is NOT_UTF8 else HINT
-                return ProtocolError(f"{table}: field {field}: {problem}.", hint=hint)
+                return ProtocolError(f"{table}: field {field}: {problem}.", hint=HINT)
             at += _size(value)
     return None
 
@@ -268,16 +268,21 @@ def _problem(value: Value, converter: Converter) -> str:
         elif isinstance(value, bytes):
             value.decode("utf-8")
             converter.json(value.decode("latin-1"))
-    except UnicodeDecodeError:
-        return NOT_UTF8
     except WithoutReaderError:
         return WITHOUT_READER
     except UnwritableError:
         # Nothing is wrong with it: another value stands for it (`DebeziumJsonEncoder`).
         return ""
+    except UnicodeDecodeError:
+        # Likewise, if it is a text that somebody wrote.
+        return _malformed(value) if converter.mode in ASCII else ""
     except (ValueError, IndexError):
-        if isinstance(value, Binary):
-            return f"a binary value of {len(value.data)} bytes is not of its type's form"
-        assert isinstance(value, bytes)
-        return f"a text of {len(value)} bytes is not of its type's form"
+        return _malformed(value)
     return ""
+
+
+def _malformed(value: Value) -> str:
+    if isinstance(value, Binary):
+        return f"a binary value of {len(value.data)} bytes is not of its type's form"
+    assert isinstance(value, bytes)
+    return f"a text of {len(value)} bytes is not of its type's form"

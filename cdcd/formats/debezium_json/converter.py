@@ -32,6 +32,8 @@ FLOAT: Final = 4
 """The text is the JSON, if it has a decimal point."""
 BOOLEAN: Final = 5
 """`t` is true."""
+ASCII: Final = (AS_IS, DECIMAL, FLOAT, BOOLEAN)
+"""The modes of types whose texts are ASCII always: another byte was damaged on the way."""
 
 
 class Converter:

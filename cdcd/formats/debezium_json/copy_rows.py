@@ -6,6 +6,7 @@ from typing import Final
 from cdcd.errors import CdcdError, ProtocolError
 from cdcd.formats.debezium_json.converter import (
     AS_IS,
+    ASCII,
     BOOLEAN,
     DECIMAL,
     FLOAT,
@@ -16,7 +17,7 @@ from cdcd.formats.debezium_json.strings import escaped, find_escaped
 from cdcd.formats.unwritable import Found, UnwritableError, stood_in
 from cdcd.protocol.messages import Relation, TupleData
 from cdcd.rows.copytext import BACKSLASH, NULL, OTHER_WIDTH, escape, fields_of, split_row, unescape
-from cdcd.rows.hints import HINT, HINT_ENCODING, NOT_UTF8
+from cdcd.rows.hints import HINT
 
 _DECIMAL: Final = b"0123456789.-"
 _TRUE: Final = b"true"
@@ -96,11 +97,11 @@ def explain_row(line: bytes, relation: Relation, converters: list[Converter]) ->
         try:
             value.decode("utf-8")
             converter.wire(value)
-        except UnicodeDecodeError:
-            return ProtocolError(f"{what}: {NOT_UTF8}.", hint=HINT_ENCODING)
         except UnwritableError:
             continue
-        except (ValueError, IndexError):
+        except (ValueError, IndexError) as error:
+            if isinstance(error, UnicodeDecodeError) and converter.mode not in ASCII:
+                continue
             return ProtocolError(
                 f"{what}: a text of {len(value)} bytes is not of its type's form.", hint=HINT
             )

@@ -81,6 +81,7 @@ from cdcd.protocol.peek import (
     ROW_HEAD_BYTES,
     STREAMED_HEAD_BYTES,
     UPDATE,
+    lsn_of,
     read_head,
     row_width,
     xid_of,
@@ -265,14 +266,20 @@ class DebeziumJsonEncoder(KnownTables):
         self._serial += 1
         self._set_now(now_us)
         table: TableFragments | None = None
+        known = 0
         try:
             self._lsn, tag, oid, kind, width = read_head(frame, in_stream)
             at = STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES
             if tag in _ROWS:
                 table = self._table(oid, out)
+                known = len(out)
                 return self._row(table, tag, kind, width, frame, at, out)
         except (ValueError, IndexError, error) as cause:
             if table is not None:
+                if len(out) > known:
+                    # The delete of an update that moves a row. It comes again, before the new row.
+                    del out[known:]
+                    table.tally.counts[DELETED] -= 1
                 return self._stand_in(table, frame, in_stream, out, cause)
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         if isinstance(message, Truncate):
@@ -306,7 +313,7 @@ class DebeziumJsonEncoder(KnownTables):
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, Insert | Update | Delete), "only row messages come here"
         rows = rows_of(message)
-        found = [self.found_unwritable(table, row) for row in rows]
+        found = [self.found_unwritable(table, row, lsn_of(frame)) for row in rows]
         assert any(found), "a row was refused in which nothing is wrong"
         others = stood_in(rows, found, table.key_columns)
         written = frame[:XLOG_HEADER] + write_message(with_rows(message, others))
@@ -444,8 +451,8 @@ class DebeziumJsonEncoder(KnownTables):
             return self._drafts.add(table, op, key, writer.draft(), self._lsn_bytes())
         if self._skips[op]:
             return 0
-        table.tally.counts[op] += 1
         value = writer.record(table, op, self._lsn, self._serial, self._processed_at)
+        table.tally.counts[op] += 1
         out.append((table.topic, key, value, None))
         size = len(value)
         if key is not None:
@@ -478,13 +485,13 @@ class DebeziumJsonEncoder(KnownTables):
             return self._drafts.add(table, op, key, checked(b"".join(parts)), self._lsn_bytes())
         if self._skips[op]:
             return 0
-        table.tally.counts[op] += 1
         serial = self._serial
         number = EVENT_NOS[serial] if serial < len(EVENT_NOS) else str(serial).encode("ascii")
         source = table.source
         value = checked(
             source.joined(b"".join(parts), self._lsn_bytes(), number, source.ending(op, self._processed_at))
         )
+        table.tally.counts[op] += 1
         out.append((table.topic, key, value, headers))
         return len(value) if key is None else len(key) + len(value)
 

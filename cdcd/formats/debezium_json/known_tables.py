@@ -11,7 +11,13 @@ from cdcd.formats.debezium_json.table_fragments import TableFragments, Tally
 from cdcd.formats.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.formats.encoder import HEADER_PIPELINE, EncoderSettings, Record
 from cdcd.formats.schemas import TableForm, table_form
-from cdcd.formats.unwritable import Found, UnwritableError, UnwritableValues
+from cdcd.formats.unwritable import (
+    UNDECODABLE,
+    Found,
+    UnwritableError,
+    UnwritableValues,
+    undecodable_key,
+)
 from cdcd.protocol.messages import Binary, Relation, TupleData, Value
 from cdcd.rows.binary_columns import require_binary
 from cdcd.rows.chosen_partitions import moves
@@ -21,6 +27,7 @@ from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns, types_of
 from cdcd.rows.routing import ClaimedTopics
+from cdcd.rows.wiretext import checked, to_bytes
 
 RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...], tuple[ColumnRule | None, ...]]
 """What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in, and
@@ -81,24 +88,38 @@ class KnownTables:
         """See `Encoder`."""
         return self._unwritable.counts
 
-    def found_unwritable(self, table: TableFragments, row: TupleData) -> list[Found]:
-        """The values of a row for which the format has no form. What is malformed is not among them."""
+    def found_unwritable(self, table: TableFragments, row: TupleData, lsn: int) -> list[Found]:
+        """The values of a row for which the format has no form. What is malformed is not among them.
+
+        Raises:
+            SourceError: a text of the key cannot be decoded, so that nobody can tell which row this is.
+        """
         found: list[Found] = []
         for column, value in enumerate(row):
             try:
                 self._try(table, column, value)
             except UnwritableError as error:
                 found.append((column, error))
+            except UnicodeDecodeError:
+                if column in table.key_columns:
+                    raise undecodable_key(table.relation, column, lsn) from None
+                found.append((column, UnwritableError(*UNDECODABLE)))
             except (ValueError, IndexError):
                 continue
         return found
 
     def _try(self, table: TableFragments, column: int, value: Value) -> None:
-        """Write a value to nowhere. UnwritableError: it has no form; ValueError, IndexError: it is malformed."""
+        """Write a value to nowhere.
+
+        Raises:
+            UnwritableError: it has no form.
+            UnicodeDecodeError: it is not UTF-8.
+            ValueError, IndexError: it is malformed.
+        """
         if isinstance(value, Binary):
-            table.converters[column].binary(value.data)
+            to_bytes(table.converters[column].binary(value.data))
         elif isinstance(value, bytes):
-            table.converters[column].json(value.decode("latin-1"))
+            table.converters[column].json(checked(value).decode("latin-1"))
 
     def note_unwritable(
         self, table: TableFragments, found: Iterable[Found], lsn: int, now_us: int

@@ -134,7 +134,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
             refusal = explain_row(line, table.relation, table.converters)
             if refusal is not None:
                 raise refusal from cause
-            found = self.found_unwritable(table, row_of_line(line))
+            found = self.found_unwritable(table, row_of_line(line), position.lsn)
             assert found or len(lines) > 1, "a row was refused in which nothing is wrong"
             written = line_with(line, found, table.key_columns)
             number = event_no + len(records)

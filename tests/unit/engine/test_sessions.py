@@ -4,8 +4,22 @@ import pytest
 
 from cdcd.engine.ending import LogDeliveredError, SpoolingBeginsError, StreamingAgainError
 from cdcd.engine.sessions import Sessions
-from cdcd.errors import SinkUnavailableError, TransientError, WithoutBinaryError, WithoutStreamingError
-from cdcd.facts import BinaryPaused, Fact, ReconnectScheduled, StreamingPaused, StreamingResumed
+from cdcd.errors import (
+    SinkUnavailableError,
+    SourceError,
+    TransientError,
+    WithoutBinaryError,
+    WithoutConversionError,
+    WithoutStreamingError,
+)
+from cdcd.facts import (
+    BinaryPaused,
+    ConversionPaused,
+    Fact,
+    ReconnectScheduled,
+    StreamingPaused,
+    StreamingResumed,
+)
 from cdcd.retry import Backoff
 
 PATIENCE_S = 60.0
@@ -35,6 +49,20 @@ class Process:
 @pytest.fixture
 def process() -> Process:
     return Process()
+
+
+def test_after_a_text_that_cannot_be_converted_the_stream_is_taken_as_it_is_and_a_second_one_is_a_name(
+    process: Process,
+):
+    assert process.sessions.converts
+    error = WithoutConversionError("streaming: no", hint="Rename it.")
+    assert process.fail(error) == 0
+    # Binary values are texts in the server's encoding, too.
+    assert (process.sessions.converts, process.sessions.binary) == (False, False)
+    assert process.told == [ConversionPaused(message="streaming: no")]
+    with pytest.raises(SourceError, match="streaming: no") as ended:
+        process.fail(error)
+    assert ended.value.hint == "Rename it."
 
 
 def test_each_side_has_its_own_back_off_until_a_session_streams(process: Process):

@@ -77,7 +77,7 @@ def test_columns_have_the_names_of_the_configuration():
     [
         ((b"1", None, b"1", None, b"{}"), "aggregatetype is NULL"),
         ((b"1", b"Other", b"1", None, b"{}"), "does not have the topic outbox.event.Other"),
-        ((b"1", b"\xff", b"1", None, b"{}"), "can't decode"),
+        ((b"1", b"\xff", b"1", None, b"{}"), "no text in the encoding"),
         ((b"1", b"Order", None, None, b"s3cr3t"), "aggregateid is NULL or empty"),
         ((b"1", b"Order", b"", None, b"s3cr3t"), "aggregateid is NULL or empty"),
         ((b"1", b"Order", b"1", None), "another number of columns"),

@@ -166,11 +166,9 @@ def test_the_offset_of_a_wrong_value_is_right_in_each_row_of_an_update(in_stream
         )
 
 
-def test_text_that_is_not_utf8_points_to_the_databases_encoding():
-    error = refusal(frame_of(Insert(None, OID, (ROW[0], b"gr\xf6\xdfe", *ROW[2:]))))
-    assert "column 'name' of type 25" in error.message
-    assert "not UTF-8" in error.message
-    assert "SQL_ASCII" in error.hint
+def test_a_number_with_a_byte_that_is_not_ascii_was_damaged_and_is_no_unwritable_text():
+    error = refusal(frame_of(Insert(None, OID, (b"\xff1", *ROW[1:]))))
+    assert "a text of 2 bytes is not of its type's form" in error.message
 
 
 def test_another_number_of_columns_than_in_the_relation_is_refused():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cdcd.credentials.columns import hashing
-from cdcd.errors import ConfigError, ProtocolError, WithoutBinaryError
+from cdcd.errors import ConfigError, WithoutBinaryError
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import EncoderSettings, Record, SnapshotPosition
@@ -178,10 +178,11 @@ def test_what_is_sealed_is_the_value_that_readers_would_see(action, oid, writes)
 
 
 @pytest.mark.parametrize("action", [HASH, TRUNCATE])
-def test_a_text_that_is_not_utf_8_is_refused_as_without_a_rule(action):
+def test_a_text_that_is_not_utf_8_is_null_as_without_a_rule(action):
     for rules in ((), (rule(action, length=1),)):
-        with pytest.raises(ProtocolError, match="UTF-8"):
-            Encoding(RELATION, *rules).records(Insert(None, OID, row("1", b"ab\xff", "2")))
+        (record,) = Encoding(RELATION, *rules).records(Insert(None, OID, row("1", b"ab\xff", "2")))
+        assert after(record)["email"] is None
+        assert dict(record[3] or ()) == {"cdcd.unwritable": b'["email"]'}
 
 
 def test_null_stays_null_and_what_was_not_sent_stays_the_placeholder():

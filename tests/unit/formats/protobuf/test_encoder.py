@@ -257,9 +257,10 @@ def test_what_has_no_place_in_the_schema_of_a_type_does_not_end_the_daemon(kind,
 
 
 @pytest.mark.parametrize("value", [b"x\xff", b"a long text with a byte that is none \xff"])
-def test_text_that_is_not_utf8_is_refused(value):
-    with pytest.raises(ProtocolError, match="UTF-8"):
-        Harness().records(Insert(None, OID, (b"1", value)))
+def test_text_that_is_not_utf8_is_null_and_is_named(value):
+    ((_, read, headers),) = Harness().read(Insert(None, OID, (b"1", value)))
+    assert list(headers) == ["cdcd.unwritable"]
+    assert list(read["after"].values())[1] is None
 
 
 @pytest.mark.parametrize("value", [b"", b"-", b"1x", b"+1"])
