@@ -363,6 +363,35 @@ class DurableSpoolDelivered(Fact):
     directory: str
 
 
+@dataclass(frozen=True, slots=True)
+class HttpActionAsked(Fact):
+    """Somebody with the token asked for an action by HTTP: `action` for `tables`, from the address `peer`. `status` is
+    that of the answer; 202: the request is in the WAL.
+    """
+
+    event: ClassVar[str] = "http.action"
+    level: ClassVar[Level] = "info"
+    action: str
+    peer: str
+    tables: list[str]
+    request: str
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class HttpActionRefused(Fact):
+    """Somebody without the token, or a browser on the page of another site, asked for an action by HTTP. At most one
+    such event in ten seconds; `refused` counts the requests since the last one.
+    """
+
+    event: ClassVar[str] = "http.refused"
+    level: ClassVar[Level] = "warning"
+    peer: str
+    status: int
+    refused: int
+    hint: str
+
+
 def markdown() -> str:
     """The rows of these events in docs/events.md."""
     return rows(facts_of(globals()))

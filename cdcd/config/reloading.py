@@ -15,6 +15,8 @@ from cdcd.config.types import Section
 S = TypeVar("S", bound=Section)
 
 AT_ONCE: Final = (
+    "http.read_token",
+    "http.read_token_file",
     "http.stall_s_max",
     "http.token",
     "http.token_file",

@@ -175,6 +175,9 @@ Servers = Annotated[
     BeforeValidator(_check_servers),
 ]
 Text = Annotated[str, Form(r"[^\x00]+", "must not be empty")]
+HostPattern = Annotated[
+    str, Form(r"[A-Za-z0-9*._-]{1,253}", "must be a name of a host, in which * stands for any characters")
+]
 FilePath = Annotated[Path, Field(strict=False)]
 
 

@@ -95,6 +95,7 @@ def _files(config: Config) -> Iterator[tuple[str, Path]]:
         "postgres.dsn_file": postgres.dsn_file,
         "postgres.password_file": postgres.password_file,
         "http.token_file": http.token_file,
+        "http.read_token_file": http.read_token_file,
         "http.key_file": http.key_file,
         "registry.password_file": registry.password_file,
         "registry.token_file": registry.token_file,
@@ -172,6 +173,7 @@ def _weak_keys(config: Config) -> Iterator[Weakness]:
     tokens = {
         "columns.hash_key": columns.hash_key,
         "http.token": config.http.token,
+        "http.read_token": config.http.read_token,
         "registry.token": config.registry.token,
     }
     for key, secret in tokens.items():

@@ -116,7 +116,7 @@ def run(
     )
     try:
         refuse_weaknesses(config)
-        with serve_http(config, telemetry, lambda: supervisor.config, ask) as address:
+        with serve_http(config, telemetry, lambda: supervisor.config, ask, observe) as address:
             observe(Started(name=config.name, http=address))
             return asyncio.run(supervisor.run())
     except Exception as error:

@@ -8,6 +8,7 @@ a PostgreSQL that does not answer holds up neither the stream nor the other page
 import asyncio
 import hmac
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Thread
@@ -15,8 +16,11 @@ from typing import Final
 
 from cdcd.config.models import Config
 from cdcd.errors import CdcdError, TransientError
+from cdcd.facts import Observer, cut_short
+from cdcd.facts_operation import HttpActionAsked, HttpActionRefused
 from cdcd.protocol.lsn import Lsn
 from cdcd.snapshots.signals import Signal
+from cdcd.telemetry.access import is_cross_site
 from cdcd.telemetry.http import Reply, Request, Route, Routes
 from cdcd.telemetry.pages import json_reply
 
@@ -40,6 +44,17 @@ Ask = Callable[[Config, Signal], Accepted]
 ANSWER_S_MAX: Final = 15.0
 """Seconds that PostgreSQL may take for a request."""
 
+REFUSED_S: Final = 10.0
+"""Seconds between two events about requests that are refused."""
+
+TABLES_MAX: Final = 20
+NAME_MAX: Final = 200
+"""Tables, and characters of a name, that an event about a request has."""
+
+REFUSED_HINT: Final = (
+    "If you do not know this address, keep it from the port: http.host, a firewall, a NetworkPolicy."
+)
+
 _KEYS: Final = ("tables", "where", "id")
 
 OFF: Final = (
@@ -48,14 +63,15 @@ OFF: Final = (
 )
 
 
-def action_routes(current: Callable[[], Config], ask: Ask | None) -> Routes:
+def action_routes(current: Callable[[], Config], ask: Ask | None, observe: Observer | None = None) -> Routes:
     """The actions by their paths.
 
     Args:
         current: gives the configuration in effect.
         ask: what carries a request out; None: nothing does, and the actions are off.
+        observe: told who asked.
     """
-    actions = _Actions(current, ask)
+    actions = _Actions(current, ask, observe)
     return {
         "/v1/snapshots": Route(post=lambda asked: actions.carry_out("start", asked), refuse=actions.refuse),
         "/v1/pause": Route(post=lambda asked: actions.carry_out("pause", asked), refuse=actions.refuse),
@@ -64,13 +80,32 @@ def action_routes(current: Callable[[], Config], ask: Ask | None) -> Routes:
 
 
 class _Actions:
-    def __init__(self, current: Callable[[], Config], ask: Ask | None) -> None:
+    def __init__(self, current: Callable[[], Config], ask: Ask | None, observe: Observer | None) -> None:
         self._current = current
         self._ask = ask
+        self._observe = observe
         self._busy = False
+        self._refused = 0
+        self._refused_at = -REFUSED_S
 
     def refuse(self, asked: Request) -> Reply | None:
         """Why the caller may not; None: it may."""
+        refusal = self._refusal(asked)
+        if refusal is not None:
+            self._refused += 1
+            now = time.monotonic()
+            if self._observe is not None and now - self._refused_at >= REFUSED_S:
+                self._observe(
+                    HttpActionRefused(
+                        peer=asked.peer, status=refusal.status, refused=self._refused, hint=REFUSED_HINT
+                    )
+                )
+                self._refused, self._refused_at = 0, now
+        return refusal
+
+    def _refusal(self, asked: Request) -> Reply | None:
+        if is_cross_site(asked.headers):
+            return problem(403, "A page of another site may not ask for actions.")
         token = self._current().http.token
         if token is None or self._ask is None:
             return problem(403, OFF)
@@ -87,13 +122,29 @@ class _Actions:
         )
 
     async def carry_out(self, action: str, asked: Request) -> Reply:
-        """Make the request, and answer with its position in the WAL."""
-        config, ask = self._current(), self._ask
-        assert ask is not None, "refuse() was not asked"
+        """Make the request, and answer with its position in the WAL. The log says who asked."""
+        config = self._current()
         try:
             signal = _signal(action, config.name, asked.body)
         except ValueError as error:
             return problem(400, f"The request is refused: {error}.")
+        reply = await self._carry_out(action, config, signal)
+        if self._observe is not None:
+            tables = [cut_short(name, NAME_MAX) for name in signal.tables[:TABLES_MAX]]
+            self._observe(
+                HttpActionAsked(
+                    action=action,
+                    peer=asked.peer,
+                    tables=tables,
+                    request=cut_short(signal.request, NAME_MAX),
+                    status=reply.status,
+                )
+            )
+        return reply
+
+    async def _carry_out(self, action: str, config: Config, signal: Signal) -> Reply:
+        ask = self._ask
+        assert ask is not None, "refuse() was not asked"
         if self._busy:
             return problem(
                 503, "Another request is under way. Try again in a few seconds.", **{"Retry-After": "5"}

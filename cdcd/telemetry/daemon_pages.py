@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from cdcd.config.models import Config
+from cdcd.facts import Observer
+from cdcd.telemetry.access import reading
 from cdcd.telemetry.actions import Ask, action_routes
 from cdcd.telemetry.daemon_status import ALL_TABLES_MAX, TABLES_MAX, daemon_status
 from cdcd.telemetry.html_page import html_page
@@ -36,18 +38,25 @@ def serve_http(
     telemetry: Telemetry,
     current: Callable[[], Config] | None = None,
     ask: Ask | None = None,
+    observe: Observer | None = None,
 ) -> AbstractContextManager[str]:
     """Serve while the block runs; gives `host:port`, or "" when `http.enabled` is false.
 
     Args:
         current: gives the configuration in effect, which SIGHUP may change; None: it stays `config`.
         ask: carries out an action; None: there are none.
+        observe: told who asked for an action.
     """
-    routes = daemon_routes(current or (lambda: config), telemetry, ask)
+    routes = daemon_routes(current or (lambda: config), telemetry, ask, observe)
     return serve(config.http, routes, Tls.of(config.http) if config.http.enabled else None)
 
 
-def daemon_routes(current: Callable[[], Config], telemetry: Telemetry, ask: Ask | None = None) -> Routes:
+def daemon_routes(
+    current: Callable[[], Config],
+    telemetry: Telemetry,
+    ask: Ask | None = None,
+    observe: Observer | None = None,
+) -> Routes:
     """All that a daemon answers."""
 
     def live() -> Health:
@@ -86,11 +95,12 @@ def daemon_routes(current: Callable[[], Config], telemetry: Telemetry, ask: Ask 
         most = _tables(asked)
         return objects(most, lambda: json_reply(200, status(most)))
 
+    refuse = reading(current)
     return {
-        "/": Route(get=page),
-        "/v1/status": Route(get=status_json),
-        **metrics_and_probes(registry, {"/healthz": live, "/readyz": ready}),
-        **action_routes(current, ask),
+        "/": Route(get=page, refuse=refuse),
+        "/v1/status": Route(get=status_json, refuse=refuse),
+        **metrics_and_probes(registry, {"/healthz": live, "/readyz": ready}, refuse),
+        **action_routes(current, ask, observe),
     }
 
 

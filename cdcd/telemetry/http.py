@@ -40,11 +40,13 @@ class Request:
     Attributes:
         query: the part of the address after the question mark.
         headers: by name; the names' case does not matter.
+        peer: the address of who asks, or of a proxy before it.
     """
 
     query: str
     headers: Mapping[str, str]
     body: bytes = b""
+    peer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,14 @@ class Route:
     Attributes:
         get: answers GET and, without the body, HEAD; it runs in the server's event loop and must not wait.
         post: answers POST.
-        refuse: judges a POST before its body is read; None: it may go on.
+        refuse: judges a request before its body is read; None: it may go on.
+        is_probe: answers under each name, because it has no data.
     """
 
     get: Callable[[Request], Reply] | None = None
     post: Callable[[Request], Awaitable[Reply]] | None = None
     refuse: Callable[[Request], Reply | None] | None = None
+    is_probe: bool = False
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -98,6 +102,7 @@ class HttpServer:
 
     def __init__(self, http: ListenConfig, routes: Routes, tls: Tls | None = None) -> None:
         self._socket = listening_socket(http)
+        self._http = http
         self._routes = routes
         self._tls = tls
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -126,7 +131,7 @@ class HttpServer:
         # In this thread, so that the start of the daemon does not wait for Tornado to load.
         from cdcd.telemetry.tornado_server import tornado_server  # noqa: PLC0415
 
-        server = tornado_server(self._routes, self._tls)
+        server = tornado_server(self._routes, self._tls, self._http)
         server.add_sockets([self._socket])
         self._loop = asyncio.get_running_loop()
         self._started.set()

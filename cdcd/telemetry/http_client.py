@@ -36,11 +36,13 @@ def status_of(config: Config, url: str = "", *, all_tables: bool = False) -> dic
     url = url or own
     if not url:
         return None
+    read = config.http.read_token
     try:
         text = fetch(
             f"{url}/v1/status{'?tables=all' if all_tables else ''}",
             config.http.certificate_file,
             is_own=url == own,
+            token="" if read is None else read.get_secret_value(),
         )
         found = json.loads(text)
     except (OSError, ValueError, http.client.HTTPException):
@@ -48,16 +50,20 @@ def status_of(config: Config, url: str = "", *, all_tables: bool = False) -> dic
     return found if isinstance(found, dict) and isinstance(found.get("pipeline"), str) else None
 
 
-def fetch(url: str, certificate: Path | None = None, *, is_own: bool = True) -> str:
+def fetch(url: str, certificate: Path | None = None, *, is_own: bool = True, token: str = "") -> str:
     """The page at `url`, also if its status says that something is wrong.
 
     Args:
         certificate: `http.certificate_file`, which is trusted besides the machine's authorities.
         is_own: the daemon is on this machine, so that its certificate counts, and not the name in it.
+        token: the content of `http.read_token`; empty: there is none.
 
     Raises OSError or HTTPException if there is no answer.
     """
-    request = urllib.request.Request(url, headers={"Accept": "text/plain, application/json"})  # noqa: S310  http(s)
+    headers = {"Accept": "text/plain, application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310  http or https
     context = _context(certificate, is_own) if url.startswith("https:") else None
     try:
         with opener(context, by_proxy=not is_own).open(request, timeout=ANSWER_S) as answer:

@@ -17,12 +17,15 @@ SHARE_MAX: Final = 0.1
 
 
 def metrics_and_probes(
-    registry: "Callable[[], CollectorRegistry]", probes: Mapping[str, Callable[[], Health]]
+    registry: "Callable[[], CollectorRegistry]",
+    probes: Mapping[str, Callable[[], Health]],
+    refuse: Callable[[Request], Reply | None] | None = None,
 ) -> dict[str, Route]:
     """/metrics, and probes by their paths.
 
     Args:
         registry: made at the first scrape.
+        refuse: judges who may read the metrics; None: all.
     """
     metrics_of = cache(registry)
     scrapes: Kept[str, Reply] = Kept(SHARE_MAX)
@@ -34,9 +37,12 @@ def metrics_and_probes(
         return scrapes(content_type, lambda: Reply(200, content_type, encode(metrics_of())))
 
     def probe(look: Callable[[], Health]) -> Route:
-        return Route(get=lambda _: _health(look()))
+        return Route(get=lambda _: _health(look()), is_probe=True)
 
-    return {"/metrics": Route(get=metrics), **{path: probe(look) for path, look in probes.items()}}
+    return {
+        "/metrics": Route(get=metrics, refuse=refuse),
+        **{path: probe(look) for path, look in probes.items()},
+    }
 
 
 def _health(health: Health) -> Reply:

@@ -10,6 +10,8 @@ from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 from tornado.web import Application, RequestHandler, stream_request_body
 
+from cdcd.config.sections.process import ListenConfig
+from cdcd.telemetry.access import refuse_host
 from cdcd.telemetry.http import BODY_BYTES_MAX, CONNECTIONS_MAX, Reply, Request, Routes, text
 from cdcd.telemetry.tls import Tls
 
@@ -23,13 +25,13 @@ HEADERS_BYTES_MAX: Final = 16_384
 """Size of a request's headers."""
 
 
-def tornado_server(routes: Routes, tls: Tls | None) -> HTTPServer:
+def tornado_server(routes: Routes, tls: Tls | None, listen: ListenConfig) -> HTTPServer:
     """The server, which listens nowhere yet."""
     # What a client sends, or how it hangs up, is no event. Errors of ours are logged by tornado.application.
     for name in ("tornado.access", "tornado.general"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return Server(
-        Application([(".*", Handler, {"routes": routes})], log_function=lambda _: None),
+        Application([(".*", Handler, {"routes": routes, "listen": listen})], log_function=lambda _: None),
         tls=tls,
         ssl_options=None if tls is None else tls.context,
         no_keep_alive=True,
@@ -45,13 +47,20 @@ def tornado_server(routes: Routes, tls: Tls | None) -> HTTPServer:
 class Handler(RequestHandler):
     """One request: a route's answer, or a sentence that says what is wrong."""
 
-    def initialize(self, routes: Routes) -> None:
+    def initialize(self, routes: Routes, listen: ListenConfig) -> None:
         self._routes = routes
+        self._listen = listen
 
     def prepare(self) -> None:
         """Before the body is read."""
         self._body = bytearray()
-        self._refusal = _refusal(self._routes, self.request.method or "", self.request.path, self._asked())
+        self._refusal: Reply | None = None
+        path, asked = self.request.path, self._asked()
+        route = self._routes.get(path)
+        if route is None or not route.is_probe:
+            self._refusal = refuse_host(asked.headers.get("Host", ""), self._listen)
+        if self._refusal is None:
+            self._refusal = _refusal(self._routes, self.request.method or "", path, asked)
 
     def data_received(self, chunk: bytes) -> None:
         # The body of a refused request is read to its end: a client that still sends does not read the answer.
@@ -74,7 +83,8 @@ class Handler(RequestHandler):
     get = head = post = put = delete = patch = options = _answer
 
     def _asked(self) -> Request:
-        return Request(self.request.query, self.request.headers, bytes(self._body))
+        peer = self.request.remote_ip or ""
+        return Request(self.request.query, self.request.headers, bytes(self._body), peer)
 
     def _set_headers(self, content_type: str, more: Mapping[str, str]) -> None:
         self.clear_header("Server")

@@ -237,7 +237,7 @@ def test_a_change_of_the_configuration_starts_the_pods_anew() -> None:
         ("config.name=Shop", "'/config/name'"),
         ("config.http.enabled=false", "value must be true"),
         ("config.http.host=127.0.0.1", "/config/http/host"),
-        ("networkPolicy.enabled=true", "minItems: got 0, want 1"),
+        ("networkPolicy.egress=all", "/networkPolicy/egress"),
         ("replica=1", "additional properties 'replica' not allowed"),
         ("strategy.type=OnDelete", "/strategy/type"),
         ("extraVolumeMounts[0].name=x", "missing property 'mountPath'"),

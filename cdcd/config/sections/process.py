@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
 from cdcd.config.masking import MASK
-from cdcd.config.types import GIB, KIB, MIB, TIB, FilePath, Section, Text, Token
+from cdcd.config.types import GIB, KIB, MIB, TIB, FilePath, HostPattern, Section, Text, Token
 
 
 class SpoolConfig(Section):
@@ -103,10 +103,16 @@ class ListenConfig(Section):
     enabled: bool = Field(True, description="Whether the HTTP server runs.")
     host: Text = Field(
         "127.0.0.1",
-        description="Address to listen on; 0.0.0.0 for all. Who reaches it may read, without authentication.",
+        description="Address to listen on; 0.0.0.0 for all. Who reaches it may read, unless reading needs a token.",
     )
     port: int = Field(
         9464, ge=0, le=65535, description="Port to listen on. 0: any free one, which is logged."
+    )
+    hosts: Annotated[tuple[HostPattern, ...], Field(strict=False)] = Field(
+        default=(),
+        description="Names by which the server may be asked, besides localhost, `host` and all addresses, such as "
+        "cdcd.example.com or *.example.com. A request for another name is refused, because a page of a stranger could "
+        "have a browser ask under a name of its own. /healthz and /readyz answer under each name.",
     )
 
 
@@ -138,7 +144,18 @@ class HttpConfig(ListenConfig):
         description="File that holds the token, instead of token. SIGHUP reads it again.",
     )
 
-    @field_serializer("token")
+    read_token: Token | None = Field(
+        None,
+        description="Reading the page, /v1/status and /metrics needs this text as a bearer token, or as the password "
+        "of Basic authentication. At least 16 characters. /healthz and /readyz need none. null: who reaches the port "
+        "may read.",
+    )
+    read_token_file: FilePath | None = Field(
+        None,
+        description="File that holds the token for reading, instead of read_token. SIGHUP reads it again.",
+    )
+
+    @field_serializer("token", "read_token")
     def _show_token(self, token: SecretStr | None) -> str | None:
         return None if token is None else MASK
 

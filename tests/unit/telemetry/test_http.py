@@ -182,7 +182,7 @@ def test_a_client_that_reads_nothing_is_let_go(monkeypatch):
     large = Route(get=lambda _: Reply(200, "text/plain", b"x" * 20_000_000))
     with HttpServer(HTTP, {"/": large}) as server:
         connection = socket.create_connection(("127.0.0.1", server.port))
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         connection.settimeout(10)
         assert connection.recv(1) == b"H"
         server_side = [thread for thread in threading.enumerate() if thread.name == "http"]

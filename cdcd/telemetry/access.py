@@ -1,0 +1,101 @@
+"""Who may ask a server of cdcd by HTTP: by the name that is asked for, by a token, and not across sites.
+
+A browser that shows a page of a stranger can be made to ask a server of this machine, under a name of the stranger
+(DNS rebinding). So the name in `Host` must be known. An address is always allowed: rebinding needs a name.
+"""
+
+import base64
+import binascii
+import hmac
+import re
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from cdcd.config.models import Config
+from cdcd.config.sections.process import HttpConfig, ListenConfig
+from cdcd.telemetry.http import Reply, Request, text
+
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+
+MISDIRECTED: Final = 421
+"""The status for a name that the server does not go by (RFC 9110, 15.5.20)."""
+
+READ: Final = (
+    "Reading needs the token of http.read_token_file: `Authorization: Bearer …`, or Basic with the token as the "
+    "password."
+)
+
+
+def refuse_host(host: str, listen: ListenConfig) -> Reply | None:
+    """Why a request for this name gets no answer; None: the name is an address, of this machine, or in `http.hosts`.
+
+    A request without `Host` is of HTTP/1.0, which no browser speaks.
+    """
+    if not host:
+        return None
+    match = _HOST.fullmatch(host.strip())
+    name = "" if match is None else match[1].lower().removesuffix(".")
+    if name and (_is_address(name) or _is_known(name, listen)):
+        return None
+    return text(
+        MISDIRECTED, "This name is not one of the server's. Ask by an address, or add the name to http.hosts."
+    )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_known(name: str, listen: ListenConfig) -> bool:
+    if name == "localhost" or name.endswith(".localhost") or name == listen.host.lower():
+        return True
+    return any(fnmatchcase(name, pattern.lower()) for pattern in listen.hosts)
+
+
+def given_token(headers: Mapping[str, str]) -> bytes:
+    """The token that a request has, as bearer token or as password of Basic; empty: none."""
+    scheme, _, given = headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return given.strip().encode(errors="surrogateescape")
+    if scheme.lower() != "basic":
+        return b""
+    try:
+        return base64.b64decode(given.strip(), validate=True).partition(b":")[2]
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def reading(current: Callable[[], Config]) -> Callable[[Request], Reply | None]:
+    """Why a request may not read; None: it may. The token for actions reads, too."""
+
+    def refuse(asked: Request) -> Reply | None:
+        http: HttpConfig = current().http
+        if http.read_token is None:
+            return None
+        given = given_token(asked.headers)
+        # Each is compared, in constant time: the time of the answer says nothing of the tokens.
+        matches = [
+            hmac.compare_digest(given, token.get_secret_value().encode())
+            for token in (http.read_token, http.token)
+            if token is not None
+        ]
+        if any(matches):
+            return None
+        return text(401, READ, **{"WWW-Authenticate": 'Basic realm="cdcd", Bearer realm="cdcd"'})
+
+    return refuse
+
+
+def is_cross_site(headers: Mapping[str, str]) -> bool:
+    """Whether a browser says that the request comes from the page of another site."""
+    if headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
+        return True
+    origin = headers.get("Origin")
+    return origin is not None and urlsplit(origin).netloc.lower() != headers.get("Host", "").lower()

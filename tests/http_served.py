@@ -1,0 +1,78 @@
+"""A daemon's HTTP server without a daemon: what it answers, was asked to do, and told the log."""
+
+import http.client
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+
+from cdcd.config.loading import Config, parse_config
+from cdcd.facts import Fact
+from cdcd.protocol.lsn import Lsn
+from cdcd.snapshots.signals import Signal
+from cdcd.telemetry.actions import Accepted
+from cdcd.telemetry.daemon_pages import daemon_routes
+from cdcd.telemetry.http import HttpServer
+from cdcd.telemetry.state import Telemetry
+
+ACT = "act-5c0de11e77aa4b91"
+READ = "read-90b1e2c3d4f5a697"
+DATA = ("/", "/v1/status", "/metrics")
+PROBES = ("/healthz", "/readyz")
+EVIL = "evil.example.com"
+
+
+def config(keys: str = "") -> Config:
+    return parse_config(
+        f"name: shop\npostgres: {{dsn: host=db}}\nkafka: {{bootstrap_servers: 'b:1'}}\nhttp: {{port: 0{keys}}}\n",
+        {},
+    )
+
+
+class Served:
+    """A server, what it was asked to do, and what it told the log."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.server = server
+        self.signals: list[Signal] = []
+        self.facts: list[Fact] = []
+
+    def ask(self, path: str, method: str = "GET", body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)) as connection:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.putrequest(method, path, skip_host="Host" in named)
+            if body or method == "POST":
+                named["Content-Length"] = str(len(body))
+            for name, value in named.items():
+                connection.putheader(name, value)
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def raw(self, sent: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=30) as connection:
+            connection.sendall(sent)
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
+            answer = b""
+            with suppress(ConnectionResetError):
+                while chunk := connection.recv(65_536):
+                    answer += chunk
+            return answer
+
+
+@contextmanager
+def serving(keys: str = "") -> Iterator[Served]:
+    given = config(keys)
+    served: list[Served] = []
+
+    def carry_out(_config: Config, signal: Signal) -> Accepted:
+        served[0].signals.append(signal)
+        return Accepted(Lsn(1))
+
+    def observe(fact: Fact) -> None:
+        served[0].facts.append(fact)
+
+    routes = daemon_routes(lambda: given, Telemetry("shop"), carry_out, observe)
+    with HttpServer(given.http, routes) as server:
+        served.append(Served(server))
+        yield served[0]
