@@ -298,6 +298,7 @@ _TABLE: Final = (
     Code("topic.rights", "Kafka", "The rights to write to a topic, and to read the checkpoint.", (4,)),
     Code("topic.leader", "Kafka", "A partition of a topic has no leader.", (4,)),
     Code("topic.checkpoint", "Kafka", "The checkpoint's topic: compacted, one partition, of this pipeline.", (4,)),
+    Code("topic.ignored", "Kafka", "Records of the checkpoint's topic that do not count: somebody else wrote them."),
     Code("topic.size", "Kafka", "The topic takes smaller records than the producer sends."),
     Code("topic.compacted", "Kafka", "A compacted topic that loses values, or refuses some records."),
     Code(

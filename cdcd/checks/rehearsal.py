@@ -62,6 +62,7 @@ from cdcd.postgres.source import read_source
 from cdcd.postgres.tables import published_tables
 from cdcd.snapshots.beginning import NEVER, wanted
 from cdcd.snapshots.progress import EXPORTED
+from cdcd.transactions.checkpoint_record import Ignored
 from cdcd.transactions.logged import DurableLog
 from cdcd.transactions.position import Checkpoint, Source
 
@@ -79,6 +80,7 @@ class Outcome:
         has_checkpoint: whether Kafka has a checkpoint of the pipeline.
         reading: the tables that it would read.
         changed: the settings of records that are not those of the checkpoint.
+        ignored: records of the checkpoint topic that do not count; None: there are none.
     """
 
     refusal: CdcdError | None
@@ -86,6 +88,7 @@ class Outcome:
     has_checkpoint: bool
     reading: Reading
     changed: tuple[RecordSettingChanged, ...] = ()
+    ignored: Ignored | None = None
 
 
 async def rehearse(config: Config, facts: Facts) -> Outcome:
@@ -109,6 +112,10 @@ class _Rehearsal:
         self._has_fenced = False
         self._has_peeked = False
         self._changed: list[RecordSettingChanged] = []
+        self._ignored: Ignored | None = None
+
+    def _hear_ignored(self, ignored: Ignored) -> None:
+        self._ignored = ignored
 
     def _hear(self, fact: Fact) -> None:
         if isinstance(fact, RecordSettingChanged):
@@ -137,10 +144,11 @@ class _Rehearsal:
                 self._found is not None,
                 Reading(tables, beside),
                 tuple(self._changed),
+                self._ignored,
             )
         except CdcdError as error:
             reading = self._assumed() if await self._knows_checkpoint() else Reading()
-            return Outcome(error, "", self._found is not None, reading)
+            return Outcome(error, "", self._found is not None, reading, ignored=self._ignored)
 
     async def _knows_checkpoint(self) -> bool:
         """Whether a checkpoint was looked for. A start that is refused early has not looked: then do it now.
@@ -218,6 +226,7 @@ class _Rehearsal:
                 exists=False,
                 newest=request.newest,
                 told=request.told,
+                on_ignored=self._hear_ignored,
             )
         except TransientError as error:
             raise unavailable(error) from error

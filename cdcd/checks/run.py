@@ -53,6 +53,7 @@ from cdcd.protocol.versions import OPTION_SINCE
 from cdcd.rows.bindings import Bindings
 from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.snapshots.beginning import WHEN_NEEDED
+from cdcd.telemetry.terminal_text import number, plain
 
 FOUND_ERROR: Final = 10
 """The exit code when both sides answered and something is wrong (`errors.EXIT_CODES`)."""
@@ -366,7 +367,11 @@ async def ask_both(
         findings: those of the sides. What they tell already is not told again.
     """
     outcome = await rehearse(config, source)
-    found = [*_position(config, outcome, findings), *check_rows(source, outcome.reading)]
+    found = [
+        *_position(config, outcome, findings),
+        *_ignored(config, outcome),
+        *check_rows(source, outcome.reading),
+    ]
     try:
         found += await asyncio.to_thread(_ask_about_topics, config, source)
         if _may_ask_for_id(config, source, sink, findings):
@@ -392,6 +397,23 @@ def _may_ask_for_id(config: Config, source: Facts, sink: kafka.Facts, findings: 
     has_log = not any(one.code == "transaction.log" and one.level == "error" for one in findings)
     answers = has_log and sink.timeout_max_ms != TIMEOUT_REFUSED_MS
     return config.kafka.delivery == "exactly_once" and not source.active and answers
+
+
+def _ignored(config: Config, outcome: Outcome) -> list[Finding]:
+    """Records of the checkpoint topic that somebody else wrote."""
+    ignored = outcome.ignored
+    if ignored is None:
+        return []
+    return [
+        Finding(
+            "warning",
+            "topic.ignored",
+            f"topic {config.topics.checkpoint}",
+            f"{number(ignored.count, 'record')} from offset {ignored.first} to {ignored.last} do not count: "
+            f"{plain(ignored.why)}",
+            "Find out who writes there, and let only the pipeline's principal write to the topic (deploy/acl.md).",
+        )
+    ]
 
 
 def _position(config: Config, outcome: Outcome, findings: Sequence[Finding]) -> list[Finding]:

@@ -14,7 +14,7 @@ from cdcd.pasted import cdcd, literal, on_table
 from cdcd.postgres.pipeline_state import Instance
 from cdcd.postgres.slot import check_slot
 from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import ago, number
+from cdcd.telemetry.terminal_text import ago, number, plain
 from cdcd.transactions.position import Checkpoint
 
 FOUND: Final = 10
@@ -83,6 +83,19 @@ def _slot(status: PipelineStatus) -> Iterator[Problem]:
     if status.position is not None:
         gap = status.position
         yield Problem("position", "error", gap.message, gap.hint, gap.exit_code)
+
+
+def _ignored(status: PipelineStatus) -> Iterator[Problem]:
+    """Somebody else writes to the checkpoint topic."""
+    ignored = status.ignored
+    if ignored is not None:
+        yield Problem(
+            "checkpoint.ignored",
+            "warning",
+            f"{number(ignored.count, 'record')} of topic {status.named.checkpoint_topic} "
+            f"from offset {ignored.first} to {ignored.last} do not count: {plain(ignored.why)}",
+            "Find out who writes there, and let only the pipeline's principal write to the topic.",
+        )
 
 
 def _instances(status: PipelineStatus) -> Iterator[Problem]:
@@ -229,6 +242,7 @@ def _daemon_itself(status: PipelineStatus) -> Iterator[Problem]:
 
 _LOOKS: Final[tuple[Callable[[PipelineStatus], Iterator[Problem]], ...]] = (
     _slot,
+    _ignored,
     _sides,
     _instances,
     _publication,

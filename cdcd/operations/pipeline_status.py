@@ -15,6 +15,7 @@ from cdcd.postgres.slot import SlotState
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.selection import TableSelection
 from cdcd.telemetry.progress_bars import size
+from cdcd.transactions.checkpoint_record import Ignored
 from cdcd.transactions.position import Checkpoint
 
 
@@ -91,6 +92,7 @@ class PipelineStatus:
         numbers: the daemon's own; None: it does not answer.
         stranger: the name of another pipeline whose daemon answers there; "" if none does.
         selection: which of the published tables the pipeline has.
+        ignored: records of the checkpoint topic that do not count; None: there are none.
     """
 
     named: Named
@@ -101,6 +103,7 @@ class PipelineStatus:
     numbers: Numbers | None = None
     stranger: str = ""
     selection: TableSelection = field(default_factory=TableSelection)
+    ignored: Ignored | None = None
 
     @property
     def slot(self) -> SlotState | None:

@@ -9,7 +9,7 @@ from cdcd.config.loading import Config
 from cdcd.credentials.columns import bindings_of
 from cdcd.errors import SinkUnavailableError, TransientError
 from cdcd.kafka import client
-from cdcd.kafka.checkpoint import peek_checkpoint
+from cdcd.kafka.checkpoint import OnIgnored, peek_checkpoint, say_nothing
 from cdcd.kafka.errors import unavailable
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.replication import ReplicationStream
@@ -37,11 +37,15 @@ async def connect_to(config: Config, what: str) -> Connection:
     )
 
 
-def peek(config: Config, timeout_s: float = CHECKPOINT_S) -> Checkpoint | None:
+def peek(
+    config: Config, timeout_s: float = CHECKPOINT_S, on_ignored: OnIgnored = say_nothing
+) -> Checkpoint | None:
     """The newest checkpoint; None: there is none. Raises SinkUnavailableError, SinkError and PositionError."""
     connection, _ = client.configured(config.kafka)
     try:
-        return peek_checkpoint(connection, config.topics.checkpoint, checkpoint_records(config), timeout_s)
+        return peek_checkpoint(
+            connection, config.topics.checkpoint, checkpoint_records(config), timeout_s, on_ignored
+        )
     except TransientError as error:
         raise unavailable(error, error.hint or AWAY_HINT) from error
 

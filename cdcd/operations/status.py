@@ -20,6 +20,7 @@ from cdcd.postgres.pipeline_state import PipelineState, read_state
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.postgres.source import read_source
 from cdcd.telemetry.http_client import status_of, url_of
+from cdcd.transactions.checkpoint_record import Ignored
 from cdcd.transactions.logged import LogOwner, judge
 from cdcd.transactions.position import Checkpoint, refuse_sealed, resume
 
@@ -47,7 +48,7 @@ async def _look(config: Config, file: str, url: str) -> PipelineStatus:
         url,
         config.postgres.prepared_warning_age_s,
     )
-    server, checkpoint, (numbers, stranger) = await asyncio.gather(
+    server, (checkpoint, ignored), (numbers, stranger) = await asyncio.gather(
         _server(config), _checkpoint(config), asyncio.to_thread(ask_daemon, config, url)
     )
     position = None
@@ -57,7 +58,7 @@ async def _look(config: Config, file: str, url: str) -> PipelineStatus:
         if slot is None or not (slot.active or slot.invalidation_reason or slot.confirmed_flush_lsn is None):
             position = await _position(config, checkpoint, None if slot is None else slot.confirmed_flush_lsn)
     now, selection = datetime.now(UTC), config.tables.selection
-    return PipelineStatus(named, now, server, checkpoint, position, numbers, stranger, selection)
+    return PipelineStatus(named, now, server, checkpoint, position, numbers, stranger, selection, ignored)
 
 
 async def _server(config: Config) -> PipelineState | CdcdError:
@@ -72,11 +73,15 @@ async def _server(config: Config) -> PipelineState | CdcdError:
         return error
 
 
-async def _checkpoint(config: Config) -> Checkpoint | CdcdError | None:
+async def _checkpoint(config: Config) -> tuple[Checkpoint | CdcdError | None, Ignored | None]:
+    """The checkpoint, and the records of its topic that do not count."""
+    ignored: list[Ignored] = []
+    found: Checkpoint | CdcdError | None
     try:
-        return await asyncio.to_thread(peek, config, CHECKPOINT_S)
+        found = await asyncio.to_thread(peek, config, CHECKPOINT_S, ignored.append)
     except CdcdError as error:
-        return error
+        found = error
+    return found, ignored[0] if ignored else None
 
 
 async def _position(config: Config, found: Checkpoint, confirmed: int | None) -> CdcdError | None:

@@ -144,6 +144,8 @@ def test_deep_and_foreign_records_end_neither_the_daemon_nor_a_command(start: Ca
         assert "Traceback" not in done.stderr + done.stdout
         assert "cannot be read" not in done.stderr
         assert done.returncode in (0, 10), (command, done.stdout[-500:], done.stderr)
+        if command[0] == "check":
+            assert "3 records from offset" in " ".join(done.stdout.split())
     pipeline.process.start()
     assert pipeline.process.await_event("checkpoint.ignored")["count"] == 3
     pipeline.deliver(2)

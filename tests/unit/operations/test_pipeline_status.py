@@ -17,6 +17,7 @@ from cdcd.snapshots.outcomes import Outcome
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.selection import TableSelection
 from cdcd.snapshots.table_task import Part, TableTask
+from cdcd.transactions.checkpoint_record import Ignored
 from cdcd.transactions.position import Checkpoint, Position
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -108,6 +109,7 @@ def test_a_pipeline_that_streams_has_no_problem():
         (replace(WELL, server=replace(DOWN, slot=None), checkpoint=None), ("instance.none", "error"), FOUND),
         (replace(WELL, server=replace(SERVER, slot=UNREAD)), ("instance.idle", "error"), FOUND),
         (replace(WELL, server=replace(SERVER, slot_reader="other")), ("slot.foreign", "error"), FOUND),
+        (replace(WELL, ignored=Ignored(3, 7, 9, "its key is x")), ("checkpoint.ignored", "warning"), 0),
         (replace(WELL, server=slot(invalidation_reason="wal_removed")), ("slot.lost", "error"), 6),
         (replace(WELL, server=slot(plugin="test_decoding")), ("slot.unusable", "error"), 3),
         (replace(WELL, server=DOWN, position=PositionError("a gap")), ("position", "error"), 6),
