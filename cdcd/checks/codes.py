@@ -85,6 +85,11 @@ _TABLE: Final = (
         (2,),
     ),
     Code(
+        "server.minor",
+        "PostgreSQL",
+        "A minor version without `restrict_nonsystem_relation_kind` (docs/security.md, What reading a table runs).",
+    ),
+    Code(
         "server.encoding",
         "PostgreSQL",
         "The encoding of the database, if it is not UTF8, and what becomes of texts that have no form in UTF-8.",

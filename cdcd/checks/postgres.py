@@ -28,6 +28,11 @@ WALSENDERS_UNCOUNTED_SINCE: Final = 180000
 """The server version that does not count walsenders as connections of the role and the database."""
 
 
+READS_TABLES_ONLY_SINCE: Final = {13: 16, 14: 13, 15: 8, 16: 4}
+"""The minor version of each major version that brought restrict_nonsystem_relation_kind. All of 17 and later have it.
+"""
+
+
 def examine(facts: Facts, wanted: Wanted) -> list[Finding]:
     """All findings, in the order of `CHECKS`."""
     return [finding for check in CHECKS for finding in check(facts, wanted)]
@@ -87,6 +92,22 @@ def _check_encoding(encoding: str) -> Iterator[Finding]:
         "UTF8 database."
         if encoding in known
         else "",
+    )
+
+
+def check_minor(facts: Facts, _: Wanted) -> Iterator[Finding]:
+    """Whether the sessions that read tables can refuse views and foreign tables."""
+    major, minor = divmod(facts.server_version, 10_000)
+    since = READS_TABLES_ONLY_SINCE.get(major)
+    if since is None or minor >= since:
+        return
+    yield Finding(
+        "warning",
+        "server.minor",
+        "server",
+        f"PostgreSQL {facts.session.version} lacks restrict_nonsystem_relation_kind: the owner of a published table's "
+        "schema can have a view read in place of the table, with the rights of the role that reads",
+        f"Update PostgreSQL to {major}.{since} or a later minor version.",
     )
 
 
@@ -309,6 +330,7 @@ def check_synchronous(facts: Facts, _: Wanted) -> Iterator[Finding]:
 
 CHECKS: Final[tuple[Callable[[Facts, Wanted], Iterator[Finding]], ...]] = (
     check_server,
+    check_minor,
     check_privileges,
     check_wal_level,
     check_capacity,

@@ -471,3 +471,22 @@ def test_what_the_pipeline_leaves_out_is_counted_and_named() -> None:
     assert finding.found == f"the pipeline has 1 of 2 published tables, and leaves out 1: {PLAIN.qualified}"
     assert facts.tables == (ORDERS,)
     assert list(publication.check_selection(facts, WANTED)) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted"),
+    [
+        (130015, "13.16"),
+        (130016, ""),
+        (140012, "14.13"),
+        (150007, "15.8"),
+        (160003, "16.4"),
+        (160004, ""),
+        (170000, ""),
+        (180004, ""),
+    ],
+)
+def test_a_minor_version_that_would_read_a_view_in_place_of_a_table_is_told(version: int, wanted: str):
+    found = list(preflight.check_minor(replace(FACTS, server_version=version), WANTED))
+    assert [(one.level, one.code) for one in found] == ([("warning", "server.minor")] if wanted else [])
+    assert all(f"Update PostgreSQL to {wanted} " in one.fix for one in found)
