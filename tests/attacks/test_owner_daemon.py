@@ -1,0 +1,117 @@
+"""The owner against a whole pipeline: swaps under a request, and keys of the owner's types under load."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from deploy.local import KafkaBroker
+from tests.attacks.owners import Stage, staged
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.forked import run_cdcd
+
+GAINS: Final = "the rows of other owners' tables, and columns that are hashed or left out"
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+
+@pytest.fixture
+def stage(database: Database, unique: str) -> Iterator[Stage]:
+    with staged(database, unique) as stage:
+        yield stage
+
+
+def settings(stage: Stage, broker: KafkaBroker, unique: str, mode: str) -> dict[str, Any]:
+    return configuration(
+        unique,
+        stage.dsn,
+        broker.bootstrap_servers,
+        postgres={"publication": "p"},
+        snapshot={"mode": mode, "chunk_bytes": 65_536, "signals_from": "anybody"},
+    )
+
+
+def request(stage: Stage, table: str) -> None:
+    """Ask for a snapshot, as any role can that may connect."""
+    asked = json.dumps({"action": "start", "tables": [table]})
+    stage.owner(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{asked}')")
+
+
+@pytest.mark.attack(gains=GAINS, before="failed")
+@pytest.mark.postgres(since=14)
+def test_a_view_in_place_of_a_table_that_was_asked_for_gives_nothing_and_the_stream_goes_on(
+    stage: Stage, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN a pipeline that streams the owner's table
+    stage.owner("CREATE TABLE own.t (id int PRIMARY KEY, note text)", "INSERT INTO own.t VALUES (1, 'a')")
+    stage.publish()
+    process = daemon(settings(stage, broker, unique, "never"))
+    process.await_streaming()
+    with psycopg.connect(stage.database.dsn(user=stage.mallory)) as holder:
+        # WHEN the owner asks for a snapshot of the table, lets the reader wait, and puts a view in its place
+        holder.execute("LOCK TABLE own.t IN ACCESS EXCLUSIVE MODE")
+        request(stage, "own.t")
+        waiting = f"SELECT FROM pg_stat_activity WHERE usename = '{stage.ops}' AND wait_event_type = 'Lock'"
+        until(lambda: stage.database.execute(waiting) or None, "nobody waits for the lock")
+        holder.execute("ALTER TABLE own.t RENAME TO t2")
+        holder.execute(
+            "CREATE VIEW own.t AS SELECT mal.evil(1) AS id, 'x'::text AS note, '(0,1)'::tid AS ctid"
+        )
+        holder.execute(f"GRANT SELECT ON own.t TO {stage.ops}")
+        holder.commit()
+    # THEN changes of the table are delivered, and nothing of the owner's has run
+    stage.owner("INSERT INTO own.t2 VALUES (2, 'b')")
+    process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "own.t2")
+    assert process.is_running()
+    assert stage.loot() == []
+
+
+@pytest.mark.attack(gains=GAINS, before="failed")
+@pytest.mark.postgres(since=14)
+@pytest.mark.parametrize("kind", ["composite", "enum"])
+def test_rows_that_are_read_by_keys_of_the_owners_type_are_complete_and_nothing_of_it_runs(
+    stage: Stage, broker: KafkaBroker, daemon: StartDaemon, unique: str, kind: str
+):
+    # GIVEN large values, which updates leave out, under keys of a type of the owner
+    labels = ", ".join(f"'it''s {number}'" for number in range(300))
+    types = {
+        "composite": (
+            "CREATE DOMAIN own.d AS int CHECK (mal.evil_check(VALUE))",
+            "CREATE TYPE own.k AS (a own.d, b text)",
+        ),
+        "enum": (
+            f"CREATE TYPE own.k AS ENUM ({labels})",
+            (
+                "CREATE FUNCTION own.cast_k(own.k) RETURNS text LANGUAGE plpgsql IMMUTABLE AS "
+                "$$BEGIN PERFORM mal.steal(); RETURN 'x'; END$$"
+            ),
+            "CREATE CAST (own.k AS text) WITH FUNCTION own.cast_k(own.k) AS IMPLICIT",
+        ),
+    }
+    value = {"composite": "ROW(g, 'it''s')::own.k", "enum": "(enum_range(NULL::own.k))[g]"}[kind]
+    stage.owner(
+        *types[kind],
+        "CREATE TABLE own.t (id own.k PRIMARY KEY, big text, n int)",
+        "ALTER TABLE own.t ALTER big SET STORAGE EXTERNAL",
+        f"INSERT INTO own.t SELECT {value}, repeat(md5(g::text), 300), 0 FROM generate_series(1, 300) g",
+    )
+    stage.publish()
+    process = daemon(settings(stage, broker, unique, "never"))
+    process.await_streaming()
+    # WHEN the table is read beside the stream, while its rows are updated
+    request(stage, "own.t")
+    with psycopg.connect(stage.database.dsn(user=stage.mallory), autocommit=True) as sql:
+        for _ in range(30):
+            sql.execute(
+                "UPDATE own.t SET n = n + 1 "
+                "WHERE ctid = ANY (ARRAY(SELECT ctid FROM own.t ORDER BY random() LIMIT 60))"
+            )
+    process.await_event("table.read", table="own.t")
+    # THEN the topics have the table, with every value
+    verified = run_cdcd("verify", "--config", str(process.config_path), environment={**os.environ})
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert stage.loot() == []
