@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -46,17 +47,24 @@ def request(stage: Stage, table: str) -> None:
 def test_a_view_in_place_of_a_table_that_was_asked_for_gives_nothing_and_the_stream_goes_on(
     stage: Stage, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
-    # GIVEN a pipeline that streams the owner's table
-    stage.owner("CREATE TABLE own.t (id int PRIMARY KEY, note text)", "INSERT INTO own.t VALUES (1, 'a')")
+    # GIVEN a pipeline that reads the owner's table in many chunks, which the owner asked for
+    stage.owner(
+        "CREATE TABLE own.t (id int PRIMARY KEY, note text)",
+        "INSERT INTO own.t SELECT g, repeat('x', 400) FROM generate_series(1, 10000) g",
+    )
     stage.publish()
     process = daemon(settings(stage, broker, unique, "never"))
     process.await_streaming()
+    request(stage, "own.t")
+    waiting = (
+        f"SELECT FROM pg_stat_activity WHERE usename = '{stage.ops}' AND wait_event_type = 'Lock' "
+        "AND query LIKE 'BEGIN%LOCK TABLE ONLY%'"
+    )
+    process.await_event("snapshot.started")
     with psycopg.connect(stage.database.dsn(user=stage.mallory)) as holder:
-        # WHEN the owner asks for a snapshot of the table, lets the reader wait, and puts a view in its place
+        # WHEN the reader waits for the owner's lock, and the owner puts a view in the place of the table
         holder.execute("LOCK TABLE own.t IN ACCESS EXCLUSIVE MODE")
-        request(stage, "own.t")
-        waiting = f"SELECT FROM pg_stat_activity WHERE usename = '{stage.ops}' AND wait_event_type = 'Lock'"
-        until(lambda: stage.database.execute(waiting) or None, "nobody waits for the lock")
+        until(lambda: stage.database.execute(waiting) or None, "no reader waits for the lock")
         holder.execute("ALTER TABLE own.t RENAME TO t2")
         holder.execute(
             "CREATE VIEW own.t AS SELECT mal.evil(1) AS id, 'x'::text AS note, '(0,1)'::tid AS ctid"
@@ -64,7 +72,7 @@ def test_a_view_in_place_of_a_table_that_was_asked_for_gives_nothing_and_the_str
         holder.execute(f"GRANT SELECT ON own.t TO {stage.ops}")
         holder.commit()
     # THEN changes of the table are delivered, and nothing of the owner's has run
-    stage.owner("INSERT INTO own.t2 VALUES (2, 'b')")
+    stage.owner("INSERT INTO own.t2 VALUES (20001, 'b')")
     process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "own.t2")
     assert process.is_running()
     assert stage.loot() == []
@@ -105,11 +113,13 @@ def test_rows_that_are_read_by_keys_of_the_owners_type_are_complete_and_nothing_
     # WHEN the table is read beside the stream, while its rows are updated
     request(stage, "own.t")
     with psycopg.connect(stage.database.dsn(user=stage.mallory), autocommit=True) as sql:
-        for _ in range(30):
+        for _ in range(200):
             sql.execute(
-                "UPDATE own.t SET n = n + 1 "
-                "WHERE ctid = ANY (ARRAY(SELECT ctid FROM own.t ORDER BY random() LIMIT 60))"
+                "UPDATE own.t SET n = n + 1 WHERE ctid = ANY (ARRAY(SELECT ctid FROM own.t ORDER BY random() LIMIT 5))"
             )
+            if process.saw("table.read"):
+                break
+            time.sleep(0.03)
     process.await_event("table.read", table="own.t")
     # THEN the topics have the table, with every value
     verified = run_cdcd("verify", "--config", str(process.config_path), environment={**os.environ})
