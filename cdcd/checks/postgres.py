@@ -117,6 +117,17 @@ def check_money(found: MoneyLocale, chosen: int | None) -> Iterator[Finding]:
     if digits is None:
         yield of_error("server.money", "money", hidden(found))
         return
+    if chosen is None and not found.is_usable:
+        yield Finding(
+            "warning",
+            "server.money",
+            "money",
+            f"no session with the database's default of lc_monetary, {found.name}, can use money, because the "
+            "currency's symbol has no character in the encoding of the database. cdcd takes 2 digits behind the point",
+            "Set lc_monetary of the database to a locale in its encoding (ALTER DATABASE … SET lc_monetary), or set "
+            "money.digits.",
+        )
+        return
     source = "money.digits" if chosen is not None else f"the database's default of lc_monetary, {found.name}"
     shown = f"{digits} digits behind the point, by {source}"
     if not found.own or found.own_digits == digits:

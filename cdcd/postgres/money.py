@@ -23,9 +23,7 @@ HIDING: Final = ("user", "database user", "client")
 
 _IN_OPTIONS: Final = re.compile(r"(?i)(-c\s*|--)lc[_-]monetary=(\\.|\S)*")
 
-_SHOWN: Final = (
-    "SELECT setting, source, scale(1::money::numeric) FROM pg_catalog.pg_settings WHERE name = 'lc_monetary'"
-)
+_SHOWN: Final = "SELECT setting, source FROM pg_catalog.pg_settings WHERE name = 'lc_monetary'"
 _DIGITS: Final = "SELECT scale(1::money::numeric)"
 
 # A setting of all roles in this database ranks above one of all roles in all databases, whose setdatabase is 0.
@@ -47,6 +45,9 @@ class MoneyLocale:
             see the default, because the role or the DSN hides it.
         own, own_digits: what the role or the DSN sets instead; "": nothing.
         role: the role of the connection.
+        is_usable: sessions with the default can read and write money. They cannot where the currency's symbol has no
+            character in the encoding of the database (the euro in LATIN1). Then whoever wrote money had another
+            lc_monetary, and `digits` are those of C.
     """
 
     name: str
@@ -54,6 +55,7 @@ class MoneyLocale:
     own: str = ""
     own_digits: int = DIGITS_OF_C
     role: str = ""
+    is_usable: bool = True
 
 
 async def find_money_digits(
@@ -104,10 +106,13 @@ async def look_at_money(dsn: Dsn, *, application_name: str, connect_timeout_s: f
     )
     try:
         with translated("asking for lc_monetary", dsn.names):
-            name, source, digits = await _one(connection, _SHOWN)
+            name, source = await _one(connection, _SHOWN)
+            digits = await _digits(connection)
             if source not in HIDING:
-                return MoneyLocale(name, digits)
-            found = MoneyLocale("", None, name, digits, connection.info.user)
+                return MoneyLocale(
+                    name, DIGITS_OF_C if digits is None else digits, is_usable=digits is not None
+                )
+            found = MoneyLocale("", None, name, digits or 0, connection.info.user)
             row = await (await connection.execute(_DEFAULT.encode())).fetchone()
             if row is not None:
                 of_database = str(row[0])
@@ -128,12 +133,20 @@ async def _one(connection: Connection, query: str) -> Any:
 
 
 async def _digits_of(connection: Connection, locale: str) -> int | None:
-    """The digits under a locale; None: the server does not have the locale."""
+    """The digits under a locale; None: the server does not have the locale, or cannot use it in this database."""
     try:
         await connection.execute(b"SELECT set_config('lc_monetary', %s, false)", (locale,))
     except (psycopg.errors.InvalidParameterValue, psycopg.errors.DataException):
         return None
-    digits: int = (await _one(connection, _DIGITS))[0]
+    return await _digits(connection)
+
+
+async def _digits(connection: Connection) -> int | None:
+    """The digits in this session; None: the symbol of the currency has no character in the encoding of the database."""
+    try:
+        digits: int = (await _one(connection, _DIGITS))[0]
+    except (psycopg.errors.UntranslatableCharacter, psycopg.errors.CharacterNotInRepertoire):
+        return None
     return digits
 
 

@@ -352,3 +352,32 @@ def test_the_servers_default_counts_where_the_role_hides_it_and_is_refused_where
         assert "money.digits" in unseen.last_words()
     finally:
         server.destroy()
+
+
+@pytest.mark.attack(gains="the end of the pipeline by a locale", before="withstood")
+def test_a_currency_whose_symbol_the_database_cannot_hold_ends_nothing(
+    localised: Callable[..., PostgresServer],
+    broker: KafkaBroker,
+    daemon: Callable[..., Daemon],
+    unique: str,
+):
+    # GIVEN a database in LATIN1, which has no euro, where no session with the default can use money
+    server, servers = localised(VERSIONS[-1], "de_DE"), broker.bootstrap_servers
+    server.execute(
+        f"CREATE DATABASE \"{unique}\" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    server.execute(f"ALTER DATABASE \"{unique}\" SET lc_monetary = 'de_DE.UTF-8'")
+    dsn = server.dsn(unique, client_encoding="UTF8")
+    with psycopg.connect(server.dsn(unique, options="-c lc_monetary=C"), autocommit=True) as sql:
+        sql.execute("CREATE TABLE t (id int PRIMARY KEY, m money)")
+        sql.execute("INSERT INTO t VALUES (1, '12345.68')")
+        running = daemon(configuration(unique, dsn, servers, snapshot={"mode": "initial"}))
+        running.await_event("snapshot.finished")
+        sql.execute("INSERT INTO t VALUES (2, '12345.68')")
+    await_flushed(dsn, f"cdcd_{unique}")
+    assert running.stop() == 0
+    await_decided(servers, f"{unique}.public.t")
+    # THEN amounts are those of C, in which they were written
+    assert {row: after["m"] for row, (_, after) in by_id(servers, unique).items()} == dict.fromkeys(
+        (1, 2), "12345.68"
+    )

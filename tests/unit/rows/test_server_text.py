@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.rows import server_text
-from cdcd.rows.server_text import ServerTexts, characters
+from cdcd.rows.server_text import KNOWN_MAX, ServerTexts, characters
 
 ENCODINGS = ("LATIN1", "EUC_CN", "EUC_JP", "EUC_JIS_2004", "EUC_KR", "EUC_TW")
 
@@ -51,9 +50,10 @@ def test_without_a_conversion_a_text_is_utf_8_or_cannot_be_decoded(text: bytes):
         assert texts.decoded(text) == text
 
 
-def test_what_is_known_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(server_text, "KNOWN_MAX", 3)
+def test_what_is_known_is_bounded():
     texts = ServerTexts("EUC_TW")
-    for number in range(200):
-        texts.learn({bytes([0xA1, number]): b"x"})
-    assert len(texts.unknown([bytes([0xA1, number]) for number in range(0xA1, 0xC8)])) >= 36
+    invented = [b"\x8e" + number.to_bytes(3, "big") for number in range(KNOWN_MAX)]
+    texts.learn(dict.fromkeys(invented, b"x"))
+    assert texts.unknown([b"\x8e\x00\xa1\xa1"]) == []
+    texts.learn({b"\xa1\xa1": b"y"})
+    assert texts.unknown([b"\x8e\x00\xa1\xa1", b"\xa1\xa1"]) == [b"\x8e\x00\xa1\xa1"]
