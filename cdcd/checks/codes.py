@@ -28,6 +28,12 @@ class Code:
 
 
 _TABLE: Final = (
+    Code(
+        "machine.memory",
+        "This machine",
+        "How large a message the memory limit of the control group allows ([sizing](sizing.md)). A warning: it allows "
+        "none of 1 MiB.",
+    ),
     Code("http.port", "This machine", "Whether cdcd can listen on `http.host` and `http.port`.", (2,)),
     Code(
         "http.certificate",

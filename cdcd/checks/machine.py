@@ -7,6 +7,7 @@ from typing import Final
 
 from cdcd.checks.directories import existing, spool_problem
 from cdcd.checks.finding import Finding, Level, of_error
+from cdcd.checks.memory_limit import BASE_BYTES, DEFAULT_BOUNDS, MIB, memory_limit, message_bytes_max
 from cdcd.config.loading import Config
 from cdcd.credentials.weaknesses import weaknesses
 from cdcd.errors import ConfigError, LimitError
@@ -21,12 +22,33 @@ SPOOL_ROOM: Final = 1 << 30
 
 def examine(config: Config) -> Iterator[Finding]:
     """All findings. It asks who listens on the port if that is in use."""
+    yield from _memory(config)
     yield from _port(config)
     yield from _certificate(config)
     yield from _secrets(config)
     yield from _spool(config)
     yield from _durable(config)
     yield from _claim_checks(config)
+
+
+def _memory(config: Config) -> Iterator[Finding]:
+    subject = "memory"
+    bounds = max(0, config.kafka.queue_bytes_max + config.spool.memory_bytes_max - DEFAULT_BOUNDS)
+    base = (BASE_BYTES + bounds) // MIB
+    rule = f"{base} MiB, 3 times the largest message and twice its record"
+    limit = memory_limit()
+    if limit is None:
+        yield Finding("ok", "machine.memory", subject, f"no limit; cdcd needs {rule}")
+        return
+    largest = message_bytes_max(limit, bounds)
+    said = f"limit {limit // MIB} MiB; cdcd needs {rule}: enough for messages of {largest // MIB} MiB"
+    if largest >= MIB:
+        yield Finding("ok", "machine.memory", subject, said)
+    else:
+        hint = (
+            "Raise the limit of the control group, or lower kafka.queue_bytes_max and spool.memory_bytes_max."
+        )
+        yield Finding("warning", "machine.memory", subject, said, hint)
 
 
 def _port(config: Config) -> Iterator[Finding]:

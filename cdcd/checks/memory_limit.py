@@ -8,6 +8,9 @@ MIB: Final = 1 << 20
 BASE_BYTES: Final = 150_000_000
 """What a daemon with the default limits needs, without a large message."""
 
+DEFAULT_BOUNDS: Final = 84 * MIB
+"""The defaults of `kafka.queue_bytes_max` and `spool.memory_bytes_max` together, which `BASE_BYTES` includes."""
+
 WIRE_COPIES: Final = 3
 """Copies of the largest message: libpq's buffer, the copy that libpq hands out, and cdcd's."""
 

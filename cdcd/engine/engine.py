@@ -445,7 +445,7 @@ class Engine:
             return self._finish(now)
         if ending.is_over(now, undelivered=self._undelivered()):
             return self._end_with(shut_down())
-        if self._renewal.is_pending and self._renews(now):
+        if self._may_renew() and self._renewal.is_due(self._feedback.told, now):
             return self._end_with(RenewalError("A large message has passed through the connection."))
         action: Action | None = None
         if self._heartbeat is not None:
@@ -478,11 +478,13 @@ class Engine:
         update = self._feedback.due(ledger.received, ledger.flushed, now, unix_us - POSTGRES_EPOCH_US)
         return None if update is None else Status(write_frame(update))
 
-    def _renews(self, now: float) -> bool:
-        """Whether the session ends so that its connection is renewed, and gives up nothing by that."""
-        is_due = self._renewal.is_due(self._feedback.told, now)
+    def _may_renew(self) -> bool:
+        """Whether the session gives up nothing if it ends so that its connection is renewed."""
         return (
-            is_due and self.queue.between and not self._delivery.is_out and not self.assembler.streamed_open
+            self._renewal.is_pending
+            and self.queue.between
+            and not self._delivery.is_out
+            and not self.assembler.streamed_open
         )
 
     def _finish(self, now: float) -> Action:
@@ -521,7 +523,8 @@ class Engine:
                 times.append(self._heartbeat.next_at())
             if self._watermarks is not None:
                 times.append(self._watermarks.next_at())
-            times.append(self._renewal.next_at(self._feedback.told))
+            if self._may_renew():
+                times.append(self._renewal.next_at(self._feedback.told))
         times += [self._ending.grace_until, self._ingest.relations.ask_at]
         return min([each for each in times if each is not None], default=None)
 

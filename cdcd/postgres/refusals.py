@@ -97,10 +97,20 @@ _UNCONVERTED: Final = (
     "Rename it, or leave its table out of the publication."
 )
 
+_TOO_LARGE_TO_SEND: Final = (
+    "PostgreSQL cannot send a row or a logical message of more than 1 GB, and the text of a bytea is twice its size. "
+    "If a bytea is the reason, postgres.binary: true sends up to 1 GB of it. Or leave the column out of the "
+    "publication (PostgreSQL 15: ALTER PUBLICATION {publication} SET TABLE with a column list), or the table (ALTER PUBLICATION {publication} DROP TABLE). Changes in the WAL are read with what the "
+    "publication had then: if this one still stops the slot, drop the slot and read the tables again (cdcd reset)."
+)
+"""palloc refuses more than 1 GB (MaxAllocSize in memutils.h), and so does a StringInfo (stringinfo.c)."""
+
 REFUSALS: Final[tuple[Refusal, ...]] = (
     # Texts that PostgreSQL cannot convert: character_not_in_repertoire, untranslatable_character.
     Refusal("22021", "", WithoutConversionError, _UNCONVERTED),
     Refusal("22P05", "", WithoutConversionError, _UNCONVERTED),
+    Refusal("XX000", "invalid memory alloc request size", SourceError, _TOO_LARGE_TO_SEND),
+    Refusal("54000", "string buffer", SourceError, _TOO_LARGE_TO_SEND),
     Refusal("53300", "too many connections for role", TransientError, _ROLE_LIMIT),
     Refusal("53300", "too many connections for database", TransientError, _DATABASE_LIMIT),
     # A connection that PostgreSQL does not let in.

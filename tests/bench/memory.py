@@ -209,7 +209,7 @@ class _Peak:
     def _see(self) -> None:
         if not self._daemon.is_running():
             code = self._daemon.wait()
-            failed = [event for event in self._daemon.events if event["event"] == "daemon.failed"]
+            failed = [event for event in self._daemon.events if event["event"] == "fatal"]
             raise _EndedError(
                 f"exit {code}: {failed[-1]['message'] if failed else self._daemon.last_words()}"
             )

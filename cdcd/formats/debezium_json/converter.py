@@ -12,6 +12,7 @@ from librt.strings import BytesWriter
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.debezium_json.writing import write_string
 from cdcd.rows.binary_text import Reader, WithoutReaderError
+from cdcd.rows.copytext import unescape
 from cdcd.rows.wiretext import wire
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class Converter:
     def wire(self, value: bytes) -> bytes:
         """As `json`, for text as the server sent it: what stage 4 calls."""
         return self.json(value.decode("latin-1")).encode("latin-1")
+
+    def wire_of_copy(self, field: bytes) -> bytes:
+        """As `wire`, for a field of COPY that has escapes."""
+        return self.wire(unescape(field))
 
     def binary(self, data: bytes) -> str:
         """The same JSON for the same value in binary form."""

@@ -270,6 +270,10 @@ class WithMoney(Converter):
         return Converter.binary(self, data) if self._reader is None else self.json(self._reader(data))
 
 
+_COPIED_HEX: Final = b"\\\\x"
+"""What a bytea begins with in COPY."""
+
+
 class Bytea(Converter):
     r"""`\xff00` (bytea_output hex)."""
 
@@ -282,6 +286,12 @@ class Bytea(Converter):
         if len(value) <= PIECE_BYTES:
             return Converter.wire(self, value)
         return b"".join((b'"', *base64_pieces_of_hex(value, 0, len(value)), b'"'))
+
+    def wire_of_copy(self, field: bytes) -> bytes:
+        if len(field) <= PIECE_BYTES or not field.startswith(_COPIED_HEX):
+            return Converter.wire_of_copy(self, field)
+        # Of a bytea in hexadecimal form, only the first backslash is escaped.
+        return b"".join((b'"', *base64_pieces_of_hex(field, 1, len(field)), b'"'))
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         if end - at <= PIECE_BYTES:

@@ -54,9 +54,7 @@ def convert_rows(lines: list[bytes], converters: list[Converter]) -> list[tuple[
 def _whole(field: bytes, converter: Converter) -> bytes:
     if field == NULL:
         return b"null"
-    if BACKSLASH in field:
-        field = unescape(field)
-    return converter.wire(field)
+    return converter.wire_of_copy(field) if BACKSLASH in field else converter.wire(field)
 
 
 def _convert(values: list[bytes], converter: Converter) -> tuple[list[bytes], bool]:

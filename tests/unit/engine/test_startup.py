@@ -8,7 +8,7 @@ import pytest
 
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.record_settings import CHANGES, FORMS, ROOTS
-from cdcd.engine.startup import STEPS, Ready, Start, StartSettings
+from cdcd.engine.startup import ASKED_MESSAGES, STEPS, Ready, Start, StartSettings
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
     ConnectStream,
@@ -40,6 +40,7 @@ from cdcd.errors import PositionError, SinkError, TransientError
 from cdcd.facts import (
     Fact,
     GapAccepted,
+    MessagesKept,
     RecordSettingChanged,
     SnapshotNeeded,
     SnapshotResumed,
@@ -53,7 +54,7 @@ from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.snapshots.signals import ADDED
 from cdcd.transactions.logged import DurableLog, LoggedSession, LogOwner
-from cdcd.transactions.position import Checkpoint, Position, Seal, Source
+from cdcd.transactions.position import Checkpoint, Position, RecordSettings, Seal, Source
 
 SERVER, STREAM = "7000", "publication=cdcd"
 SLOT = SlotSeen(100)
@@ -564,3 +565,41 @@ def test_a_damaged_log_is_refused_also_where_a_gap_is_accepted():
     with pytest.raises(PositionError, match="/log is damaged"):
         world.start(accept_gap=True)
     assert Fence not in world.order
+
+
+def test_a_new_pipeline_delivers_only_messages_that_are_asked_for_and_says_so_in_its_checkpoint():
+    settings = replace(SETTINGS, delivers_messages=None, records=NOW)
+    world = World(found=None, slot=None)
+    ready = world.start(settings)
+    assert not ready.delivers_messages
+    assert not world.the(PrepareSink).messages
+    assert ASKED_MESSAGES in (ready.checkpoint.settings or ())
+    again = World(found=ready.checkpoint)
+    assert not again.start(settings).delivers_messages
+    assert again.said(MessagesKept) == []
+    assert again.said(RecordSettingChanged) == []
+
+
+@pytest.mark.parametrize("settings", [None, NOW])
+def test_a_pipeline_that_delivered_all_messages_goes_on_and_says_so(settings: RecordSettings | None):
+    wanted = replace(SETTINGS, delivers_messages=None, records=NOW)
+    world = World(found=replace(HERE, settings=settings))
+    for _ in range(2):
+        ready = world.start(wanted)
+        assert ready.delivers_messages
+        assert ASKED_MESSAGES not in (ready.checkpoint.settings or ())
+        assert world.said(MessagesKept) == [MessagesKept(topic="messages")]
+        world = World(found=ready.checkpoint)
+
+
+@pytest.mark.parametrize("delivers", [True, False])
+def test_what_the_configuration_says_of_messages_counts_whatever_the_checkpoint_is(delivers: bool):
+    world = World()
+    assert world.start(replace(SETTINGS, delivers_messages=delivers)).delivers_messages == delivers
+    assert world.said(MessagesKept) == []
+
+
+def test_events_of_an_outbox_need_the_topic_for_those_that_are_refused():
+    world = World()
+    world.start(replace(SETTINGS, delivers_messages=False, publishes_messages=True))
+    assert world.the(PrepareSink).messages

@@ -61,3 +61,9 @@ def test_a_large_text_is_checked_also_where_a_piece_ends_within_a_character(cut)
     for bad in (good[:-1], good + b"\xff", b"\xff" + good):
         with pytest.raises(UnicodeDecodeError):
             checked(bad)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_bytea_of_copy_has_the_same_base64(size):
+    data = Random(size).randbytes(size)
+    assert Bytea().wire_of_copy(b"\\\\x" + data.hex().encode()) == b'"' + b64encode(data) + b'"'

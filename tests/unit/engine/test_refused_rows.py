@@ -1,0 +1,69 @@
+"""Rows that no record can hold, by their length."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cdcd.engine.refused_rows import least_bytes, refuse
+from cdcd.errors import SinkError
+from cdcd.protocol.frames import XLogData, write_frame
+from cdcd.protocol.messages import Binary, Column, Delete, Insert, Relation, TupleData, Update
+from cdcd.protocol.writer import write_message
+
+TEXT, BYTEA, DATE, NUMERIC = 25, 17, 1082, 1700
+
+
+def relation(*types: int) -> Relation:
+    columns = tuple([Column(0, f"c{index}", oid, -1) for index, oid in enumerate(types)])
+    return Relation(None, 7, "public", "t", "d", columns)
+
+
+def frame_of(message: Any) -> bytes:
+    return write_frame(XLogData(240, 240, 0, write_message(message)))
+
+
+def least(values: TupleData, *types: int, in_stream: bool = False) -> int:
+    message = Insert(5 if in_stream else None, 7, values)
+    return least_bytes(frame_of(message), in_stream, relation(*types))
+
+
+def encoder(described: Relation | None) -> Any:
+    found = None if described is None else SimpleNamespace(relation=described)
+    return SimpleNamespace(description=lambda _oid: found, topic_of=lambda _oid: "shop.public.t")
+
+
+@pytest.mark.parametrize("in_stream", [False, True])
+def test_texts_count_with_their_size_and_bytes_without_their_hexadecimal_form(in_stream):
+    assert least((b"a" * 100, b"\\x" + b"ff" * 50), TEXT, BYTEA, in_stream=in_stream) == 150
+    assert least((b"a" * 100, Binary(b"f" * 50)), TEXT, BYTEA, in_stream=in_stream) == 150
+
+
+def test_values_whose_record_may_be_shorter_do_not_count():
+    assert least((b"1970-01-01", b"1" * 100, None), DATE, NUMERIC, TEXT) == 0
+
+
+def test_of_an_update_the_new_row_counts():
+    message = Update(None, 7, "O", (b"a" * 500,), (b"b" * 30,))
+    assert least_bytes(frame_of(message), False, relation(TEXT)) == 30
+
+
+def test_a_malformed_row_is_left_to_the_encoder():
+    frame = frame_of(Insert(None, 7, (b"a" * 100,)))
+    assert least_bytes(frame[:40], False, relation(TEXT, TEXT)) == 0
+    assert least_bytes(frame, False, relation(TEXT, TEXT)) == 0
+
+
+def test_a_row_that_is_certainly_too_large_is_refused_with_table_position_and_sizes():
+    frame = frame_of(Insert(None, 7, (b"a" * 101,)))
+    refuse(frame, False, encoder(relation(TEXT)), 101)
+    with pytest.raises(SinkError) as raised:
+        refuse(frame, False, encoder(relation(TEXT)), 100)
+    assert "at least 101 bytes for topic shop.public.t" in raised.value.message
+    assert f"the row of public.t at 0/F0 has {len(frame)} bytes" in raised.value.message
+    assert "claim_check" in raised.value.hint
+
+
+def test_deletes_and_tables_that_were_never_described_are_left_to_the_encoder():
+    refuse(frame_of(Delete(None, 7, "O", (b"a" * 500,))), False, encoder(relation(TEXT)), 1)
+    refuse(frame_of(Insert(None, 7, (b"a" * 500,))), False, encoder(None), 1)
