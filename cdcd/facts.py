@@ -371,7 +371,7 @@ class SnapshotProgressed(Fact):
 class SnapshotWaiting(Fact):
     """Before cdcd reads a table, it waits until the transactions that write to it have ended, or until a lock is free.
 
-    `writers` names the transactions as `<virtual transaction> <pid>`, or says which lock.
+    `writers` names the transactions as `<virtual transaction> <pid>` with role and application, or says which lock.
     """
 
     event: ClassVar[str] = "snapshot.waiting"

@@ -137,7 +137,7 @@ class SnapshotDriver:
                 return await self._look(question)
             if isinstance(question, FindWriters):
                 found = await self._catalog.writers(question.oids)
-                return Writers(found.names, found.seen)
+                return Writers(found.names, found.seen, found.people)
             if isinstance(question, FindEnums):
                 return Enums(await self._catalog.tables_with_enums(await self._catalog.published()))
             return await self._list(question)

@@ -185,10 +185,15 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """The answer to `FindWriters`, with names for people. `seen` is a snapshot that was taken before the look-up."""
+    """The answer to `FindWriters`. `seen` is a snapshot that was taken before the look-up.
+
+    Attributes:
+        people: by name: the name with role and application, for people. An application can change its name meanwhile.
+    """
 
     names: frozenset[str]
     seen: Visibility
+    people: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ class LookUps:
         if not plan.writers:
             plan.enter(PlanState.PLAN, now)
             return
-        self._plans.say_waiting(plan, sorted(plan.writers), now)
+        self._plans.say_waiting(plan, [answer.people.get(each, each) for each in sorted(plan.writers)], now)
         plan.retry_later(now)
 
     # Its pages.

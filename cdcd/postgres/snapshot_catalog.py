@@ -111,6 +111,7 @@ class Writers:
 
     names: frozenset[str]
     seen: Visibility
+    people: Mapping[str, str] = field(default_factory=dict)
 
 
 class SnapshotCatalog:
@@ -251,9 +252,9 @@ class SnapshotCatalog:
         """Find the open transactions that write to any of the tables."""
 
         async def look(sql: Connection) -> Writers:
-            names = await tables.writers(sql, oids)
+            people = await tables.writers(sql, oids)
             # A separate statement, after the locks were read, sees the transactions that released a lock before.
-            return Writers(names, await catalog.visibility(sql))
+            return Writers(frozenset(people), await catalog.visibility(sql), people)
 
         return await self._ask(look)
 

@@ -177,11 +177,11 @@ SELECT tree.root::int8, c.oid::int8, c.relfilenode::int8,
 """
 
 _WRITERS: Final = """
-SELECT DISTINCT virtualtransaction || ' ' || coalesce(pid::text, 'prepared')
-  FROM pg_locks
- WHERE locktype = 'relation' AND relation = ANY(%s::oid[]) AND granted
-   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-   AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+SELECT DISTINCT l.virtualtransaction || ' ' || coalesce(l.pid::text, 'prepared'), a.usename::text, a.application_name
+  FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'relation' AND l.relation = ANY(%s::oid[]) AND l.granted
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 """
 
 
@@ -312,9 +312,14 @@ def holder(pid: int | None, role: str | None, application_name: str | None) -> s
     """Who holds a lock, in words. `pid` is None for a prepared transaction."""
     if pid is None:
         return "a prepared transaction"
+    return f"server process {pid}{_known(role, application_name)}"
+
+
+def _known(role: str | None, application_name: str | None) -> str:
+    """What is known of a session, in brackets; empty if nothing is."""
     known = [f"role {role}"] if role else []
     known += [f"application_name {application_name!r}"] if application_name else []
-    return f"server process {pid}" + (f" ({', '.join(known)})" if known else "")
+    return f" ({', '.join(known)})" if known else ""
 
 
 def locked_by(holders: Iterable[str]) -> str:
@@ -335,8 +340,12 @@ async def locked_tables(connection: Connection, oids: Collection[int]) -> dict[i
     return {oid: locked_by(names) for oid, names in holders.items()}
 
 
-async def writers(connection: Connection, oids: Collection[int]) -> frozenset[str]:
-    """Who writes to any of the tables now and has not ended: `<virtual transaction> <pid or prepared>`."""
+async def writers(connection: Connection, oids: Collection[int]) -> dict[str, str]:
+    """Who writes to any of the tables now and has not ended.
+
+    Returns:
+        By `<virtual transaction> <pid or prepared>`: the same with role and application_name, for people.
+    """
     with translated("looking who writes to a table", {}):
         rows: Any = await (await connection.execute(_WRITERS, (list(oids),))).fetchall()
-    return frozenset(row[0] for row in rows)
+    return {name: name + _known(role, application_name) for name, role, application_name in rows}

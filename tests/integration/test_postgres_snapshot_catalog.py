@@ -83,7 +83,9 @@ def test_a_table_that_is_locked_is_busy_and_the_catalog_goes_on(database: Databa
                 # The lock of one table is nothing to another one.
                 assert [each.name for each in (await catalog.look([other])).tables] == ["public.u"]
                 assert await catalog.lock_holders([other]) == []
-                assert await catalog.lock_holders([oid]) == [f"server process {connection.info.backend_pid}"]
+                assert await catalog.lock_holders([oid]) == [
+                    f"server process {connection.info.backend_pid} (role postgres)"
+                ]
                 with pytest.raises(TableBusyError):
                     await catalog.look([oid])
                 with pytest.raises(TableBusyError):
@@ -113,7 +115,7 @@ def test_a_look_at_an_exported_snapshot_leaves_out_what_is_locked_and_says_by_wh
                 with database.connect(autocommit=False) as connection:
                     connection.execute("LOCK TABLE t, part")
                     found = await catalog.look_at(created.snapshot)
-                    by = f"locked by server process {connection.info.backend_pid}"
+                    by = f"locked by server process {connection.info.backend_pid} (role postgres)"
                     assert [each.name for each in found.tables] == ["public.u"]
                     assert {names[oid]: who for oid, who in found.locked.items()} == {
                         "public.t": by,

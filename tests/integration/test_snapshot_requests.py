@@ -198,7 +198,7 @@ def test_a_table_that_somebody_has_locked_keeps_no_other_one_waiting(
         ask(database, action="start", tables=["public.t", "public.u"])
         process.await_event("table.read", table="public.u", rows=1)
         waits = process.await_event("snapshot.waiting", table="public.t")
-        assert waits["writers"] == [f"locked by server process {holder.info.backend_pid}"]
+        assert waits["writers"] == [f"locked by server process {holder.info.backend_pid} (role postgres)"]
     process.await_event("table.read", table="public.t", rows=10)
     assert process.stop() == 0
 
