@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cdcd.config.keys import KeyPath, dotted, field_at, suggestion
-from cdcd.config.masking import is_secret_name, mask_text
+from cdcd.config.masking import has_secret, is_secret_name, mask_text
 from cdcd.config.models import Config
 from cdcd.config.sections.backoff import Backoff
 from cdcd.config.sections.kafka import KafkaConfig, KafkaTransactionConfig
@@ -53,6 +53,9 @@ __all__ = [
 
 _SHOWN_LENGTH_MAX: Final = 60
 
+_KEYS: Final = frozenset({"hash_key", "encryption_key"})
+"""Keys with secrets whose names do not say so."""
+
 HINT: Final = "`cdcd config --reference` shows every key with its default and meaning."
 
 START: Final = (
@@ -71,7 +74,19 @@ def load_config(path: str | Path, environ: Mapping[str, str]) -> Config:
     Raises ConfigError that names every problem: unreadable file, YAML syntax (line and column), unknown keys
     (with the near one), wrong types and values, missing variables and files.
     """
-    return parse_config(read_file(path, START, HINT), environ, str(path))
+    layers = _read(read_file(path, START, HINT), environ, str(path))
+    config = validated(layers, Config, str(path), HINT)
+    if any(_is_secret_in_file(layers, key) for key in layers.origins):
+        config.note_file_with_secrets(Path(path))
+    return config
+
+
+def _is_secret_in_file(layers: Layers, path: KeyPath) -> bool:
+    """Whether the file itself has the secret, and not a variable or another file."""
+    origin, value, name = layers.origin(path), layers.get(path), str(path[-1]) if path else ""
+    if not origin.line or origin.variable or not isinstance(value, str):
+        return False
+    return has_secret(value) if name == "dsn" else is_secret_name(name) or name in _KEYS
 
 
 def read_file(path: str | Path, start: str, hint: str) -> str:
@@ -89,10 +104,14 @@ def read_file(path: str | Path, start: str, hint: str) -> str:
 
 def parse_config(text: str, environ: Mapping[str, str], file: str = "configuration") -> Config:
     """Like `load_config`, from text; `file` is what errors call it."""
+    return validated(_read(text, environ, file), Config, file, HINT)
+
+
+def _read(text: str, environ: Mapping[str, str], file: str) -> Layers:
     layers = read_yaml(text, environ, file)
     apply_environment(layers, environ)
     read_secret_files(layers)
-    return validated(layers, Config, file, HINT)
+    return layers
 
 
 def validated(layers: Layers, model: type[S], file: str, hint: str) -> S:

@@ -141,6 +141,12 @@ def masked_dsn(text: str) -> str:
     return _key_values(shown) if scheme is None else _uri(scheme, shown)
 
 
+def has_secret(dsn: str) -> bool:
+    """Whether the DSN has a password in it, or may have one, because libpq refuses it."""
+    values = _parsed(dsn)
+    return values is None or any(is_secret for _, is_secret in values.values())
+
+
 def _has_stray_at(uri: str) -> bool:
     """Whether an unencoded @ stands where libpq would read a part of the password as host, port or database."""
     rest = uri.split("://", 1)[1]

@@ -10,9 +10,10 @@ name, and `example`, which the reference shows for a key without a default.
 Secrets are `SecretStr`. Whatever is dumped or printed from a model has them masked.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.cloudevents import CloudEventsConfig
@@ -118,6 +119,17 @@ class Config(Section):
         description="After SIGTERM: time for committing what is in flight. Then the process ends anyway; "
         "nothing is lost, it comes again. Should be below the service manager's own limit.",
     )
+
+    _file_with_secrets: Path | None = PrivateAttr(None)
+
+    @property
+    def file_with_secrets(self) -> Path | None:
+        """The file of the configuration, if it has a secret in it; None: it has none, or is not known."""
+        return self._file_with_secrets
+
+    def note_file_with_secrets(self, file: Path) -> None:
+        """Say that the file of the configuration has a secret in it."""
+        self._file_with_secrets = file
 
     @model_validator(mode="before")
     @classmethod

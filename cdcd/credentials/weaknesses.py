@@ -107,6 +107,8 @@ def _files(config: Config) -> Iterator[tuple[str, Path]]:
         f"postgres.readers.{at}.password_file": reader.password_file
         for at, reader in enumerate(postgres.readers)
     }
+    if config.file_with_secrets is not None:
+        yield "configuration", config.file_with_secrets
     yield from ((key, Path(file)) for key, file in named.items() if file is not None)
     yield from (
         (f"kafka.properties_files.{name}", Path(file)) for name, file in kafka.properties_files.items()

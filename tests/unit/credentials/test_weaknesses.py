@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.config.loading import Config, parse_config
+from cdcd.config.loading import Config, load_config, parse_config
 from cdcd.credentials.weaknesses import refuse_weaknesses, weak_token, weaknesses
 from cdcd.errors import ConfigError
 
@@ -173,3 +173,27 @@ def test_strict_refuses_every_weakness_at_once_and_without_it_the_start_goes_on(
     assert caught.value.exit_code == 2
     assert "mode 0600" in caught.value.hint
     refuse_weaknesses(configured(security="{strict: true}"))
+
+
+@pytest.mark.parametrize(
+    ("dsn", "more", "weak"),
+    [
+        ("host=db password=x9", "", True),
+        ("postgresql://u:x9@db/shop", "", True),
+        ("host=db", "", False),
+        ("${DSN}", "", False),
+        ("host=db", "http: {token: 9f3c1d7a40b8e625}\n", True),
+        ("host=db", "http: {token: '${TOKEN}'}\n", False),
+        ("host=db", "columns: {hash_key: 9f3c1d7a40b8e625}\n", True),
+    ],
+)
+def test_a_configuration_with_a_secret_in_it_is_such_a_file_too(
+    tmp_path: Path, dsn: str, more: str, weak: bool
+):
+    file = tmp_path / "cdcd.yaml"
+    file.write_text(f"name: shop\npostgres: {{dsn: '{dsn}'}}\nkafka: {{bootstrap_servers: 'b:1'}}\n{more}")
+    file.chmod(0o644)
+    config = load_config(file, {"DSN": "host=db password=x9", "TOKEN": TOKEN})
+    assert [each.key for each in weaknesses(config)] == (["configuration"] if weak else [])
+    file.chmod(0o600)
+    assert not weaknesses(load_config(file, {"DSN": "host=db password=x9", "TOKEN": TOKEN}))
