@@ -169,7 +169,11 @@ def _shown(said: bytes, printed: bytes) -> str:
     for word in _QUOTED.sub(MASK, without_secrets(said.decode(errors="replace"))).split():
         core = word.strip("()[]<>.,:;!?").lower()
         is_part = len(core) > 2 and (core in output or any(part in core for part in parts))
-        hidden = _WORD.fullmatch(word) is None or is_part or (is_next and _ORDINARY.fullmatch(core) is None)
+        hidden = (
+            _WORD.fullmatch(word) is None
+            or is_part
+            or (is_next and MASK not in word and _ORDINARY.fullmatch(core) is None)
+        )
         shown.append(MASK if hidden else word)
         is_next = _SECRET_NOUN.fullmatch(core) is not None or (
             is_next and core in {"is", "was", "the", "=", ""}

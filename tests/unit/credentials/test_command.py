@@ -167,6 +167,7 @@ def test_no_descriptor_is_left_open():
         ("/usr/bin/aws: not found", "/usr/bin/aws: not found"),
         ("HTTP 403, password is required", "HTTP 403, password is required"),
         ("token swordfish is invalid", "token *** is invalid"),
+        ("no credentials: password=x7, KEY=x8", "no credentials: password=*** KEY=***"),
         ("token a1 b2 c3", "token ***"),
         ("no such role 'app team'", "no such role ***"),
     ],
