@@ -31,6 +31,7 @@ from tests.sim.planted_focuses import (
     ADDED_MEANWHILE,
     ALTERED,
     AT_LEAST_ONCE,
+    CONDITIONS,
     CUT,
     DESCRIBED,
     DESCRIBED_BETWEEN,
@@ -197,6 +198,10 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "logged_tail_forgotten": _in_session(DURABLE, log=durable.ForgetsTheTail),
         "producer_kept": _in_session(sink=sink.KeepsTheProducer),
         "unknown_taken_for_failed": _in_session(sink=sink.TakesUnknownForFailed),
+        "last_record_counts": _in_session(sink=sink.CountsTheLastRecord),
+        "unproven_condition_run": _in_session(
+            CONDITIONS, without_conditions=lambda progress, _authentic: (progress, ())
+        ),
         "no_fencing": _in_session(TAKEN_OVER, sink=sink.DoesNotFence),
         "checkpoint_before_records": _in_session(sink=sink.WritesTheCheckpointFirst),
         "checkpoint_before_records_at_least_once": _in_session(

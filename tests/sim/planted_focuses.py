@@ -442,6 +442,18 @@ DESCRIBED: Final[Mapping[str, Any]] = {
 }
 """Columns come, go and change their names, with a stream that is behind."""
 
+CONDITIONS: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "version": 18,
+    "signals": "all",
+    "requests": ("where", "where", "start"),
+    "p_message": 0.1,
+    "p_request": 0.8,
+    "p_end": 0.3,
+    "ask_ticks_max": 10,
+}
+"""Requests with conditions, and kills, in a pipeline without a key."""
+
 HEARTBEATS: Final[Mapping[str, Any]] = {"heartbeat_s": 0.3}
 """Heartbeats, and a query on the source, every few ticks."""
 

@@ -1,8 +1,10 @@
 """Bugs of the sink that the simulation must find: entries of its tables that say something else."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import ClassVar
 
+from cdcd.errors import PositionError
 from cdcd.kafka.transaction_state import (
     DELIVER,
     OPEN_PLAIN,
@@ -15,7 +17,9 @@ from cdcd.kafka.transaction_state import (
     Step,
     Transitions,
 )
-from tests.sim.sink import Sink
+from cdcd.transactions.checkpoint_record import Judging
+from cdcd.transactions.position import Checkpoint
+from tests.sim.sink import PIPELINE, Sink
 
 
 class KeepsTheProducer(Sink):
@@ -54,6 +58,21 @@ class AbortsWhatHangs(Sink):
     def _read(self) -> Iterator[None]:
         self.broker.abort_hanging()
         return super()._read()
+
+
+class TakesTheLast(Judging):
+    """The last record that can be read counts, whoever wrote it."""
+
+    def take(self, offset: int, _key: bytes | None, value: bytes | None) -> None:
+        assert value is not None
+        with suppress(PositionError):
+            self._latest = Checkpoint.decode(value, f"offset {offset}", self._records.keys, PIPELINE)
+
+
+class CountsTheLastRecord(Sink):
+    """A stranger's record counts if it stands behind the pipeline's."""
+
+    judging = TakesTheLast
 
 
 class DoesNotFence(Sink):

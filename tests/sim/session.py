@@ -30,7 +30,7 @@ from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.left_out import LeftOutTables
 from cdcd.engine.settings import EngineSettings
-from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings
+from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings, WithoutConditions
 from cdcd.engine.startup_positions import Step
 from cdcd.errors import CdcdError, PositionError, SinkError, TransientError
 from cdcd.facts import Fact, Observer
@@ -46,7 +46,7 @@ from cdcd.shaping.filtering import filtered, filtered_rows
 from cdcd.shaping.partitioning import partitioned, partitioned_rows
 from cdcd.shaping.routed import routed, routed_rows
 from cdcd.shaping.settings import Outbox, TableFilter, TableRoutes
-from cdcd.snapshots.beginning import first_tables
+from cdcd.snapshots.beginning import first_tables, without_conditions
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.logged import DurableLog, LoggedSession
 from cdcd.transactions.position import Checkpoint, Position, Source
@@ -68,7 +68,7 @@ from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
 from tests.sim.published import OUTBOX
 from tests.sim.routed import ROUTES, TOPICS
 from tests.sim.settings import Settings
-from tests.sim.sink import KEY, Sink
+from tests.sim.sink import Sink, counted
 from tests.sim.spooling import open_log
 from tests.sim.walsender import Options
 
@@ -106,6 +106,7 @@ class Parts:
     asker: type[Asker] = Asker
     steps: tuple[Callable[[Start], Step], ...] = STEPS
     first_tables: FirstTables = first_tables
+    without_conditions: WithoutConditions = without_conditions
     first_start: type[FirstStart] = FirstStart
     shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
     encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
@@ -155,7 +156,15 @@ class Session:
         self.settings = settings
         self.rng = around.rng
         self.ledger = parts.engine.ledger(instance.flushed)
-        self.sink = parts.sink(around.broker, around.rng, self._may_fence, exactly_once=settings.exactly_once)
+        self._has_key = settings.version % 2 == 1
+        """The pipeline has a key for its checkpoints."""
+        self.sink = parts.sink(
+            around.broker,
+            around.rng,
+            self._may_fence,
+            exactly_once=settings.exactly_once,
+            has_key=self._has_key,
+        )
         self.spool = Spool(around.spool_directory, settings.spool_memory_max)
         self.asker = parts.asker(settings, around.rng, around.postgres)
         self.asker.healthy = around.healthy
@@ -310,6 +319,15 @@ class Session:
         if not postgres.up or postgres.lock_holder is not self.instance:
             raise TransientError("the advisory lock is lost")
 
+    def _check_conditions(self, begun: Checkpoint) -> None:
+        """Nothing that a stranger may have written into the topic is run as SQL."""
+        tasks = () if begun.snapshot is None else begun.snapshot.tasks
+        conditions = {task.where for task in tasks if task.where}
+        if conditions and not self._has_key:
+            raise PromiseBrokenError(f"conditions that nobody has proved would run: {conditions}")
+        if "forged()" in conditions:
+            raise PromiseBrokenError("the condition of a stranger would run")
+
     def _open(self) -> Iterator[None]:
         settings = self.settings
         streaming: Any = self.rng.choice(settings.streaming)
@@ -341,6 +359,7 @@ class Session:
             unstreamed_until=self.instance.unstreamed_until,
             steps=self.parts.steps,
             first_tables=self.parts.first_tables,
+            without_conditions=self.parts.without_conditions,
             first=self.parts.first_start(),
         )
         self._start = start
@@ -359,6 +378,7 @@ class Session:
                     raise TransientError(error.message) from error
                 raise
             answer = yield from REQUESTS[type(request)](self, request)
+        self._check_conditions(ready.checkpoint)
         yield
         self._build(ready)
         if ready.logged is not None:
@@ -430,7 +450,7 @@ class Session:
             raise TransientError("the broker does not answer") from error
         self._goes_by_the_newest |= request.newest
         read = broker.newest if request.newest else broker.checkpoint
-        return None if read is None else Checkpoint.decode(read, "the checkpoint topic", (KEY,))
+        return counted(read, self.parts.sink.judging, has_key=self._has_key)
 
     def _read_source(self, request: startup.ReadSource) -> Answered[Source]:
         source = self.around.postgres.source()

@@ -1,6 +1,7 @@
 """`cdcd.kafka.transaction_state` carried out against the simulated broker; between two steps others may move."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from operator import methodcaller
 from random import Random
 from typing import ClassVar, Final
@@ -23,15 +24,22 @@ from cdcd.kafka.transaction_state import (
     event_of,
 )
 from cdcd.retry import Backoff
-from cdcd.transactions.position import Checkpoint
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.table_task import TableTask
+from cdcd.transactions.checkpoint_record import CheckpointRecords, Judging
+from cdcd.transactions.position import Checkpoint, Position
 from tests.sim.broker import Broker, BrokerError, BrokerSilentError, EpochFencedError
 from tests.sim.expected import Record
 
 BACKOFF_TICKS: Final = 1
 BACKOFF_TICKS_MAX: Final = 16
 
-KEY: Final = b"simulated"
-"""The pipeline's, so that requests with a condition survive a restart."""
+PIPELINE: Final = "simulated"
+
+KEY: Final = b"the pipeline's key"
+"""Requests with a condition survive a restart if the pipeline has it."""
+
+DEEP: Final = b"[" * 2000
 
 AWAY: Final = "the broker does not answer"
 
@@ -49,7 +57,30 @@ def _append_to(records: list[Record]) -> Produce:
 
 
 def _decoded(read: bytes | None) -> Checkpoint | None:
-    return None if read is None else Checkpoint.decode(read, "the checkpoint topic", (KEY,))
+    return None if read is None else Checkpoint.decode(read, "the checkpoint topic", (KEY,), PIPELINE)
+
+
+def counted(
+    read: bytes | None, judging: Callable[[CheckpointRecords, str], Judging], *, has_key: bool
+) -> Checkpoint | None:
+    """The checkpoint that counts, where a stranger has written behind the pipeline's last record.
+
+    He writes what is no checkpoint, and where the pipeline has a key, one that begins anew and has a condition, too.
+    """
+    judged = judging(CheckpointRecords(PIPELINE, (KEY,) if has_key else ()), "checkpoint")
+    if read is None:
+        return None
+    strangers = (_forged(read), DEEP) if has_key else (DEEP,)
+    for offset, value in enumerate((read, *strangers)):
+        judged.take(offset, PIPELINE.encode(), value)
+    return judged.result()
+
+
+def _forged(read: bytes) -> bytes:
+    good = Checkpoint.decode(read, "the checkpoint topic")
+    task = TableTask("public.none", request="forged", where="forged()")
+    progress = (good.snapshot or Progress()).add([task])
+    return replace(good, position=Position(), flushed_lsn=0, snapshot=progress).encode()
 
 
 def _marks(batch: Batch) -> list[Record]:
@@ -69,12 +100,20 @@ class Sink:
     exactly: ClassVar[Transitions] = {}
     at_least: ClassVar[Transitions] = {}
     is_acknowledged = staticmethod(is_acknowledged)
+    judging: ClassVar[type[Judging]] = Judging
     marks_first: ClassVar[bool] = False
     """Watermarks stand before the records of their batch, as a planted bug has it."""
 
     def __init__(
-        self, broker: Broker, rng: Random, prove_ownership: Callable[[], None], *, exactly_once: bool
+        self,
+        broker: Broker,
+        rng: Random,
+        prove_ownership: Callable[[], None],
+        *,
+        exactly_once: bool,
+        has_key: bool = True,
     ) -> None:
+        self.has_key = has_key
         self.broker = broker
         self.rng = rng
         self._prove_ownership = prove_ownership
@@ -166,7 +205,7 @@ class Sink:
             broker.begin(self._epoch)
             yield from broker.produce(self._epoch, [], broker.hidden)
             yield from broker.commit(self._epoch)
-        self._found = _decoded(broker.checkpoint)
+        self._found = counted(broker.checkpoint, self.judging, has_key=self.has_key)
 
     def _begin(self) -> Iterator[None]:
         self.broker.begin(self._epoch)
@@ -175,9 +214,9 @@ class Sink:
     def _note(self) -> Iterator[None]:
         assert self._checkpoint is not None
         if self._exactly_once:
-            yield from self.broker.produce(self._epoch, [], self._checkpoint.encode(KEY))
+            yield from self.broker.produce(self._epoch, [], self._checkpoint.encode(KEY, PIPELINE))
         else:
-            self._sent.append(([], self._checkpoint.encode(KEY)))
+            self._sent.append(([], self._checkpoint.encode(KEY, PIPELINE)))
 
     def _hand_over(self) -> Iterator[None]:
         assert self._batch is not None
