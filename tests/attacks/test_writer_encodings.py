@@ -4,15 +4,20 @@ Whoever may write a row can write such a value. It must cost that value only: nu
 stands for it, also after a restart, and in the snapshot as in the stream.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 import pytest
 
+from cdcd.config.loading import load_config
+from cdcd.verify.report import EQUAL
+from cdcd.verify.topics import Options, TopicsTarget
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker, PostgresServer
@@ -336,3 +341,33 @@ def test_messages_and_prepared_transactions_with_bytes_that_are_no_text_end_noth
         assert running.stop() == 0
         await_decided(servers, f"{unique}.public.t")
         assert records(servers, unique).keys() == ({2, 7} if kind == "gid" else {7})
+
+
+@pytest.mark.attack(gains="a comparison that ends, or that calls other values equal", before="failed")
+@pytest.mark.postgres(only=[18])
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "EUC_JP"])
+def test_verify_compares_such_values(  # noqa: PLR0917  fixtures
+    encoding: str,
+    postgres: PostgresServer,
+    broker: KafkaBroker,
+    daemon: Callable[..., Daemon],
+    unique: str,
+    tmp_path: Path,
+):
+    servers = broker.bootstrap_servers
+    with encoded(postgres, unique, encoding) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as sql:
+            sql.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+            for number, value in enumerate(values_of(encoding)):
+                with suppress(psycopg.DataError):
+                    sql.execute(f"INSERT INTO t VALUES ({number}, {as_sql(value)})".encode())
+            running = daemon(configuration(unique, dsn, servers, snapshot={"mode": "initial"}))
+            running.await_event("snapshot.finished")
+            sql.execute("INSERT INTO t SELECT id + 1000, note FROM t")
+        await_flushed(dsn, f"cdcd_{unique}")
+        with closing(
+            TopicsTarget(load_config(running.config_path, {}), Options(timeout_s=120), tmp_path, print)
+        ) as target:
+            report = asyncio.run(target.verify())
+        assert report.verdict == EQUAL
+        assert running.stop() == 0
