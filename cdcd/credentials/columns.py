@@ -52,7 +52,7 @@ def bindings_of(columns: ColumnsConfig, checkpoint: Checkpoint | None) -> Bindin
     try:
         found.load(
             "" if checkpoint is None else checkpoint.bindings,
-            {rule.digest for rule in protections(columns).rules},
+            protections(columns).digests,
         )
     except ValueError as error:
         raise PositionError(

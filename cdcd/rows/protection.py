@@ -23,8 +23,9 @@ from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.bindings import Bindings, Numbers
 from cdcd.rows.modes import DEFAULTS, Modes, form_under
 from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.snapshots.patterns import ColumnPattern
+from cdcd.snapshots.patterns import ColumnPattern, parse_column_pattern
 
+INCLUDE: Final = "include"
 EXCLUDE: Final = "exclude"
 MASK: Final = "mask"
 TRUNCATE: Final = "truncate"
@@ -57,7 +58,7 @@ class ColumnRule:
     """What happens to the values of the columns that a pattern matches.
 
     Attributes:
-        action: EXCLUDE, MASK, TRUNCATE, HASH or ENCRYPT.
+        action: INCLUDE (all other columns of the table are left out), EXCLUDE, MASK, TRUNCATE, HASH or ENCRYPT.
         mask: the text that stands for each value, if the action is MASK.
         length: how many characters are kept, if the action is TRUNCATE.
         seal: makes ciphertext of a value, if the action is ENCRYPT; its HMAC, if it is HASH.
@@ -68,6 +69,8 @@ class ColumnRule:
     mask: str = ""
     length: int = 0
     seal: Seal | None = None
+    rest: bool = False
+    """The rule leaves out what columns.include does not name."""
     digest: str = field(init=False, default="")
     """Another one stands for a rule that the operator has changed. It does not depend on the key."""
 
@@ -76,7 +79,10 @@ class ColumnRule:
         object.__setattr__(self, "digest", sha256(said.encode()).hexdigest()[:_DIGEST_DIGITS])
 
     def __str__(self) -> str:
-        return f"columns.{self.action} ({self.pattern.text})"
+        return "columns.include" if self.rest else f"columns.{self.action} ({self.pattern.text})"
+
+
+_NOT_INCLUDED: Final = ColumnRule(parse_column_pattern("*.*.*", "columns.include"), EXCLUDE, rest=True)
 
 
 class Protections:
@@ -90,16 +96,25 @@ class Protections:
     def __init__(
         self, rules: Sequence[ColumnRule] = (), modes: Modes = DEFAULTS, bindings: Bindings | None = None
     ) -> None:
-        self._rules = tuple(rules)
+        self._all = tuple(rules)
+        self._rules = tuple([rule for rule in rules if rule.action != INCLUDE])
+        self._included = tuple([rule for rule in rules if rule.action == INCLUDE])
+        self._list = sha256(json.dumps([rule.digest for rule in self._included]).encode()).hexdigest()
+        """The digest of all rules that include columns: together they are one rule."""
         self._modes = modes
         self._bindings = Bindings() if bindings is None else bindings
 
     def __bool__(self) -> bool:
-        return bool(self._rules)
+        return bool(self._all)
 
     @property
     def rules(self) -> tuple[ColumnRule, ...]:
-        return self._rules
+        return self._all
+
+    @property
+    def digests(self) -> set[str]:
+        """The digests by which columns are bound to rules."""
+        return {rule.digest for rule in self._rules} | {self._list for _ in self._included[:1]}
 
     @property
     def bindings(self) -> Bindings:
@@ -107,7 +122,7 @@ class Protections:
 
     def unmatched(self, relations: Iterable[Relation]) -> list[ColumnRule]:
         """The rules that match no column of these relations, and are bound to none."""
-        left = list(self._rules)
+        left = list(self._all)
         for relation in relations:
             left = [
                 rule
@@ -129,7 +144,7 @@ class Protections:
             WithheldError: a column may be a protected one, or a rule has lost its column.
             ConfigError: two rules match one name.
         """
-        if not self._rules:
+        if not self._all:
             return [None] * len(relation.columns)
         related = self._related(table)
         named = [self._named(relation, table, related, column.name) for column in relation.columns]
@@ -143,8 +158,46 @@ class Protections:
         ]
         self._refuse_uncertain(relation, table, named, numbers)
         self._refuse_lost(table)
+        if self._included:
+            found = self._with_left_out(relation, table, numbers, found)
         self._bindings.note(relation.oid, table)
         return found
+
+    def _with_left_out(
+        self,
+        relation: Relation,
+        table: TableDescription,
+        numbers: Sequence[Numbers],
+        found: list[ColumnRule | None],
+    ) -> list[ColumnRule | None]:
+        """The rules with those of columns that are left out because others are included."""
+        included = self._bindings.of_table(self._list, relation.oid)
+        if not included:
+            names = [(relation.schema, relation.name), *[(kin.schema, kin.name) for kin in table.kin]]
+            rules = [
+                rule for rule in self._included if any(rule.pattern.matches_table(*name) for name in names)
+            ]
+            if not rules:
+                return found
+            by_number = {column.id: column.name for column in table.columns} or {
+                each.certain: column.name
+                for column, each in zip(relation.columns, numbers, strict=True)
+                if each.certain is not None
+            }
+            matching = [
+                number
+                for number, name in by_number.items()
+                if any(rule.pattern.column.fullmatch(name) is not None for rule in rules)
+            ]
+            # No column has the number 0. It says that the columns of the table are chosen, even if they are none.
+            self._bindings.bind(self._list, relation.oid, (0, *matching))
+            included = self._bindings.of_table(self._list, relation.oid)
+        shown: list[ColumnRule | None] = []
+        for each, rule in zip(numbers, found, strict=True):
+            # A column that may be another one than an included one is left out.
+            is_included = all(number in included for number in each.possible)
+            shown.append(rule if is_included else _NOT_INCLUDED)
+        return shown
 
     def _related(self, table: TableDescription) -> list[ColumnRule]:
         """The rules that may match a column of the table as it is called now, or of a table that it belongs to."""

@@ -264,6 +264,15 @@ RUNNING: Final[dict[str, Attack]] = {
         [["ALTER TABLE t RENAME COLUMN ssn TO x"], [secret(1, "id, x, note")]],
         rules={"exclude": ["public.t.ssn"]},
     ),
+    "a column that columns.include does not name": Attack(
+        [
+            ["ALTER TABLE t RENAME COLUMN note TO x", "ALTER TABLE t RENAME COLUMN ssn TO note"],
+            [secret(1, "id, note, x")],
+            ["ALTER TABLE t RENAME TO u", "ALTER TABLE u ADD COLUMN more text"],
+            [f"INSERT INTO u (id, more) VALUES (2, '{MARKER}-2')"],
+        ],
+        rules={"include": ["public.t.id", "public.t.note"]},
+    ),
     "a masked column": Attack(
         [["ALTER TABLE t RENAME COLUMN ssn TO x"], [secret(1, "id, x, note")]],
         rules={"mask": {"public.t.ssn": "***"}},
@@ -527,7 +536,7 @@ def test_a_condition_shows_no_value_in_an_error(
             database.dsn(),
             broker.bootstrap_servers,
             columns={"hash_key": HASH_KEY, "hash": ["public.t.ssn"]},
-            snapshot={"mode": "never"},
+            snapshot={"mode": "never", "signals": "all"},
             log={"level": "debug"},
         )
     )

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_serializer, model_v
 
 from cdcd.config.masking import MASK
 from cdcd.config.types import ColumnPatternText, ColumnPatternTexts, FilePath, Section, Text
-from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, TRUNCATE
+from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, INCLUDE, TRUNCATE
 from cdcd.rows.protection import MASK as MASKED
 
 HASH_KEY_LENGTH_MIN: Final = 16
@@ -48,6 +48,12 @@ def _check_encryption_key(key: SecretStr) -> SecretStr:
 class ColumnsConfig(Section):
     """Which columns' values readers of the topics must not see."""
 
+    include: ColumnPatternTexts = Field(
+        default=(),
+        description="The only columns that records have of the tables that these patterns <schema>.<table>.<column> "
+        "match. Which columns these are is decided when cdcd first sees a table: a column that is added or renamed to "
+        "such a name later is left out until this setting is changed. The columns of a table's key must be among them.",
+    )
     exclude: ColumnPatternTexts = Field(
         default=(),
         description="Columns that no record has, as patterns <schema>.<table>.<column>. A column of a table's key "
@@ -102,6 +108,7 @@ class ColumnsConfig(Section):
     def patterns(self) -> list[tuple[str, str]]:
         """Action and pattern of every rule."""
         by_action = {
+            INCLUDE: self.include,
             EXCLUDE: self.exclude,
             MASKED: self.mask,
             TRUNCATE: self.truncate,

@@ -6,7 +6,7 @@ import pytest
 from cdcd.errors import ConfigError, WithheldError
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.bindings import Bindings
-from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, MASK, ColumnRule, Protections
+from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, INCLUDE, MASK, ColumnRule, Protections
 from cdcd.rows.relations import TENTATIVE, CatalogColumn, Kin, TableDescription
 from cdcd.snapshots.patterns import parse_column_pattern
 
@@ -183,7 +183,7 @@ def restarted(protections: Protections, delivered: int, *rules: ColumnRule) -> P
     """The protections of the next session, which has the checkpoint of this one."""
     text = protections.bindings.text(delivered)
     found = Bindings()
-    found.load(text, {each.digest for each in rules or protections.rules})
+    found.load(text, Protections(rules or protections.rules).digests)
     return Protections(rules or protections.rules, bindings=found)
 
 
@@ -220,6 +220,43 @@ def test_the_checkpoint_is_the_same_text_until_something_changes():
     )
     assert not told
     assert protections.bindings.text(160) != text
+
+
+LISTED = (rule("public.t.id", INCLUDE), rule("public.t.note", INCLUDE))
+
+
+def test_only_the_listed_columns_of_a_table_are_published():
+    protections = known(*LISTED)
+    assert actions(protections, relation("id", "ssn", "note"), FIRST) == ["", EXCLUDE, ""]
+    assert str(protections.in_force(relation("id", "ssn", "note"), FIRST)[1]) == "columns.include"
+    other = replace(table({1: "a"}, seen=300, at=200), kin=(Kin(9, "public", "other"),))
+    assert actions(protections, relation("a", name="other", oid=9), other) == [""]
+
+
+@pytest.mark.parametrize(
+    ("message", "now", "expected"),
+    [
+        # A new column, and a column that takes the name of a listed one.
+        (
+            ("id", "ssn", "note", "x"),
+            table({1: "id", 2: "ssn", 3: "note", 4: "x"}, seen=300, at=200),
+            "..x.x",
+        ),
+        (("id", "note", "x"), table({1: "id", 2: "note", 3: "x"}, seen=300, at=200, changed=[2, 3]), "..x."),
+        (("id", "ssn", "note"), table({1: "id", 2: "ssn", 4: "note"}, seen=300, at=200, changed=[4]), "..xx"),
+    ],
+)
+def test_a_list_of_columns_is_of_the_columns_that_were_there_first(
+    message: tuple[str, ...], now: TableDescription, expected: str
+):
+    for protections in (known(*LISTED), restarted(known(*LISTED), 150)):
+        found = actions(protections, relation(*message), now)
+        assert "." + "".join(["x" if action == EXCLUDE else "." for action in found]) == expected
+
+
+def test_a_list_of_columns_follows_its_table():
+    now = replace(FIRST, seen=300, at=200, kin=(Kin(OID, "public", "u"),))
+    assert actions(known(*LISTED), relation("id", "ssn", "note", name="u"), now) == ["", EXCLUDE, ""]
 
 
 @pytest.mark.parametrize(
