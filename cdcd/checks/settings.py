@@ -72,6 +72,7 @@ def record_settings(config: Config) -> RecordSettings:
         # A key in another file is the same key.
         for key in (name, f"{name}_file"):
             written.get("columns", {}).pop(key, None)
+    written.get("columns", {}).pop("former_keys", None)
     found = {name: _at(written, name) for name in CHANGES} | _key_marks(config.columns)
     return tuple(
         [

@@ -12,7 +12,7 @@ from cdcd.config.models import Config
 from cdcd.config.sections.columns import ColumnsConfig, encryption_key_bytes
 from cdcd.errors import PositionError
 from cdcd.rows.bindings import Bindings
-from cdcd.rows.protection import ENCRYPT, HASH, ColumnRule, Protections, Seal
+from cdcd.rows.protection import ENCRYPT, HASH, ColumnRule, Protections, Seal, SealOf
 from cdcd.snapshots.patterns import parse_column_pattern
 from cdcd.transactions.position import Checkpoint
 
@@ -23,6 +23,13 @@ NONCE_BYTES: Final = 12
 def protections(columns: ColumnsConfig, bindings: Bindings | None = None) -> Protections:
     """The rules of the configuration. Its model has checked patterns and keys."""
     seals: dict[str, Seal] = {}
+    seals_of: dict[str, SealOf] = {}
+    if columns.per_column:
+        if columns.hash_key is not None:
+            seals_of[HASH] = hashing_of(columns.hash_key.get_secret_value().encode())
+        if columns.encryption_key is not None and columns.encrypt:
+            key = encryption_key_bytes(columns.encryption_key)
+            seals_of[ENCRYPT] = encrypting_of(key, columns.encryption_padding)
     if columns.hash_key is not None:
         seals[HASH] = hashing(columns.hash_key.get_secret_value().encode())
     if columns.encryption_key is not None and columns.encrypt:
@@ -35,6 +42,7 @@ def protections(columns: ColumnsConfig, bindings: Bindings | None = None) -> Pro
                 mask=columns.mask.get(pattern, ""),
                 length=columns.truncate.get(pattern, 0),
                 seal=seals.get(action),
+                seal_of=seals_of.get(action),
             )
             for action, pattern in columns.patterns
         ],
@@ -103,13 +111,60 @@ def encrypting(key: bytes) -> Seal:
     return seal
 
 
+def hashing_of(key: bytes) -> SealOf:
+    """As `hashing`, with a key for each column, made of its identity."""
+    authenticate = authenticating(key)
+    return lambda identity: hashing(authenticate(b"cdcd: hashes of a column\0" + identity))
+
+
+FORM: Final = 2
+"""The first byte of a ciphertext that belongs to a column. One without such a form has its nonce there."""
+
+KEY_ID_BYTES: Final = 4
+
+END: Final = b"\x80"
+"""Behind the value, before the zeros of the padding."""
+
+
+def key_id(key: bytes) -> bytes:
+    """Which key a ciphertext needs: the first bytes of an HMAC, which say nothing of the key itself."""
+    return authenticating(key)(b"cdcd: id of a key")[:KEY_ID_BYTES]
+
+
+def encrypting_of(key: bytes, padding: int) -> SealOf:
+    """As `encrypting`, with a nonce and associated data of the column's identity.
+
+    The ciphertext is base64 of `FORM`, the id of the key, the nonce, the encrypted value, and the tag. The value ends
+    with `END`, and is padded with zeros to a multiple of `padding` bytes.
+    """
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  only where it is needed
+
+    cipher = AESGCM(key)
+    head = bytes([FORM]) + key_id(key)
+    derive = authenticating(authenticating(key)(b"cdcd: nonces of columns"))
+
+    def of(identity: bytes) -> Seal:
+        authenticate = authenticating(derive(identity))
+
+        def seal(value: bytes) -> bytes:
+            padded = value + END
+            if padding:
+                padded += bytes(-len(padded) % padding)
+            nonce = authenticate(value)[:NONCE_BYTES]
+            return b64encode(head + nonce + cipher.encrypt(nonce, padded, head + identity))
+
+        return seal
+
+    return of
+
+
 def checkpoint_keys(config: Config) -> tuple[bytes, ...]:
     """The keys that authenticate the pipeline's checkpoints: the first one signs, and each of them verifies.
 
     A key of `columns` is not used itself, but what is made of it. So a tag says nothing of a hashed value.
     """
     columns = config.columns
-    given = (config.topics.checkpoint_key, columns.hash_key, columns.encryption_key)
+    given = (config.topics.checkpoint_key, columns.hash_key, columns.encryption_key, *columns.former_keys)
     return tuple(
         [
             hmac.digest(key.get_secret_value().encode(), b"cdcd: tag of a checkpoint", "sha256")

@@ -14,7 +14,7 @@ NULL stays null. A value that the server did not send (unchanged TOAST) stays De
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final
 
@@ -53,6 +53,16 @@ Seal = Callable[[bytes], bytes]
 """Bytes to other bytes: the same each time, different for different bytes."""
 
 
+SealOf = Callable[[bytes], Seal]
+"""A seal for each column, by the column's identity (`identity_of`)."""
+
+
+def identity_of(relation: Relation, column: str) -> bytes:
+    """The names by which ciphertexts belong to a column: schema, table and column as JSON in UTF-8."""
+    names = [relation.schema, relation.name, column]
+    return json.dumps(names, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
     """What happens to the values of the columns that a pattern matches.
@@ -62,6 +72,7 @@ class ColumnRule:
         mask: the text that stands for each value, if the action is MASK.
         length: how many characters are kept, if the action is TRUNCATE.
         seal: makes ciphertext of a value, if the action is ENCRYPT; its HMAC, if it is HASH.
+        seal_of: gives each column a seal of its own; None: all columns have `seal`.
     """
 
     pattern: ColumnPattern
@@ -69,6 +80,7 @@ class ColumnRule:
     mask: str = ""
     length: int = 0
     seal: Seal | None = None
+    seal_of: SealOf | None = None
     rest: bool = False
     """The rule leaves out what columns.include does not name."""
     digest: str = field(init=False, default="")
@@ -97,6 +109,8 @@ class Protections:
         self, rules: Sequence[ColumnRule] = (), modes: Modes = DEFAULTS, bindings: Bindings | None = None
     ) -> None:
         self._all = tuple(rules)
+        self._sealed: dict[tuple[str, bytes], ColumnRule] = {}
+        """Rules with the seals of single columns, by digest and the column's identity."""
         self._rules = tuple([rule for rule in rules if rule.action != INCLUDE])
         self._included = tuple([rule for rule in rules if rule.action == INCLUDE])
         self._list = sha256(json.dumps([rule.digest for rule in self._included]).encode()).hexdigest()
@@ -336,6 +350,19 @@ class Protections:
         for column, rule in zip(relation.columns, found, strict=True):
             if rule is not None:
                 self._check(relation, column, rule, key_columns, types)
+        return [
+            rule
+            if rule is None or rule.seal_of is None
+            else self._own(rule, identity_of(relation, column.name))
+            for column, rule in zip(relation.columns, found, strict=True)
+        ]
+
+    def _own(self, rule: ColumnRule, identity: bytes) -> ColumnRule:
+        """The rule with the seal of one column, always the same object for the same column."""
+        found = self._sealed.get((rule.digest, identity))
+        if found is None:
+            assert rule.seal_of is not None
+            found = self._sealed[rule.digest, identity] = replace(rule, seal=rule.seal_of(identity))
         return found
 
     def _check(

@@ -90,6 +90,28 @@ class ColumnsConfig(Section):
         None, description="File that holds encryption_key, instead of encryption_key."
     )
 
+    former_keys: tuple[Annotated[SecretStr, AfterValidator(_check_hash_key)], ...] = Field(
+        (),
+        description="Former values of hash_key and encryption_key. Nothing is hashed or encrypted with them. They "
+        "authenticate the last checkpoint that was written before a key was replaced, and can be removed after the "
+        "next start.",
+    )
+    per_column: bool = Field(
+        False,
+        description="Equal values in different columns have different hashes and ciphertexts, which depend on the "
+        "names of table and column. A ciphertext begins with the number of its form and an id of its key, and decrypts "
+        "only with these names. Hashed columns cannot be joined then (docs/columns.md, Decrypt a value).",
+    )
+    encryption_padding: Annotated[int, Field(ge=0, le=65_536)] = Field(
+        0,
+        description="With per_column: values are padded to a multiple of this many bytes before they are encrypted, so "
+        "that the ciphertext does not tell their lengths. 0: no padding.",
+    )
+
+    @field_serializer("former_keys")
+    def _show_former_keys(self, keys: tuple[SecretStr, ...]) -> list[str]:
+        return [MASK for _ in keys]
+
     @field_serializer("hash_key", "encryption_key")
     def _show_key(self, key: SecretStr | None) -> str | None:
         return None if key is None else MASK
@@ -102,6 +124,10 @@ class ColumnsConfig(Section):
         ):
             if patterns and key is None:
                 raise ValueError(f"{name} or {name}_file is missing: the values of {patterns[0]} need a key")
+        if self.encryption_padding and not self.per_column:
+            raise ValueError(
+                "encryption_padding needs per_column: true, whose ciphertexts say that they are padded"
+            )
         return self
 
     @property
