@@ -29,7 +29,7 @@ def protections(columns: ColumnsConfig, bindings: Bindings | None = None) -> Pro
             seals_of[HASH] = hashing_of(columns.hash_key.get_secret_value().encode())
         if columns.encryption_key is not None and columns.encrypt:
             key = encryption_key_bytes(columns.encryption_key)
-            seals_of[ENCRYPT] = encrypting_of(key, columns.encryption_padding)
+            seals_of[ENCRYPT] = encrypting_of(key, columns.encryption_padding_bytes)
     if columns.hash_key is not None:
         seals[HASH] = hashing(columns.hash_key.get_secret_value().encode())
     if columns.encryption_key is not None and columns.encrypt:

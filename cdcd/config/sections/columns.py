@@ -91,7 +91,8 @@ class ColumnsConfig(Section):
     )
 
     former_keys: tuple[Annotated[SecretStr, AfterValidator(_check_hash_key)], ...] = Field(
-        (),
+        default=(),
+        strict=False,
         description="Former values of hash_key and encryption_key. Nothing is hashed or encrypted with them. They "
         "authenticate the last checkpoint that was written before a key was replaced, and can be removed after the "
         "next start.",
@@ -102,7 +103,7 @@ class ColumnsConfig(Section):
         "names of table and column. A ciphertext begins with the number of its form and an id of its key, and decrypts "
         "only with these names. Hashed columns cannot be joined then (docs/columns.md, Decrypt a value).",
     )
-    encryption_padding: Annotated[int, Field(ge=0, le=65_536)] = Field(
+    encryption_padding_bytes: Annotated[int, Field(ge=0, le=65_536)] = Field(
         0,
         description="With per_column: values are padded to a multiple of this many bytes before they are encrypted, so "
         "that the ciphertext does not tell their lengths. 0: no padding.",
@@ -124,9 +125,9 @@ class ColumnsConfig(Section):
         ):
             if patterns and key is None:
                 raise ValueError(f"{name} or {name}_file is missing: the values of {patterns[0]} need a key")
-        if self.encryption_padding and not self.per_column:
+        if self.encryption_padding_bytes and not self.per_column:
             raise ValueError(
-                "encryption_padding needs per_column: true, whose ciphertexts say that they are padded"
+                "encryption_padding_bytes needs per_column: true, whose ciphertexts say that they are padded"
             )
         return self
 

@@ -48,7 +48,7 @@ def documented() -> Any:
 @pytest.mark.parametrize("padding", [0, 16, 256])
 @pytest.mark.parametrize("value", ["", "x", "ann@example.org", "ends with \x80", "ä" * 300])
 def test_the_documented_reader_decrypts_a_ciphertext_of_a_column(value: str, padding: int):
-    text = sealed("t", 0, value.encode(), encryption_padding=padding)
+    text = sealed("t", 0, value.encode(), encryption_padding_bytes=padding)
     assert documented()(text, [OTHER, KEY], "public", "t", "a") == value
     if padding:
         assert (len(b64decode(text)) - 1 - 4 - 12 - 16) % padding == 0
@@ -82,8 +82,8 @@ def test_equal_values_are_equal_in_one_column_only(rules: dict[str, Any]):
 
 
 def test_padding_needs_ciphertexts_that_say_so():
-    with pytest.raises(ValueError, match="encryption_padding needs per_column: true"):
-        ColumnsConfig.model_validate({"encryption_padding": 16})
+    with pytest.raises(ValueError, match="encryption_padding_bytes needs per_column: true"):
+        ColumnsConfig.model_validate({"encryption_padding_bytes": 16})
 
 
 def test_former_keys_are_shown_by_nobody():

@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "columns.md"
 
 def test_what_is_encrypted_is_decrypted_by_the_code_of_the_page():
     sealed = encrypting(KEY)("hä".encode()).decode()
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    block, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     scope: dict[str, object] = {}
     exec(block, scope)
     assert scope["decrypted"](sealed, b64encode(KEY).decode()) == "hä"  # type: ignore[operator]
