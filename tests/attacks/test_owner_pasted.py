@@ -106,7 +106,11 @@ def test_the_command_of_a_new_table_is_pasted_into_a_shell(
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "pwned").exists()
+    if database.version < 14:
+        # 13 sends no logical messages to the daemon, which the command says. It got that far.
+        assert (done.returncode, "PostgreSQL 13" in done.stderr) == (2, True)
+        return
+    assert done.returncode == 0, done.stdout + done.stderr
     until(lambda: "public.$(touch pwned)" in process.output() or None, "the table was not read")
     process.await_event("table.read", after=mark)
