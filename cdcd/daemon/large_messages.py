@@ -8,6 +8,7 @@ libpq hands a message out when all of it is there. Until then, the size is what 
 message.
 """
 
+import io
 import json
 import uuid
 from collections.abc import Callable
@@ -24,6 +25,10 @@ from cdcd.protocol.shortened import MessageLimits
 
 _PROCESS: Final = uuid.uuid4().hex
 """Tells this process from a former one. In a container, both have the same id."""
+
+
+COPIED_BYTES: Final = 8 * MIB
+"""Bytes of a large frame that are copied at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,12 @@ class LargeMessages:
         self._noted_lsn: int | None = None
 
     def shorten(self, data: memoryview) -> bytes | None:
-        """Tell of the frame in `data` if it is large, and return the frame that takes its place, if one does."""
-        if len(data) > LARGE_BYTES:
+        """Tell of the frame in `data` if it is large, and return the frame that takes its place, or a copy of it.
+
+        None: the frame is not large, and is taken as it is.
+        """
+        is_large = len(data) > LARGE_BYTES
+        if is_large:
             tables = [name for oid in peek.relations_of_row(data) if (name := self._table_name(oid))]
             lsn = peek.lsn_of(data)
             self._note(tables[0] if tables else "", lsn, len(data))
@@ -77,7 +86,8 @@ class LargeMessages:
                     memory_limit=self._memory_limit,
                 )
             )
-        return self._limits.shorten(data)
+        short = self._limits.shorten(data)
+        return _copied(data) if short is None and is_large else short
 
     def coming(self, size: int) -> None:
         """This many bytes of a message are here, and the message is not complete."""
@@ -131,6 +141,15 @@ class LargeMessages:
             return Note(**fields)
         except (OSError, ValueError, TypeError):
             return None
+
+
+def _copied(data: memoryview) -> bytes:
+    """A copy in pieces, between which the thread of the advisory lock can run."""
+    copy = io.BytesIO()
+    for at in range(0, len(data), COPIED_BYTES):
+        copy.write(data[at : at + COPIED_BYTES])
+    # This takes the buffer over, and copies nothing.
+    return copy.getvalue()
 
 
 def _hint(note: Note) -> str:
