@@ -38,8 +38,8 @@ from cdcd.postgres.session import Row, Session, rows_of
 _SHUTDOWN: Final = frozenset({"57P01", "57P02"})
 """admin_shutdown (fast or immediate shutdown, pg_terminate_backend) and crash_shutdown (a backend died)."""
 
-LEASE_S: Final = 2.5
-"""The default of `postgres.lease_s`."""
+LEASE_S: Final = 5.0
+"""The default of `postgres.lease_s`: more than the longest step of the event loop, 3.2 s for a message of 1 GB."""
 
 EVICTED_S: Final = 0.05
 """What a session that was told to end needs for it."""

@@ -171,11 +171,12 @@ class PostgresConfig(Section):
         description="Longest wait for a connection, as libpq has no limit of its own; and for password_command.",
     )
     lease_s: float = Field(
-        2.5,
+        5,
         ge=1,
         le=600,
         description="How long the active instance may be silent before a standby ends its sessions and takes over: "
-        "frozen, cut off, on a machine that is gone. Longer for servers that stand still for seconds now and then.",
+        "frozen, cut off, on a machine that is gone. Longer for servers that stand still for seconds now and then, "
+        "and where values of hundreds of MB meet a busy machine.",
     )
     prepared_warning_age_s: float = Field(
         300,
