@@ -440,6 +440,59 @@ class TableAdded(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionAttached(Fact):
+    """A partitioned table that is published as a whole got a partition. PostgreSQL sends nothing of the rows that the
+    partition had before.
+
+    `rows` is an estimate of its rows by the server's statistics. `command` reads the table again; it is empty if the
+    partition seems to have no rows.
+    """
+
+    event: ClassVar[str] = "partition.attached"
+    table: str
+    partition: str
+    rows: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDetached(Fact):
+    """A partition of a table that is published as a whole was detached or dropped. PostgreSQL sends nothing of that, so
+    readers of the topic still have its rows.
+    """
+
+    event: ClassVar[str] = "partition.detached"
+    level: ClassVar[Level] = "warning"
+    table: str
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTruncated(Fact):
+    """A partition of a table that is published as a whole was truncated by its own name. PostgreSQL sends nothing of
+    that, so readers of the topic still have its rows. TRUNCATE of the partitioned table is sent.
+    """
+
+    event: ClassVar[str] = "partition.truncated"
+    level: ClassVar[Level] = "warning"
+    table: str
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDropped(Fact):
+    """A column has a type that PostgreSQL's catalog does not know any more, because the type was dropped after the
+    change was written. cdcd writes the column's values as text, arrays of it included.
+    """
+
+    event: ClassVar[str] = "type.dropped"
+    level: ClassVar[Level] = "warning"
+    table: str
+    column: str
+    type_oid: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotTableFinished(Fact):
     """cdcd has read every row of a table, and Kafka holds them.
 

@@ -49,6 +49,7 @@ from cdcd.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.postgres.money import look_at_money
 from cdcd.postgres.publication import OPERATIONS
 from cdcd.postgres.reader_facts import ReadersFacts
+from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.versions import OPTION_SINCE
 from cdcd.rows.bindings import Bindings
 from cdcd.rows.chosen_keys import ChosenKeys
@@ -368,7 +369,7 @@ async def ask_both(
     """
     outcome = await rehearse(config, source)
     found = [
-        *_position(config, outcome, findings),
+        *_position(config, outcome, findings, source, sink),
         *_ignored(config, outcome),
         *check_rows(source, outcome.reading),
     ]
@@ -416,7 +417,25 @@ def _ignored(config: Config, outcome: Outcome) -> list[Finding]:
     ]
 
 
-def _position(config: Config, outcome: Outcome, findings: Sequence[Finding]) -> list[Finding]:
+def _lost_checkpoint(config: Config, source: Facts, sink: kafka.Facts) -> Finding | None:
+    """A pipeline that has a slot and a topic of descriptions has delivered before, so its checkpoint is lost."""
+    slot, schemas = source.slot, config.topics.schemas
+    if slot is None or slot.confirmed_flush_lsn is None or not schemas or schemas not in sink.names:
+        return None
+    return Finding(
+        "warning",
+        "position.state",
+        f"topic {config.topics.checkpoint}",
+        f"it has no checkpoint, although slot {slot.name} and topic {schemas} are there. If the topic was deleted or "
+        f"emptied, the next start goes on where the slot stands ({Lsn(slot.confirmed_flush_lsn)}): records that Kafka "
+        "has already come twice, and an unfinished snapshot is not continued",
+        "Restore the topic if you can. To begin again with all rows: cdcd reset --yes.",
+    )
+
+
+def _position(
+    config: Config, outcome: Outcome, findings: Sequence[Finding], source: Facts, sink: kafka.Facts
+) -> list[Finding]:
     refusal = outcome.refusal
     if refusal is None:
         where = (
@@ -434,7 +453,8 @@ def _position(config: Config, outcome: Outcome, findings: Sequence[Finding]) -> 
             )
             for each in outcome.changed
         ]
-        return [Finding("ok", "position.state", "position", where), *changed]
+        lost = None if outcome.has_checkpoint else _lost_checkpoint(config, source, sink)
+        return [lost or Finding("ok", "position.state", "position", where), *changed]
     errors = [one for one in findings if one.level == "error"]
     if any(one.found == refusal.message for one in errors):
         return []

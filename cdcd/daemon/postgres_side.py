@@ -1,6 +1,7 @@
 """A session's work with PostgreSQL, except the stream: the lock, and the publication and the slot, made and watched."""
 
 import time
+from typing import Final
 
 from cdcd.config.loading import Config
 from cdcd.credentials.signal_tokens import PROCESS_TOKEN
@@ -22,6 +23,7 @@ from cdcd.postgres.conversion import Conversion
 from cdcd.postgres.kept_lock import KeptLock
 from cdcd.postgres.lease import took_over
 from cdcd.postgres.lock import LockHeld
+from cdcd.postgres.partition_tree import Leaf, happened, read_leaves
 from cdcd.postgres.publication import ensure_publication, has_publication, who_holds_up
 from cdcd.postgres.refusals import Answer, TableBusyError, translated
 from cdcd.postgres.replication import Identity, ReplicationStream
@@ -39,6 +41,9 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.position import MISSING_SLOT_HINT
 
+PARTITIONS_S: Final = 30.0
+"""Seconds between two looks at the partitions of published tables."""
+
 
 class PostgresSide:
     """Carries out what a session wants of PostgreSQL, except the stream itself."""
@@ -48,6 +53,8 @@ class PostgresSide:
         self._telemetry = telemetry
         self._observe = observe
         self._wal_warning_s = config.postgres.wal_warning_s
+        self._leaves: dict[int, Leaf] | None = None
+        self._partitions_at = 0.0
 
     def warn_of_wal(self, within_s: float) -> None:
         """Warn when the slot may be lost within this time, in seconds."""
@@ -238,6 +245,20 @@ class PostgresSide:
                 "prints the command), and start cdcd. Otherwise PostgreSQL cannot decode what was written without a "
                 "publication: restart the pipeline from scratch with `cdcd reset --yes`.",
             )
+
+        await self._look_at_partitions(sql)
+
+    async def _look_at_partitions(self, sql: Connection) -> None:
+        """Tell of partitions that came, went or were truncated since the last look of this session."""
+        now = time.monotonic()
+        if now < self._partitions_at:
+            return
+        self._partitions_at = now + PARTITIONS_S
+        leaves = await read_leaves(sql, self._config.postgres.publication)
+        if self._leaves is not None:
+            for fact in happened(self._leaves, leaves):
+                self._observe(fact)
+        self._leaves = leaves
 
     def _forecast(self, state: SlotState) -> None:
         """Measure how fast WAL is written, and warn if the slot may soon be lost."""

@@ -23,7 +23,7 @@ from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.durable.log import LogFiles
 from cdcd.engine.building import SessionStart, build_engine
 from cdcd.engine.startup import Ready
-from cdcd.facts import Observer, SlotWaiting, StreamStarted
+from cdcd.facts import Observer, SlotWaiting, StreamStarted, TypeDropped
 from cdcd.facts_operation import DurableSpoolDelivering
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.descriptions import FormerDescriptions
@@ -145,7 +145,10 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         spool=spool,
         begin=lambda: start_replication(wiring),
         look_up=_LookUp(
-            wiring.sql, wiring.kafka.former_descriptions, protects=bool(start.encoding.column_rules)
+            wiring.sql,
+            wiring.kafka.former_descriptions,
+            wiring.observe,
+            protects=bool(start.encoding.column_rules),
         ),
         survey=lambda: wiring.postgres.survey(wiring.sql),
         new_tables=NewTables(wiring.snapshots.published, config.topic_names().qualified, ready.published),
@@ -233,16 +236,28 @@ class _LookUp:
     """
 
     def __init__(
-        self, sql: Connection, former: Callable[[], Awaitable[FormerDescriptions]], *, protects: bool
+        self,
+        sql: Connection,
+        former: Callable[[], Awaitable[FormerDescriptions]],
+        observe: Observer,
+        *,
+        protects: bool,
     ) -> None:
         self._look_up = CatalogLookUp(sql, protects=protects)
         self._read_former = former
         self._former: FormerDescriptions | None = None
+        self._observe = observe
+        self._told: set[tuple[int, str]] = set()
 
     async def __call__(
         self, relation: Relation
     ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
         found, types, seen = await self._look_up(relation)
+        for column in relation.columns:
+            if column.type_oid not in types and (relation.oid, column.name) not in self._told:
+                self._told.add((relation.oid, column.name))
+                table = f"{relation.schema}.{relation.name}"
+                self._observe(TypeDropped(table=table, column=column.name, type_oid=column.type_oid))
         if not is_certain(relation.columns, found.columns):
             if self._former is None:
                 self._former = await self._read_former()

@@ -128,7 +128,9 @@ async def no_former_descriptions() -> FormerDescriptions:
 def looked_up(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, relation: Relation = RELATION) -> Any:
     monkeypatch.setattr(look_up, "catalog", catalog)
     sql: Any = None
-    return asyncio.run(wiring._LookUp(sql, no_former_descriptions, protects=False)(relation))
+    return asyncio.run(
+        wiring._LookUp(sql, no_former_descriptions, lambda fact: None, protects=False)(relation)
+    )
 
 
 def test_a_table_that_the_catalog_shows_as_the_stream_does_is_looked_up_once(monkeypatch):
