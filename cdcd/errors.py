@@ -6,6 +6,7 @@ exit code, so that a service manager and a runbook can tell the kinds apart. Our
 other built-in exceptions: they end the process with code 1 and a traceback.
 """
 
+import errno
 from typing import ClassVar, Final
 
 
@@ -137,6 +138,18 @@ EXIT_CODES: dict[int, str] = {
 }
 
 
+def out_of_files(error: BaseException) -> LimitError | None:
+    """The error of a process that may open no further file or connection; None: `error` is another one."""
+    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    whose = "this process" if error.errno == errno.EMFILE else "all processes of this machine together"
+    return LimitError(
+        f"{error.strerror}: {whose} may have no further file or connection open.",
+        hint="Raise the limit: LimitNOFILE=65536 in the systemd unit, `ulimit -n 65536` in a shell, or that of the "
+        "container. cdcd needs one for each broker and each connection to PostgreSQL, and about 40 besides.",
+    )
+
+
 NOT_BY_A_RESTART: Final = frozenset({2, 5, 6, 8, 10})
 """Exit codes after which another start ends in the same way, until a person has acted.
 
@@ -159,6 +172,8 @@ def cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _rank(error: BaseException) -> int:
+    if out_of_files(error) is not None:
+        return 1
     if not isinstance(error, CdcdError):
         return 0
     return 1 if isinstance(error, FatalError) else 2

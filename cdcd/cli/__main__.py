@@ -16,7 +16,7 @@ import click
 
 from cdcd import __version__
 from cdcd.cli.output import say
-from cdcd.errors import CdcdError, cause
+from cdcd.errors import CdcdError, cause, out_of_files
 
 COMMANDS: Final[Mapping[str, str]] = {
     "init": "Write a first cdcd.yaml, and the SQL that a DBA runs.",
@@ -99,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         fail(error.message, error.hint, error.exit_code)
     except BaseExceptionGroup as group:
         worst = cause(group)
+        worst = out_of_files(worst) or worst
         if not isinstance(worst, CdcdError):
             raise
         fail(worst.message, worst.hint, worst.exit_code)
@@ -109,6 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        full = out_of_files(error)
+        if full is None:
+            raise
+        fail(full.message, full.hint, full.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 

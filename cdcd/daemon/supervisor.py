@@ -41,7 +41,7 @@ from cdcd.engine.ending import SpoolingBeginsError
 from cdcd.engine.leavings import KEPT
 from cdcd.engine.sessions import Sessions
 from cdcd.engine.spooling import spools_at
-from cdcd.errors import CdcdError, ConfigError, PositionError, SinkError, TransientError, cause
+from cdcd.errors import CdcdError, ConfigError, PositionError, SinkError, TransientError, cause, out_of_files
 from cdcd.facts import (
     ConfigRefused,
     ConfigReloaded,
@@ -121,6 +121,7 @@ def run(
             return asyncio.run(supervisor.run())
     except Exception as error:
         worst = cause(error) if isinstance(error, ExceptionGroup) else error
+        worst = out_of_files(worst) or worst
         kept = supervisor.kept_slot()
         if isinstance(worst, CdcdError):
             worst.hint = f"{worst.hint} {kept}".strip()

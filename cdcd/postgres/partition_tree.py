@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cdcd.facts import READ_TABLE, Fact, PartitionAttached, PartitionDetached, PartitionTruncated
+from cdcd.facts import Fact, PartitionAttached, PartitionDetached, PartitionTruncated
+from cdcd.pasted import read_table
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.publication import SCHEMA_SINCE
 from cdcd.postgres.refusals import translated
@@ -82,7 +83,7 @@ def happened(before: Mapping[int, Leaf], now: Mapping[int, Leaf]) -> list[Fact]:
         former = before.get(oid)
         if former is None:
             if leaf.root in roots:
-                command = READ_TABLE.format(leaf.root) if leaf.rows else ""
+                command = read_table(leaf.root) if leaf.rows else ""
                 facts.append(
                     PartitionAttached(table=leaf.root, partition=leaf.name, rows=leaf.rows, command=command)
                 )
