@@ -448,7 +448,7 @@ class PartitionAttached(Fact):
     partition seems to have no rows.
     """
 
-    event: ClassVar[str] = "partition.attached"
+    event: ClassVar[str] = "table.partition_attached"
     table: str
     partition: str
     rows: int
@@ -461,7 +461,7 @@ class PartitionDetached(Fact):
     readers of the topic still have its rows.
     """
 
-    event: ClassVar[str] = "partition.detached"
+    event: ClassVar[str] = "table.partition_detached"
     level: ClassVar[Level] = "warning"
     table: str
     partition: str
@@ -473,7 +473,7 @@ class PartitionTruncated(Fact):
     that, so readers of the topic still have its rows. TRUNCATE of the partitioned table is sent.
     """
 
-    event: ClassVar[str] = "partition.truncated"
+    event: ClassVar[str] = "table.partition_truncated"
     level: ClassVar[Level] = "warning"
     table: str
     partition: str
