@@ -448,7 +448,7 @@ class PartitionAttached(Fact):
     partition seems to have no rows.
     """
 
-    event: ClassVar[str] = "table.partition_attached"
+    event: ClassVar[str] = "table.attached"
     table: str
     partition: str
     rows: int
@@ -461,7 +461,7 @@ class PartitionDetached(Fact):
     readers of the topic still have its rows.
     """
 
-    event: ClassVar[str] = "table.partition_detached"
+    event: ClassVar[str] = "table.detached"
     level: ClassVar[Level] = "warning"
     table: str
     partition: str
@@ -473,7 +473,7 @@ class PartitionTruncated(Fact):
     that, so readers of the topic still have its rows. TRUNCATE of the partitioned table is sent.
     """
 
-    event: ClassVar[str] = "table.partition_truncated"
+    event: ClassVar[str] = "table.truncated"
     level: ClassVar[Level] = "warning"
     table: str
     partition: str

@@ -41,12 +41,12 @@ def test_partitions_that_come_go_and_are_truncated_are_told(
     database.execute("ALTER TABLE whole DETACH PARTITION part_0")
     database.execute("DROP TABLE part_1")
     database.execute("TRUNCATE part_2")
-    attached = one.daemon.await_event("table.partition_attached", timeout_s=LOOK_S)
+    attached = one.daemon.await_event("table.attached", timeout_s=LOOK_S)
     assert (attached["table"], attached["partition"]) == ("public.whole", "public.attached")
     assert attached["command"] == "cdcd snapshot start --table public.whole"
-    truncated = one.daemon.await_event("table.partition_truncated", timeout_s=LOOK_S)
+    truncated = one.daemon.await_event("table.truncated", timeout_s=LOOK_S)
     assert truncated["partition"] == "public.part_2"
-    gone = [event["partition"] for event in one.daemon.events if event["event"] == "table.partition_detached"]
+    gone = [event["partition"] for event in one.daemon.events if event["event"] == "table.detached"]
     assert sorted(gone) == ["public.part_0", "public.part_1"]
     one.stop()
 
