@@ -138,7 +138,9 @@ def masked_dsn(text: str) -> str:
         for name, (value, secret) in sorted(values.items(), key=lambda each: text.find(each[0]))
     }
     scheme = next((each for each in _URI_SCHEMES if text.startswith(each)), None)
-    return _key_values(shown) if scheme is None else _uri(scheme, shown)
+    if scheme is None:
+        return _key_values(shown)
+    return _uri(scheme, shown, has_login="user" in shown or text.startswith(f"{scheme}:"))
 
 
 def has_secret(dsn: str) -> bool:
@@ -184,8 +186,8 @@ def _quoted(value: str) -> str:
     return f"'{escaped}'"
 
 
-def _uri(scheme: str, values: dict[str, str]) -> str:
-    user, password = values.pop("user", ""), values.pop("password", "")
+def _uri(scheme: str, values: dict[str, str], *, has_login: bool) -> str:
+    user, password = values.pop("user", ""), values.pop("password", "") if has_login else ""
     login = f"{_encoded(user)}{':' if password else ''}{password}@" if user or password else ""
     hosts = [
         f"[{host}]" if ":" in host else _encoded(host, "/") for host in values.pop("host", "").split(",")

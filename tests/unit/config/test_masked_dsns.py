@@ -62,7 +62,7 @@ def test_the_effective_configuration_has_nothing_of_drawn_passwords():
             "postgres://cdcd:***@a,b:5433/shop?sslmode=require",
         ),
         ("postgresql://cdcd:x@[::1]:5432/a%20b", "postgresql://cdcd:***@[::1]:5432/a%20b"),
-        ("postgresql://db/?p%61ssword=s3cret", "postgresql://:***@db"),
+        ("postgresql://db/?p%61ssword=s3cret", "postgresql://db/?password=***"),
         ("postgresql://cdcd%3As3cret@db/shop", "postgresql://***@db/shop"),
         ("postgresql://cdcd:s3cret/shop", "postgresql://cdcd:***/shop"),
         ("postgresql://cdcd:s3/c@re:t@db/shop", "***"),
