@@ -45,6 +45,9 @@ class ChangedSettings:
         if checkpoint is self._read:
             return
         self._read = checkpoint
+        if checkpoint is None:
+            # A first start that came to nothing took its checkpoint back. It delivered nothing, so the next is free.
+            self._roots = None
         settings = None if checkpoint is None else Checkpoint.decode(checkpoint, "").settings
         found = None if settings is None else tuple([one for one in settings if one[0] != ROOTS])
         self._look_at_roots(settings)
