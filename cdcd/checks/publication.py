@@ -10,6 +10,7 @@ from cdcd.postgres.publication import (
     OPERATIONS,
     PARTITION_ROOT,
     PublishedTable,
+    creation,
     creation_hint,
 )
 from cdcd.postgres.publication_history import TOO_YOUNG_HINT
@@ -71,7 +72,7 @@ def check_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 def _missing_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     name = f"publication {wanted.publication}"
     session = facts.session
-    by_hand = creation_hint(wanted.publication, facts.target)
+    by_hand = creation_hint(wanted.publication, facts.target, via_root=bool(facts.partitioned))
     why = ""
     if isinstance(facts.matched, CdcdError):
         yield of_error("publication.state", name, facts.matched)
@@ -166,11 +167,11 @@ def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     """Before the first start, which decides how topics are called."""
     publication = facts.publication
-    if publication is None or publication.via_root:
-        # A publication that cdcd creates, or whose creation it prints, publishes partitioned tables as a whole.
+    if publication is not None and publication.via_root:
         return
-    roots = sorted({table.root for table in facts.tables if table.root})
-    if not roots:
+    roots = sorted({*(table.root for table in facts.tables if table.root), *facts.partitioned})
+    if not roots or (publication is None and facts.slot is not None):
+        # A publication that is created again follows the checkpoint.
         return
     subject = f"publication {wanted.publication}"
     found = (
@@ -180,7 +181,11 @@ def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         # The start compares this with the checkpoint. Older checkpoints do not know it: `check_root_topics`.
         yield Finding("ok", "publication.partitions", subject, found)
         return
-    command = f"ALTER PUBLICATION {identifier(publication.name)} SET ({PARTITION_ROOT})"
+    command = (
+        creation(wanted.publication, facts.target, via_root=True)
+        if publication is None
+        else f"ALTER PUBLICATION {identifier(publication.name)} SET ({PARTITION_ROOT})"
+    )
     yield Finding(
         "warning",
         "publication.partitions",

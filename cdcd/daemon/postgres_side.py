@@ -156,14 +156,18 @@ class PostgresSide:
         for pid in await end_stream(sql, self._config.postgres.slot, self._config.name):
             self._observe(SessionEnded(held="stream", pid=pid, silent_s=0.0))
 
-    async def ensure_publication(self, sql: Connection) -> None:
-        """Create the publication if it is missing. Waits until nobody else has locked a table of it."""
+    async def ensure_publication(self, sql: Connection, via_root: bool | None) -> None:
+        """Create the publication if it is missing. Waits until nobody else has locked a table of it.
+
+        Args:
+            via_root: as in `publication.ensure_publication`.
+        """
         postgres = self._config.postgres
         tables = None if postgres.tables is None else list(postgres.tables)
         told: dict[str, str] = {}
         while True:
             try:
-                if await ensure_publication(sql, postgres.publication, tables):
+                if await ensure_publication(sql, postgres.publication, tables, via_root=via_root):
                     self._observe(PublicationCreated(publication=postgres.publication))
             except TableBusyError:
                 for table, who in (await who_holds_up(sql, tables)).items():

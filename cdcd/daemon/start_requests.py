@@ -229,9 +229,9 @@ class StartRequests:
         assert sink is not None
         return await self._kafka.call(lambda: sink.open(request.told))
 
-    async def _ensure_publication(self, _request: EnsurePublication) -> dict[int, str]:
+    async def _ensure_publication(self, request: EnsurePublication) -> dict[int, str]:
         assert self.sql is not None
-        await self._postgres.ensure_publication(self.sql)
+        await self._postgres.ensure_publication(self.sql, request.via_root)
         self.snapshots = SnapshotDriver(self._config, self._dsn, self._stack)
         published = await self.snapshots.published()
         await refuse_untrusted(self._config, self.sql, published)

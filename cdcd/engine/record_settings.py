@@ -111,12 +111,14 @@ def with_roots(
     settings: RecordSettings, found: RecordSettings | None, via_root: bool | None
 ) -> RecordSettings:
     """Settings for the next checkpoint. `via_root`: as `ReadRoots` answers; None keeps the entry of `found`."""
-    known = _roots(found) if via_root is None else int(via_root)
-    return settings if known is None else (*settings, (ROOTS, known))
+    known = known_roots(found) if via_root is None else via_root
+    return settings if known is None else (*settings, (ROOTS, int(known)))
 
 
-def _roots(settings: RecordSettings | None) -> int | None:
-    return dict(settings or ()).get(ROOTS)
+def known_roots(settings: RecordSettings | None) -> bool | None:
+    """How partitioned tables were delivered: True: as a whole; False: by partition; None: none was."""
+    known = dict(settings or ()).get(ROOTS)
+    return None if known is None else bool(known)
 
 
 def refuse_other_roots(
@@ -129,7 +131,7 @@ def refuse_other_roots(
         via_root: as `ReadRoots` answers.
         publication: its name.
     """
-    known = _roots(found)
+    known = known_roots(found)
     if known is None or via_root is None or known == via_root:
         return None
     now, former = ("by partition", "as a whole") if known else ("as a whole", "by partition")

@@ -28,6 +28,7 @@ from cdcd.engine.record_settings import (
     CHANGES,
     FORMS,
     ROOTS,
+    known_roots,
     refuse_other_roots,
     with_money_digits,
     with_roots,
@@ -317,7 +318,8 @@ class Start:
         reason = self.positions.reads_because
         if reason is not None:
             self._observe(SnapshotNeeded(message=reason.message, hint=LEFT_ROWS_HINT))
-        self._published = yield EnsurePublication()
+        found = self.positions.found
+        self._published = yield EnsurePublication(known_roots(None if found is None else found.settings))
 
     def judge_roots(self) -> Step:
         """Compare how partitioned tables are published before the fence, so that a refusal disturbs nobody."""

@@ -127,7 +127,13 @@ class Fence(Request[Checkpoint | None]):
 
 @dataclass(frozen=True, slots=True)
 class EnsurePublication(Request[Mapping[int, str]]):
-    """Create the publication if it is missing. Answer: its tables as `schema.table`, by oid."""
+    """Create the publication if it is missing. Answer: its tables as `schema.table`, by oid.
+
+    `via_root`: how the pipeline has delivered partitioned tables: True: as a whole; False: by partition; None: it has
+    delivered none.
+    """
+
+    via_root: bool | None
 
 
 @dataclass(frozen=True, slots=True)

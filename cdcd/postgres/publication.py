@@ -208,10 +208,16 @@ async def who_holds_up(connection: Connection, patterns: Sequence[str] | None) -
     return {table.qualified: locked[table.oid] for table in found if table.oid in locked}
 
 
-async def ensure_publication(connection: Connection, name: str, patterns: Sequence[str] | None) -> bool:
+async def ensure_publication(
+    connection: Connection, name: str, patterns: Sequence[str] | None, *, via_root: bool | None = None
+) -> bool:
     """Create the publication if it is missing: for all tables, or for those that match `patterns`; whether it was.
 
     A publication that is created here gets the comment `MADE_BY`. PostgreSQL locks the tables for a moment.
+
+    Args:
+        via_root: how the pipeline has delivered partitioned tables, which stays so: True: as a whole; False: by
+            partition. None: it has delivered none, and each partition gets a topic of its own.
 
     Raises TableBusyError if somebody else has locked one for longer than `LOCK_TIMEOUT_S`.
     Raises ConfigError for a malformed pattern, SourceError for one that matches nothing or a missing privilege.
@@ -225,7 +231,7 @@ async def ensure_publication(connection: Connection, name: str, patterns: Sequen
         try:
             # Without parameters, both statements are one transaction (simple query protocol).
             await connection.execute(
-                f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'; {creation(name, target)}; "
+                f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'; {creation(name, target, via_root=bool(via_root))}; "
                 f"COMMENT ON PUBLICATION {identifier(name)} IS '{MADE_BY}'".encode()
             )
         except psycopg.errors.DuplicateObject:
@@ -233,9 +239,10 @@ async def ensure_publication(connection: Connection, name: str, patterns: Sequen
         except psycopg.errors.LockNotAvailable as error:
             raise TableBusyError(f"{what}: {answer_of(error).message}") from error
         except psycopg.errors.InsufficientPrivilege as error:
+            whole = await _has_roots(connection, wanted) if via_root is None else via_root
             raise SourceError(
                 f"{what}: {answer_of(error).message} [SQLSTATE {error.sqlstate}]",
-                hint=creation_hint(name, target),
+                hint=creation_hint(name, target, via_root=whole),
             ) from error
     return True
 
@@ -243,9 +250,7 @@ async def ensure_publication(connection: Connection, name: str, patterns: Sequen
 PARTITION_ROOT: Final = "publish_via_partition_root = true"
 
 
-def creation(
-    name: str, target: str, *, via_root: bool = True, operations: Collection[str] | None = None
-) -> str:
+def creation(name: str, target: str, *, via_root: bool, operations: Collection[str] | None = None) -> str:
     """The command that creates the publication. All commands that cdcd runs or prints are made here.
 
     Args:
@@ -260,11 +265,27 @@ def creation(
     return f"{command} WITH ({', '.join(options)})" if options else command
 
 
-def creation_hint(name: str, target: str) -> str:
-    """What to do if this role may not create the publication."""
+def creation_hint(name: str, target: str, *, via_root: bool) -> str:
+    """What to do if this role may not create the publication.
+
+    Args:
+        via_root: as in `creation`. True if a partitioned table is published, unless the pipeline has delivered such
+            tables by partition.
+    """
+    command = creation(name, target, via_root=via_root)
     if target == "ALL TABLES":
-        return f"Run as a superuser: {creation(name, target)}; or name the tables in postgres.tables."
-    return f"Run as a superuser, or as the owner of these tables with CREATE on the database: {creation(name, target)};"
+        return f"Run as a superuser: {command}; or name the tables in postgres.tables."
+    return f"Run as a superuser, or as the owner of these tables with CREATE on the database: {command};"
+
+
+async def _has_roots(connection: Connection, patterns: Sequence[TablePattern] | None) -> bool:
+    """Whether a publication for `patterns` would have a partitioned table. None: it is for all tables."""
+    chosen = patterns or [parse_pattern("*.*")]
+    return any(
+        each.table.oid in each.ancestors
+        for each in await read_candidates(connection)
+        if any(pattern.matches(each.table.schema, each.table.name) for pattern in chosen)
+    )
 
 
 async def is_ours(connection: Connection, name: str) -> bool:

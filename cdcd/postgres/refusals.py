@@ -102,7 +102,7 @@ _TOO_LARGE_TO_SEND: Final = (
     "If a bytea is the reason, postgres.binary: true sends up to 1 GB of it. Or leave the column out of the "
     "publication (PostgreSQL 15: ALTER PUBLICATION {publication} SET TABLE with a column list), or the table "
     "(ALTER PUBLICATION {publication} DROP TABLE). Changes in the WAL are read with what the publication had then: "
-    "if this one still stops the slot, drop the slot and read the tables again (cdcd reset)."
+    "if this one still stops the slot, drop the slot and read the tables again (`cdcd reset`)."
 )
 """palloc refuses more than 1 GB (MaxAllocSize in memutils.h), and so does a StringInfo (stringinfo.c)."""
 

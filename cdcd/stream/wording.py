@@ -20,6 +20,13 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     ("create a new slot with `cdcd run --accept-gap`", "create a new slot with create_slot=True"),
     ("bring the consumers back to a known state", "read the tables again"),
     ("missing in Kafka", "missing"),
+    ("If a bytea is the reason, postgres.binary: true sends up to 1 GB of it. Or leave", "Leave"),
+    (" (`cdcd reset`)", ""),
+    (
+        "Restart the pipeline from scratch: `cdcd reset --yes` removes slot and checkpoint, and the next `cdcd run` reads "
+        "the tables again (snapshot.mode).",
+        "Drop the slot, create a new one with create_slot=True, and read the tables again.",
+    ),
     (
         "Read its tables again, or accept it with `cdcd run --accept-gap` after moving the slot past this position.",
         "Read its tables again, and move the slot past this position with pg_replication_slot_advance.",

@@ -67,16 +67,16 @@ def test_without_patterns_all_tables_are_published_those_to_come_too(shop: Datab
     assert ensured.created
     assert ensured.publication.all_tables
     assert ensured.publication.operations == ("insert", "update", "delete", "truncate")
-    assert ensured.publication.via_root
+    assert not ensured.publication.via_root
     shop.execute("CREATE TABLE later (id int)")
-    assert {"public.later", "public.orders", "public.root", "Sales.Odd.Name"} <= set(
+    assert {"public.later", "public.orders", "public.leaf", "Sales.Odd.Name"} <= set(
         names(ensure(shop, None).publication)
     )
 
 
 def test_patterns_make_a_list_or_whole_schemas_where_the_server_has_them(shop: Database):
     publication = ensure(shop, ["public.*", 'Sales."Odd.Name"']).publication
-    assert names(publication) == ["Sales.Odd.Name", "public.orders", "public.plain", "public.root"]
+    assert names(publication) == ["Sales.Odd.Name", "public.leaf", "public.orders", "public.plain"]
     shop.execute("CREATE TABLE later (id int)")
     again = ensure(shop, ["public.*"])
     assert not again.created
@@ -88,9 +88,7 @@ def test_a_role_that_is_no_superuser_gets_a_list_of_what_it_owns(shop: Database)
     role = f"r_{shop.name[-8:]}"
     shop.execute(f"CREATE ROLE {role} LOGIN")
     try:
-        by_hand = (
-            'CREATE PUBLICATION "p" FOR TABLE "public"."orders" WITH (publish_via_partition_root = true);'
-        )
+        by_hand = 'CREATE PUBLICATION "p" FOR TABLE "public"."orders";'
         with pytest.raises(SourceError, match="permission denied for database") as caught:
             ensure(shop, ["public.orders"], role)
         assert by_hand in caught.value.hint
@@ -144,7 +142,7 @@ def test_tables_in_which_updates_would_fail_are_found(shop: Database):
     expected = {name: has for name, (_, _, has) in tables.items()} | {
         "orders": True,
         "plain": False,
-        "root": True,
+        "leaf": True,
     }
     publication = ensure(shop, ["public.*"]).publication
     assert {table.name: table.has_identity for table in publication.tables} == expected
@@ -153,10 +151,10 @@ def test_tables_in_which_updates_would_fail_are_found(shop: Database):
         "indexed",
         "nothing",
         "orders",
-        "root",
+        "leaf",
     }
     for name, has in expected.items():
-        if name != "root":
+        if name != "leaf":
             shop.execute(f"INSERT INTO {name} VALUES (1)")
             if has:
                 shop.execute(f"UPDATE {name} SET id = 2")

@@ -364,6 +364,9 @@ def test_the_one_cure_of_a_publication_that_this_role_may_not_create_is_the_comm
     )
     (finding,) = publication.check_publication(facts, WANTED)
     assert "does not own public.orders; role cdcd may not create it" in finding.found
+    assert 'CREATE PUBLICATION "p" FOR TABLE "public"."orders";' in finding.fix
+    # A partitioned table keeps its topic.
+    (finding,) = publication.check_publication(replace(facts, partitioned=("public.orders",)), WANTED)
     assert (
         'CREATE PUBLICATION "p" FOR TABLE "public"."orders" WITH (publish_via_partition_root = true);'
         in finding.fix
@@ -382,6 +385,11 @@ LEAF = replace(ORDERS, oid=7, name="orders_2025", root="public.orders")
             "warning",
             'ALTER PUBLICATION "p" SET (publish_via_partition_root = true);',
         ),
+        (
+            replace(without_publication(), slot=None, partitioned=("public.orders",)),
+            "warning",
+            'CREATE PUBLICATION "p" FOR ALL TABLES WITH (publish_via_partition_root = true);',
+        ),
         # Whoever has a slot has decided.
         (with_publication(tables=(LEAF,)), "ok", ""),
     ],
@@ -398,8 +406,8 @@ def test_partitions_with_topics_of_their_own_are_told_before_the_first_start(
 def test_partitions_under_one_topic_are_nothing_to_tell() -> None:
     assert not list(publication.check_partitions(with_publication(via_root=True), WANTED))
     assert not list(publication.check_partitions(FACTS, WANTED))
-    # A publication that cdcd makes, or whose command it prints, publishes them as a whole.
-    without = replace(without_publication(), slot=None, partitioned=("public.orders",))
+    # A publication that cdcd makes for a pipeline that has delivered before follows the checkpoint.
+    without = replace(without_publication(), slot=SLOT, partitioned=("public.orders",))
     assert not list(publication.check_partitions(without, WANTED))
 
 
