@@ -23,8 +23,10 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     ("If a bytea is the reason, postgres.binary: true sends up to 1 GB of it. Or leave", "Leave"),
     (" (`cdcd reset`)", ""),
     (
-        "Restart the pipeline from scratch: `cdcd reset --yes` removes slot and checkpoint, and the next `cdcd run` reads "
-        "the tables again (snapshot.mode).",
+        (
+            "Restart the pipeline from scratch: `cdcd reset --yes` removes slot and checkpoint, and the next `cdcd run` "
+            "reads the tables again (snapshot.mode)."
+        ),
         "Drop the slot, create a new one with create_slot=True, and read the tables again.",
     ),
     (
