@@ -24,8 +24,8 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     (" (`cdcd reset`)", ""),
     (
         (
-            "Restart the pipeline from scratch: `cdcd reset --yes` removes slot and checkpoint, and the next `cdcd run` "
-            "reads the tables again (snapshot.mode)."
+            "Restart the pipeline from scratch: `cdcd reset --yes` removes slot and checkpoint, and the next "
+            "`cdcd run` reads the tables again (snapshot.mode)."
         ),
         "Drop the slot, create a new one with create_slot=True, and read the tables again.",
     ),
