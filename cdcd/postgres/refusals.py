@@ -437,6 +437,10 @@ _RAISE: Final = "exec_stmt_raise"
 """The function of PostgreSQL that raises what a function in PL/pgSQL says."""
 
 
+_INTERRUPTS: Final = "ProcessInterrupts"
+"""The function of PostgreSQL that ends a statement because of a timeout or a request. Its messages are fixed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An ErrorResponse (or notice) as far as we use it; `sqlstate` is "" where libpq keeps none.
@@ -467,6 +471,8 @@ class Answer:
     @property
     def text_of_rows(self) -> str:
         """As `text`, for a query that reads rows: a function that it calls may raise any SQLSTATE with any message."""
+        if self.function == _INTERRUPTS:
+            return self.text
         if self.sqlstate and (self.sqlstate == _SETTING or self.context or self.function == _RAISE):
             return self.without_message
         return self.text

@@ -122,3 +122,16 @@ def test_of_a_query_that_reads_rows_no_message_of_a_function_is_shown(answer: An
 def test_what_the_server_says_of_names_is_shown():
     answer = Answer("42703", 'column "x" does not exist', function="errorMissingColumn")
     assert answer.text_of_rows == 'column "x" does not exist [SQLSTATE 42703]'
+
+
+def test_a_timeout_is_told_in_the_servers_own_words_whatever_ran():
+    said = "canceling statement due to statement timeout"
+    answer = Answer(
+        "57014", said, function="ProcessInterrupts", context="PL/pgSQL function own.slow() line 1"
+    )
+    assert answer.text_of_rows == f"{said} [SQLSTATE 57014]"
+    # A function can raise the same SQLSTATE with any message.
+    raised = Answer(
+        "57014", "s3cr3t", function="exec_stmt_raise", context="PL/pgSQL function own.slow() line 1"
+    )
+    assert "s3cr3t" not in raised.text_of_rows
