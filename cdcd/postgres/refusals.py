@@ -471,15 +471,15 @@ class Answer:
     @property
     def text_of_rows(self) -> str:
         """As `text`, for a query that reads rows: a function that it calls may raise any SQLSTATE with any message."""
-        if self.function == _INTERRUPTS:
-            return self.text
         if self.sqlstate and (self.sqlstate == _SETTING or self.context or self.function == _RAISE):
             return self.without_message
         return self.text
 
     @property
     def without_message(self) -> str:
-        """What happened, by the SQLSTATE alone."""
+        """What happened, by the SQLSTATE alone. A timeout or a cancellation is told in the server's own words."""
+        if self.function == _INTERRUPTS:
+            return " ".join(f"{self.message} [SQLSTATE {self.sqlstate}]".split())
         try:
             name = psycopg.errors.lookup(self.sqlstate).__name__
         except KeyError:
