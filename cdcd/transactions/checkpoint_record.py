@@ -104,12 +104,13 @@ class Judging:
             return
         try:
             found = self._decoded(value, offset)
-        except NewerFormatError as error:
-            self._newer = error
+        except NewerFormatError as newer:
+            # Names of their own: mypyc gives a name the type of its first clause.
+            self._newer = newer
             return
-        except PositionError as error:
-            self._damage = error
-            self._ignore(offset, error.message)
+        except PositionError as damage:
+            self._damage = damage
+            self._ignore(offset, damage.message)
             return
         why = self._why_not(found)
         if why:

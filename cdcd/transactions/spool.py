@@ -180,10 +180,14 @@ class Spool:
                 hint="Raise spool.disk_bytes_max, end the transaction in PostgreSQL, or set postgres.streaming: off "
                 "(PostgreSQL then keeps it until it commits). Nothing of it was confirmed.",
             )
+        part = transaction.on_disk
+        before = part.size
         try:
-            self._file.append(transaction.on_disk, len(block).to_bytes(_LENGTH_BYTES, "big"))
-            self._file.append(transaction.on_disk, block)
+            # Two writes, because a block may be large: length and block in one would be a copy.
+            self._file.append(part, len(block).to_bytes(_LENGTH_BYTES, "big"))
+            self._file.append(part, block)
         except OSError as error:
+            part.size = before
             raise LimitError(
                 f"Cannot write the spool of transaction {xid} in {self._directory}: "
                 f"{os.strerror(error.errno or errno.EIO)}.",

@@ -10,6 +10,7 @@ from cdcd.errors import SinkError
 from cdcd.protocol.frames import XLogData, write_frame
 from cdcd.protocol.messages import Binary, Column, Delete, Insert, Relation, TupleData, Update
 from cdcd.protocol.writer import write_message
+from cdcd.rows.relation_changes import Described
 
 TEXT, BYTEA, DATE, NUMERIC = 25, 17, 1082, 1700
 
@@ -29,7 +30,7 @@ def least(values: TupleData, *types: int, in_stream: bool = False) -> int:
 
 
 def encoder(described: Relation | None) -> Any:
-    found = None if described is None else SimpleNamespace(relation=described)
+    found = None if described is None else Described(described, (), ())
     return SimpleNamespace(description=lambda _oid: found, topic_of=lambda _oid: "shop.public.t")
 
 
