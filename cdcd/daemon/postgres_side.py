@@ -121,6 +121,8 @@ class PostgresSide:
                     "out whether its machine was suspended, without network, or so busy that the daemon stood still. "
                     "If the log has message.large before, that message took too long: raise postgres.lease_s.",
                 )
+            # Not before another one is seen: a standby is ready, an instance that asks for the lock is not.
+            self._telemetry.role = "standby"
             self._telemetry.stand_by()
             self._observe(StandbyWaiting(slot=slot, holder_pid=held.pid, holder=held.application_name))
 
@@ -140,7 +142,6 @@ class PostgresSide:
                 )
             )
 
-        self._telemetry.role = "standby"
         await lock.acquire(on_wait, on_ended, on_stranger)
         self._telemetry.role = "active"
         self._observe(LockAcquired(slot=slot))

@@ -3,13 +3,18 @@
 The long version, with twenty rounds, is `python -m tests.ha takeover`.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
+from cdcd.config.loading import Config
+from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.errors import FencedError
+from cdcd.postgres.connection import parse_dsn
+from cdcd.telemetry.state import Role, Telemetry
 from deploy.demo.fold import await_flushed, compare
 from deploy.local import KafkaBroker, PostgresServer
 from tests.ha import takeover
@@ -20,6 +25,22 @@ RATE = 5.0
 """Transactions a second, with which a daemon keeps pace on a busy machine too: what is awaited is the takeover."""
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+
+class RememberedRoles(Telemetry):
+    """Which roles an instance had, one after another."""
+
+    def __init__(self) -> None:
+        self.roles: list[Role] = []
+        super().__init__()
+
+    @property
+    def role(self) -> Role:
+        return self.roles[-1]
+
+    @role.setter
+    def role(self, role: Role) -> None:
+        self.roles.append(role)
 
 
 def test_the_standby_takes_over_from_one_that_is_killed_frozen_or_cut_off_with_nothing_lost_or_twice():
@@ -103,3 +124,34 @@ def test_a_daemon_alone_goes_on_after_it_was_frozen_for_longer_than_the_lease(
     await_flushed(database.dsn(), f"cdcd_{unique}")
     assert compare(database.dsn(), broker.bootstrap_servers, unique).equal
     assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_an_instance_is_a_standby_from_when_it_sees_another_one_and_not_while_it_asks(
+    database: Database, unique: str
+):
+    config = Config.model_validate(configuration(unique, database.dsn(), "127.0.0.1:1"))
+    dsn = parse_dsn(database.dsn())
+
+    async def run() -> None:
+        first, second = RememberedRoles(), RememberedRoles()
+        waits = asyncio.Event()
+        holder = PostgresSide(config, first, lambda _: None)
+        waiter = PostgresSide(config, second, lambda _: waits.set())
+        held, wanted = await holder.connect_lock(dsn), await waiter.connect_lock(dsn)
+        try:
+            # WHEN nobody has the lock
+            await holder.acquire(held, frozenset())
+            # THEN the instance was no standby, which would be ready, for a moment
+            assert first.roles == ["starting", "active"]
+            # AND one that has to wait is
+            waiting = asyncio.ensure_future(waiter.acquire(wanted, frozenset()))
+            await asyncio.wait_for(waits.wait(), BUSY_S)
+            assert second.roles == ["starting", "standby"]
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        finally:
+            held.close()
+            wanted.close()
+
+    asyncio.run(run())
