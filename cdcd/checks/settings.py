@@ -116,8 +116,7 @@ def engine_settings(
         bytes_max=transaction.bytes_max,
         records_max=transaction.records_max,
         queue_bytes_max=config.kafka.queue_bytes_max,
-        # Without Kafka transactions, a source transaction is never seen as a whole.
-        whole_bytes_max=transaction.whole_bytes_max if exactly_once else 0,
+        whole_bytes_max=transaction.whole_bytes_max if exactly_once else None,
         status_interval_s=interval_for(config.postgres.status_interval_s, wal_sender_timeout_s),
         shutdown_grace_s=config.postgres.shutdown_grace_s,
         prepared_warning_age_s=config.postgres.prepared_warning_age_s,

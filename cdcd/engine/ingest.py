@@ -510,7 +510,7 @@ class Ingest:
     def _cut(self) -> None:
         if self._transaction is not None:
             transaction, self._transaction = self._transaction, None
-            if not self._queue.keeps_whole:
+            if not self._queue.is_transactional:
                 return
             self.cuts += 1
             self._observe(TransactionLarge(xid=transaction.xid, commit_lsn=transaction.commit_lsn))

@@ -191,7 +191,7 @@ class BatchQueue:
         bytes_max: a batch ends when its keys and values have this size (see also `PART`).
         records_max: a batch ends when it has this many records. A transaction with as many is handed over in parts.
         whole_bytes_max: a transaction with more bytes of records than this is cut into several Kafka transactions. 0:
-            every part is a Kafka transaction of its own.
+            every part is a Kafka transaction of its own. None: there are no Kafka transactions.
         queue_bytes_max: `room` is false when this many bytes wait or are out. It must not be less than `bytes_max`: a
             transaction of a size between the two would wait for room that only its own end could make.
         idle_s: how long a batch without records may wait.
@@ -208,7 +208,7 @@ class BatchQueue:
         records_max: int,
         queue_bytes_max: int,
         idle_s: float,
-        whole_bytes_max: int = 0,
+        whole_bytes_max: int | None = 0,
         progress: Callable[[], Progress | None] = lambda: None,
         before_cut: Callable[[], None] = lambda: None,
         counts: Callable[[], Counts] = lambda: (),
@@ -220,7 +220,9 @@ class BatchQueue:
         self._bytes_max = bytes_max
         self._part_bytes = max(bytes_max, min(PART * bytes_max, queue_bytes_max // 2))
         self._records_max = records_max
-        self._whole_bytes_max = whole_bytes_max
+        self.is_transactional = whole_bytes_max is not None
+        """Whether what is handed over is delivered in Kafka transactions."""
+        self._whole_bytes_max = whole_bytes_max or 0
         self._queue_bytes_max = queue_bytes_max
         self._idle_s = idle_s
         self._progress = progress
@@ -241,11 +243,6 @@ class BatchQueue:
         self._open = False
         self._cut = False
         self._idle_ticket = -1
-
-    @property
-    def keeps_whole(self) -> bool:
-        """Whether a source transaction is one Kafka transaction up to a size. Without Kafka transactions, none is."""
-        return self._whole_bytes_max > 0
 
     @property
     def room(self) -> bool:

@@ -33,7 +33,7 @@ class EngineSettings:
     bytes_max: int
     records_max: int
     queue_bytes_max: int
-    whole_bytes_max: int
+    whole_bytes_max: int | None
     status_interval_s: float
     shutdown_grace_s: float = 5.0
     prepared_warning_age_s: float = 3600.0

@@ -571,7 +571,7 @@ class Session:
                 bytes_max=settings.batch_bytes_max,
                 records_max=settings.batch_records_max,
                 queue_bytes_max=settings.queue_bytes_max,
-                whole_bytes_max=settings.whole_bytes_max if settings.exactly_once else 0,
+                whole_bytes_max=settings.whole_bytes_max if settings.exactly_once else None,
                 status_interval_s=settings.status_interval_s,
                 chunk_bytes=settings.chunk_bytes,
                 parallelism=settings.parallelism,

@@ -33,7 +33,7 @@ def configured(kafka: str = "", more: str = "") -> Config:
 def test_a_transaction_is_whole_only_where_kafka_has_transactions():
     whole = ", transaction: {whole_bytes_max: 1000000000}"
     assert engine_settings(configured(whole), 60.0).whole_bytes_max == 1_000_000_000
-    assert engine_settings(configured(f"{whole}, delivery: at_least_once"), 60.0).whole_bytes_max == 0
+    assert engine_settings(configured(f"{whole}, delivery: at_least_once"), 60.0).whole_bytes_max is None
 
 
 def test_keys_and_values_have_the_formats_that_are_configured():

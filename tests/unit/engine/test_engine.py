@@ -714,14 +714,14 @@ def test_an_unreadable_request_ends_nothing(daemon: Daemon):
 
 
 def test_a_transaction_that_is_cut_is_a_fact_and_counted(tmp_path: Path):
-    daemon = Daemon(tmp_path, records_max=2, whole_bytes_max=1)
+    daemon = Daemon(tmp_path, records_max=2, whole_bytes_max=0)
     daemon.take(transaction(5, 100, described(), *[row(number) for number in range(7)]))
     assert daemon.facts.of(TransactionLarge) == [TransactionLarge(xid=5, commit_lsn=100)]
     assert daemon.engine.cuts == 1
 
 
 def test_without_kafka_transactions_nothing_is_told_of_a_transaction_in_several_batches(tmp_path: Path):
-    daemon = Daemon(tmp_path, records_max=2, whole_bytes_max=0)
+    daemon = Daemon(tmp_path, records_max=2, whole_bytes_max=None)
     daemon.take(transaction(5, 100, described(), *[row(number) for number in range(7)]))
     assert len(daemon.shipped) > 1
     assert (daemon.facts.of(TransactionLarge), daemon.engine.cuts) == ([], 0)
