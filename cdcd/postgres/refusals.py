@@ -433,6 +433,9 @@ _HOLD_VALUES: Final = frozenset({"21", "22", "23", "38", "39", "44", "P0"})
 _SETTING: Final = "22023"
 """invalid_parameter_value, which PostgreSQL says of settings and options, too."""
 
+_IN_WORDS: Final = {"25006": "a function writes in a read-only transaction"}
+"""What SQLSTATEs mean whose names say too little."""
+
 _RAISE: Final = "exec_stmt_raise"
 """The function of PostgreSQL that raises what a function in PL/pgSQL says."""
 
@@ -481,7 +484,7 @@ class Answer:
         if self.function == _INTERRUPTS:
             return " ".join(f"{self.message} [SQLSTATE {self.sqlstate}]".split())
         try:
-            name = psycopg.errors.lookup(self.sqlstate).__name__
+            name = _IN_WORDS.get(self.sqlstate) or psycopg.errors.lookup(self.sqlstate).__name__
         except KeyError:
             name = "raised by a function"
         return f"{name} (the message may hold a value, see PostgreSQL's log) [SQLSTATE {self.sqlstate}]"

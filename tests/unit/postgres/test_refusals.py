@@ -135,3 +135,11 @@ def test_a_timeout_is_told_in_the_servers_own_words_whatever_ran():
         "57014", "s3cr3t", function="exec_stmt_raise", context="PL/pgSQL function own.slow() line 1"
     )
     assert "s3cr3t" not in raised.text_of_rows
+
+
+def test_a_write_of_a_function_is_told_without_what_the_function_may_have_raised():
+    answer = Answer(
+        "25006", "cannot execute INSERT in a read-only transaction: word", context="PL/pgSQL function f()"
+    )
+    assert "read-only transaction" in answer.text_of_rows
+    assert "word" not in answer.text_of_rows
