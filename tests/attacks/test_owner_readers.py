@@ -129,7 +129,6 @@ def test_what_an_index_runs_while_its_table_is_read_gains_nothing(looted: Looted
     assert gained == {}
 
 
-@pytest.mark.worst
 @pytest.mark.attack(gains="cdcd's role, while a table is planned", before="failed")
 def test_the_function_of_an_index_runs_as_the_reader_of_its_owner_and_as_nobody_else(looted: Looted):
     ran = {key[:2]: found for key, found in looted.loot.items() if key[2] == "ran"}
