@@ -44,7 +44,9 @@ async def refuse_untrusted(config: Config, connection: Connection, tables: Mappi
         lines = [f"{one.subject}: {one.found}" for one in found]
         raise ConfigError(
             "\n  ".join(["security.strict refuses to start:", *lines]),
-            hint="`cdcd check` shows each with the commands that mend it. Without security.strict they are warnings.",
+            hint=" ".join(
+                [*dict.fromkeys(one.fix for one in found), "Without security.strict they are warnings."]
+            ),
         )
 
 

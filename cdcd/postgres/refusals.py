@@ -66,9 +66,11 @@ _SNAPSHOT_GONE: Final = (
 
 _PUBLICATION: Final = (
     "PostgreSQL cannot decode changes at this point of the WAL, because publication {publication} did not exist when "
-    "they were written. Creating it now does not help. Restart the pipeline from scratch: `cdcd reset --yes` removes "
-    "slot and checkpoint, and the next `cdcd run` reads the tables again (snapshot.mode). Rows that were deleted "
-    "meanwhile leave no record."
+    "they were written. CREATE PUBLICATION alone does not help. Restart the pipeline from scratch: `cdcd reset --yes` "
+    "removes slot and checkpoint, and the next `cdcd run` reads the tables again (snapshot.mode). Rows that were "
+    "deleted meanwhile leave no record. Or accept that the changes are missing: drop the slot "
+    "(SELECT pg_drop_replication_slot('{slot}')), bring the consumers back to a known state, and create a new slot "
+    "with `cdcd run --accept-gap`. Either way, cdcd creates a missing publication."
 )
 _CREDENTIALS: Final = (
     "Check role and password: in postgres.dsn, PGPASSWORD, the password file, or the secret they come from. Where "

@@ -25,10 +25,12 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     (
         (
             "Restart the pipeline from scratch: `cdcd reset --yes` removes slot and checkpoint, and the next "
-            "`cdcd run` reads the tables again (snapshot.mode)."
+            "`cdcd run` reads the tables again (snapshot.mode). Rows that were deleted meanwhile leave no record. Or "
+            "accept that the changes are missing: drop the slot"
         ),
-        "Drop the slot, create a new one with create_slot=True, and read the tables again.",
+        "Create the publication, drop the slot",
     ),
+    (" Either way, cdcd creates a missing publication.", ""),
     (
         "Read its tables again, or accept it with `cdcd run --accept-gap` after moving the slot past this position.",
         "Read its tables again, and move the slot past this position with pg_replication_slot_advance.",

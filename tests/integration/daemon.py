@@ -126,12 +126,17 @@ class Daemon:
     ) -> None:
         self.kill()
 
+    def write_config(self) -> None:
+        """Only this user may read the file, because a DSN in it may have a password."""
+        self.config_path.touch(mode=0o600)
+        self.config_path.write_text(yaml.safe_dump(dict(self.config), sort_keys=False))
+
     # The process.
 
     def start(self, *arguments: str) -> None:
         """Returns at once; `arguments` come after `cdcd run --config FILE`."""
         assert not self.is_running(), "the daemon is running"
-        self.config_path.write_text(yaml.safe_dump(dict(self.config), sort_keys=False))
+        self.write_config()
         self._since = len(self.events)
         self.lines_since = len(self.lines)
         self.is_awaited = True
@@ -202,7 +207,7 @@ class Daemon:
 
     def reload(self) -> None:
         """SIGHUP, after the configuration that `config` holds was written again."""
-        self.config_path.write_text(yaml.safe_dump(dict(self.config), sort_keys=False))
+        self.write_config()
         self._signal(signal.SIGHUP)
 
     # What it says.

@@ -314,8 +314,9 @@ def test_a_publication_dropped_underneath_stops_the_pipeline_for_good_measure(on
     said = one.fail()
     assert said.code == 3
     one.assert_unconfirmed(before)
-    # As the hint says.
+    # As the hint says, also if the publication is missing.
     one.drop_slot()
+    one.execute(f"DROP PUBLICATION cdcd_{one.name}")
     one.start("--accept-gap")
     one.insert(4)
     one.deliver(4)

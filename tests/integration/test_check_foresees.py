@@ -6,7 +6,7 @@ code that the table of codes promises, and its hint and the fix of the finding n
 
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ pytestmark = pytest.mark.postgres(only=18)
 
 PASSWORD: Final = "5asl-5ecret"
 ROLE: Final = "foreseen"
+READER: Final = "foreseen_reader"
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +244,7 @@ def a_publication_made_anew_behind_the_slot(scene: Scene) -> None:
 
 
 def a_publication_that_no_longer_publishes_by_the_root(scene: Scene) -> None:
+    _publish_partitioned_tables_as_a_whole(scene)
     scene.execute("CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     scene.execute("CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (9)")
     scene.one.start()
@@ -569,6 +571,65 @@ def a_certificate_file_without_a_certificate(scene: Scene) -> None:
     scene.configure(http={"certificate_file": __file__, "key_file": __file__})
 
 
+def a_secret_that_others_can_read(scene: Scene) -> None:
+    file = scene.one.daemon.config_path.with_name("token")
+    file.write_text("3f9c1b7a85d2e604")
+    file.chmod(0o644)
+    scene.configure(http={"token_file": str(file)}, security={"strict": True})
+
+
+def a_token_that_can_be_guessed(scene: Scene) -> None:
+    scene.configure(http={"token": "a" * 16}, security={"strict": True})
+
+
+def a_role_with_a_currency_of_its_own(scene: Scene) -> None:
+    scene.as_role(f"ALTER ROLE {ROLE} SET lc_monetary = 'C'")
+
+
+def an_owner_without_a_reader(scene: Scene) -> None:
+    _owned_by(scene, "t", "foreseen_owner")
+    scene.configure(security={"strict": True})
+
+
+def a_reader_that_does_not_exist(scene: Scene) -> None:
+    scene.configure(postgres={"readers": [{"tables": ["public.t"], "user": READER}]})
+
+
+def a_reader_that_may_replicate(scene: Scene) -> None:
+    _reader(scene, "REPLICATION", tables="t")
+
+
+def a_reader_of_more_than_its_tables(scene: Scene) -> None:
+    scene.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    _reader(scene, tables="t, other")
+
+
+def a_reader_of_two_owners(scene: Scene) -> None:
+    scene.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    _reader(scene, tables="t, other", patterns=["public.*"])
+    _owned_by(scene, "t", "foreseen_owner")
+    _owned_by(scene, "other", "foreseen_other_owner")
+
+
+def _role(scene: Scene, name: str, *options: str) -> None:
+    scene.execute(f"CREATE ROLE {name} LOGIN {' '.join(options)}")
+    scene.stack.callback(scene.execute, f"DROP ROLE {name}")
+    scene.stack.callback(scene.execute, f"DROP OWNED BY {name}")
+
+
+def _owned_by(scene: Scene, table: str, owner: str) -> None:
+    _role(scene, owner)
+    scene.execute(f"ALTER TABLE {table} OWNER TO {owner}")
+
+
+def _reader(scene: Scene, *options: str, tables: str, patterns: Sequence[str] = ("public.t",)) -> None:
+    """A strict pipeline, one of whose tables is read by a role with these options, which may SELECT from `tables`."""
+    _role(scene, READER, *options)
+    scene.execute(f"GRANT SELECT ON {tables} TO {READER}")
+    readers = [{"tables": list(patterns), "user": READER}]
+    scene.configure(postgres={"readers": readers}, security={"strict": True})
+
+
 def a_spool_below_a_file(scene: Scene) -> None:
     scene.configure(spool={"directory": f"{__file__}/spool"})
 
@@ -760,6 +821,14 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_topic_that_differs_in_a_point: (4, "topic.missing", "topics.prefix"),
     a_port_in_use: (2, "http.port", "Set http.port to another"),
     a_certificate_file_without_a_certificate: (2, "http.certificate", "Both must be PEM files"),
+    a_secret_that_others_can_read: (2, "secret.file", "(mode 0600)"),
+    a_token_that_can_be_guessed: (2, "secret.weak", "openssl rand -hex 32"),
+    a_role_with_a_currency_of_its_own: (2, "server.money", f"ALTER ROLE {ROLE} RESET lc_monetary"),
+    an_owner_without_a_reader: (2, "reader.missing", "trusted_owners: [foreseen_owner]"),
+    a_reader_that_does_not_exist: (3, "reader.connect", f"CREATE ROLE {READER} LOGIN"),
+    a_reader_that_may_replicate: (2, "reader.rights", f"ALTER ROLE {READER} NOREPLICATION"),
+    a_reader_of_more_than_its_tables: (2, "reader.tables", "REVOKE SELECT ON public.other FROM"),
+    a_reader_of_two_owners: (2, "reader.shared", "Give each owner a reader"),
     a_spool_below_a_file: (8, "spool.directory", "or change spool.directory"),
     a_durable_log_below_a_file: (8, "spool.durable", "spool.durable_directory"),
     a_claim_check_directory_that_is_missing: (8, "claim_check.directory", "kafka.claim_check_directory"),
@@ -780,6 +849,8 @@ def scene(
 ) -> Iterator[Scene]:
     with ExitStack() as stack:
         one = trial(database.dsn(), broker.bootstrap_servers)
+        # As documented: by default, requests for snapshots need a token.
+        one.configure(snapshot={"signals_from": None})
         one.insert(1)
         yield Scene(one, database, request, stack)
         one.daemon.kill()

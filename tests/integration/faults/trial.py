@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
-import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from psycopg.conninfo import make_conninfo
 
@@ -224,7 +223,7 @@ class Trial:
 
     def check(self) -> Report:
         """`cdcd check`, with the configuration of the next start."""
-        self.daemon.config_path.write_text(yaml.safe_dump(self.daemon.config, sort_keys=False))
+        self.daemon.write_config()
         began = time.monotonic()
         done = command("check", "--format", "json", "--config", str(self.daemon.config_path))
         seconds = time.monotonic() - began
