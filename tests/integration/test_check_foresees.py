@@ -582,8 +582,14 @@ def a_token_that_can_be_guessed(scene: Scene) -> None:
     scene.configure(http={"token": "a" * 16}, security={"strict": True})
 
 
-def a_role_with_a_currency_of_its_own(scene: Scene) -> None:
-    scene.as_role(f"ALTER ROLE {ROLE} SET lc_monetary = 'C'")
+def a_currency_that_the_role_hides(scene: Scene) -> None:
+    # The role may not have the session of physical replication that would show the server's default.
+    server = scene.server(
+        hba=("host all all 127.0.0.1/32 trust", "host replication postgres 127.0.0.1/32 trust")
+    )
+    server.execute(f"CREATE ROLE {ROLE} LOGIN SUPERUSER")
+    server.execute(f"ALTER ROLE {ROLE} SET lc_monetary = 'C'")
+    scene.configure(postgres={"dsn": server.dsn(user=ROLE, password=SECRET)})
 
 
 def an_owner_without_a_reader(scene: Scene) -> None:
@@ -823,7 +829,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_certificate_file_without_a_certificate: (2, "http.certificate", "Both must be PEM files"),
     a_secret_that_others_can_read: (2, "secret.file", "(mode 0600)"),
     a_token_that_can_be_guessed: (2, "secret.weak", "openssl rand -hex 32"),
-    a_role_with_a_currency_of_its_own: (2, "server.money", f"ALTER ROLE {ROLE} RESET lc_monetary"),
+    a_currency_that_the_role_hides: (2, "server.money", f"ALTER ROLE {ROLE} RESET lc_monetary"),
     an_owner_without_a_reader: (2, "reader.missing", "trusted_owners: [foreseen_owner]"),
     a_reader_that_does_not_exist: (3, "reader.connect", f"CREATE ROLE {READER} LOGIN"),
     a_reader_that_may_replicate: (2, "reader.rights", f"ALTER ROLE {READER} NOREPLICATION"),
