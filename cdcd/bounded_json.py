@@ -32,7 +32,7 @@ def parse(data: bytes, bytes_max: int = BYTES_MAX) -> Any:
     if len(data) > bytes_max:
         raise ValueError(f"it has {len(data)} bytes, and {bytes_max} are allowed")
     if is_deep(data):
-        raise ValueError(f"it has more than {DEPTH_MAX} brackets within brackets")
+        raise ValueError(f"its brackets do not match, or more than {DEPTH_MAX} are within one another")
     text = data.decode()
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
@@ -45,7 +45,7 @@ def parse(data: bytes, bytes_max: int = BYTES_MAX) -> Any:
 
 
 def is_deep(data: bytes) -> bool:
-    """Whether a text of JSON has more than `DEPTH_MAX` brackets within brackets."""
+    """Whether a text has more than `DEPTH_MAX` brackets within brackets, or brackets that do not match."""
     brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKETS)
     for _ in range(DEPTH_MAX):
         if not brackets:
