@@ -236,6 +236,31 @@ def test_every_pure_package_is_compiled():
     assert compiled == {name for name in PURE if (ROOT / "cdcd" / name).is_dir()}
 
 
+def test_a_name_for_an_error_has_one_type_in_compiled_code():
+    """mypyc gives a name the type of its first `except`, and fails at the second one when it runs."""
+    for module, code in CODE.items():
+        if module.split(".")[1:2] and module.split(".")[1] in PURE:
+            for function in ast.walk(ast.parse(code)):
+                if isinstance(function, ast.FunctionDef):
+                    assert not caught_twice(function), f"{module}.{function.name}"
+
+
+def caught_twice(function: ast.FunctionDef) -> set[str]:
+    """The names to which clauses of a function bind errors of different types."""
+    types: dict[str, set[str]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.ExceptHandler) and node.name and node.type is not None:
+            types.setdefault(node.name, set()).add(ast.unparse(node.type))
+    return {name for name, found in types.items() if len(found) > 1}
+
+
+def test_a_name_for_two_types_of_errors_is_found():
+    code = "def f():\n try: pass\n except KeyError as e: pass\n except ValueError as e: pass\n"
+    (function,) = ast.parse(code).body
+    assert isinstance(function, ast.FunctionDef)
+    assert caught_twice(function) == {"e"}
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_point_one_way_and_the_core_is_pure(module: str):
     path = MODULES[module]
