@@ -85,7 +85,7 @@ def untrusted(owned: Sequence[Owned], trusted: Collection[str]) -> Iterator[Owne
             by_owner.setdefault(each.owner, []).append(each)
     for owner, tables in sorted(by_owner.items()):
         roots = {each.table for each in tables}
-        # The reader of a root reads all of its partitions, also those of other owners.
+        # The reader of a partitioned table reads all partitions of that table, also those that other owners own.
         parts = [each.part for each in owned if each.table in roots]
         yield OwnedTables(owner, tuple(sorted(roots)), tuple(sorted(set(parts))))
 

@@ -39,7 +39,7 @@ _OTHERS: Final = re.compile(r"(?:[&\s]+[\w%]+\s*=\s*[^&\s'\\]*)*\s*", re.ASCII)
 """Parameters behind another one, whose values have no quotes."""
 
 _PIECE: Final = 4
-"""So many characters of a password in a row must not be shown."""
+"""Number of consecutive characters of a password that no output may show."""
 
 _OPAQUE: Final[Mapping[str, Callable[[str], bool]]] = {
     # A setting of an extension may be a password.
@@ -119,7 +119,7 @@ def _keywords() -> set[str]:
 
 
 def _shows(text: str, secret: str) -> bool:
-    """Whether the text has a part of the secret, as it is or encoded for a URI."""
+    """True if the text contains a part of the secret, plain or percent-encoded."""
     pieces = {secret[at : at + _PIECE] for at in range(max(1, len(secret) - _PIECE + 1))}
     plain = unquote(text)
     return any(piece in text or piece in plain for piece in pieces)

@@ -71,7 +71,7 @@ class Requests:
         self._left_out = 0
         self._refusals = 0
         self._refused_s = 0
-        """When a refusal was a fact, in Unix seconds, from which `_refusals` goes down by one a second."""
+        """Time of the last reported refusal, in Unix seconds. From then on `_refusals` falls by one a second."""
         self._untold = 0
 
     def hold(self, message: LogicalMessage) -> Callable[[], None] | None:

@@ -131,7 +131,7 @@ class Positions:
         except PositionError as gap:
             if not (self.accept_gap or self._reads_again(source)):
                 raise
-            # Without the slot nobody can tell why it is not there. If it is, and of no use, its own words say it.
+            # Without a slot, only the gap is known. A slot that exists but cannot be used has a reason of its own.
             self.gap = gap if self.unusable is None else self.unusable
         else:
             self.gap = None

@@ -133,7 +133,7 @@ def payload_of(found: Any) -> Any:
 
 
 def _parsed(data: bytes | None) -> Any:
-    """The JSON of a record, which anybody may have written. ValueError: it is none, or too deep."""
+    """Parse the JSON of a record, which anybody may have written. ValueError: the text is not JSON, or too deep."""
     if is_deep(data or b""):
         raise ValueError("too deep")
     return json.loads(data or b"", parse_float=Decimal)

@@ -159,7 +159,7 @@ class _LoopThread:
         self._last()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine in the thread, and wait for what it returns or raises.
+        """Run the coroutine in the thread of the lock. Return its result, or raise its exception.
 
         Raises:
             TransientError: the thread has ended, or ends meanwhile.

@@ -171,7 +171,7 @@ class Bindings:
     # The checkpoint.
 
     def text(self, delivered: int) -> str:
-        """The bindings for a checkpoint at this position, as JSON; "": there are none."""
+        """Return the bindings for a checkpoint at this position as JSON, "" without bindings."""
         if self._forget_states(delivered) or self._is_stale:
             self._is_stale = False
             self._text = self._packed()

@@ -126,7 +126,7 @@ def squeezed(body: bytes) -> str:
 
 
 def expanded(text: str) -> bytes:
-    """What was squeezed. ValueError: `text` is something else, or more than `EXPANDED_MAX` bytes."""
+    """Expand a compressed text. ValueError: `text` is not compressed, or expands to more than `EXPANDED_MAX` bytes."""
     expanding = zlib.decompressobj()
     try:
         found = expanding.decompress(base64.b85decode(text), EXPANDED_MAX)
