@@ -10,7 +10,7 @@ LENGTHS: Final = range(12, 40)
 """Characters of a password."""
 
 PIECE: Final = 4
-"""So many characters of a password in a row are a leak."""
+"""Number of consecutive characters of a password that count as a leak."""
 
 _LETTERS: Final = (
     string.ascii_letters + string.digits,

@@ -66,7 +66,7 @@ class References:
     given: dict[str, str] = field(default_factory=dict, repr=False)
 
     def replace(self, value: str, option: str = "") -> str:
-        """The text with Connect's placeholders as `${NAME}`. A `${` that is none of them is escaped.
+        """Return the text with Connect's placeholders as `${NAME}`, and every other `${` escaped.
 
         Args:
             option: the connector's option that has the value. It names a variable whose own name is taken.

@@ -221,7 +221,7 @@ class BatchQueue:
         self._part_bytes = max(bytes_max, min(PART * bytes_max, queue_bytes_max // 2))
         self._records_max = records_max
         self.is_transactional = whole_bytes_max is not None
-        """Whether what is handed over is delivered in Kafka transactions."""
+        """True if records are delivered in Kafka transactions."""
         self._whole_bytes_max = whole_bytes_max or 0
         self._queue_bytes_max = queue_bytes_max
         self._idle_s = idle_s

@@ -14,7 +14,7 @@ from typing import Final
 from cdcd.errors import TransientError
 
 LARGE_BYTES: Final = 16 << 20
-"""Bytes of a message from which on it is large."""
+"""Size in bytes from which a message is large."""
 
 QUIET_S: Final = 5.0
 """Seconds without a further large message before the connection is renewed."""

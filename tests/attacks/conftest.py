@@ -25,6 +25,7 @@ from tests.integration.conftest import (  # noqa: F401  the fixtures of these te
     pytest_generate_tests,
     scratch,
     servers,
+    stranger,
     trial,
     unique,
 )

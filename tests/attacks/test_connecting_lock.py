@@ -27,16 +27,6 @@ BLOCKS_REMOVAL: Final = "cdcd drop and reset believe that an instance runs"
 
 
 @pytest.fixture
-def stranger(database: Database, unique: str) -> Iterator[str]:
-    """A role that may connect, and nothing else."""
-    role = f"{unique[:50]}_stranger"
-    database.execute(f"CREATE ROLE {role} LOGIN")
-    yield role
-    database.execute(f"DROP OWNED BY {role}")
-    database.execute(f"DROP ROLE {role}")
-
-
-@pytest.fixture
 def start(
     database: Database, broker: KafkaBroker, daemon: Callable[[Mapping[str, Any]], Daemon], unique: str
 ) -> Start:

@@ -183,6 +183,16 @@ def database(postgres: PostgresServer, unique: str) -> Iterator[Database]:
 
 
 @pytest.fixture
+def stranger(database: Database, unique: str) -> Iterator[str]:
+    """A role that may connect, and nothing else."""
+    role = f"{unique[:50]}_stranger"
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    yield role
+    database.execute(f"DROP OWNED BY {role}")
+    database.execute(f"DROP ROLE {role}")
+
+
+@pytest.fixture
 def published(database: Database) -> Database:
     """A database with a table `t (id, note)` and a publication `p` for all tables."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
