@@ -155,9 +155,13 @@ def check_privileges(facts: Facts, _: Wanted) -> Iterator[Finding]:
 
 def check_wal_level(facts: Facts, _: Wanted) -> Iterator[Finding]:
     """Logical decoding needs it."""
-    level = facts.settings["wal_level"].shown
+    setting = facts.settings["wal_level"]
+    level = setting.shown
     if level == "logical":
         yield Finding("ok", "wal.level", "wal_level", level)
+    elif setting.restart_pending:
+        found = f"{level}, and another value is set that waits for the restart of PostgreSQL"
+        yield Finding("error", "wal.level", "wal_level", found, RESTART)
     else:
         yield Finding(
             "error",
@@ -167,6 +171,8 @@ def check_wal_level(facts: Facts, _: Wanted) -> Iterator[Finding]:
             "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL.",
         )
 
+
+RESTART: Final = "Restart PostgreSQL, for example by `systemctl restart postgresql`."
 
 _FREE: Final = {
     "max_replication_slots": "Drop an unused slot (SELECT slot_name, active FROM pg_replication_slots)",
@@ -187,7 +193,10 @@ def check_capacity(facts: Facts, _: Wanted) -> Iterator[Finding]:
     ):
         limit = int(facts.settings[name].value)
         found = f"{used} of {limit} in use"
-        if used + needed > limit:
+        if used + needed > limit and facts.settings[name].restart_pending:
+            found += "; another value is set, and waits for the restart of PostgreSQL"
+            yield Finding("error", code, name, found, RESTART)
+        elif used + needed > limit:
             yield Finding(
                 "error",
                 code,

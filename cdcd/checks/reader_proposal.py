@@ -52,9 +52,12 @@ class OwnedTables:
             f"GRANT SELECT ON {parts} TO {role};",
         ]
 
-    def entry(self) -> str:
-        """The entry of `postgres.readers`, as YAML in one line."""
-        return f"{{tables: {flow(self.patterns)}, user: {json.dumps(self.reader, ensure_ascii=False)}}}"
+    def entry(self, *, password: str = "") -> str:
+        """The entry of `postgres.readers`, as YAML in one line. `password`: such as ${NAME}; "": not in the entry."""
+        given = f", password: {json.dumps(password)}" if password else ""
+        return (
+            f"{{tables: {flow(self.patterns)}, user: {json.dumps(self.reader, ensure_ascii=False)}{given}}}"
+        )
 
 
 def flow(texts: Sequence[str]) -> str:

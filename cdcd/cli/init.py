@@ -8,7 +8,6 @@ import click
 
 from cdcd.cli.output import say
 from cdcd.errors import CdcdError
-from cdcd.pasted import cdcd, shell
 
 T = TypeVar("T")
 
@@ -76,17 +75,27 @@ def command(  # noqa: PLR0917  one for each option
     if why:
         say(f"note: {why}. The configuration is written all the same.", err=True)
     answers = first_files.Answers(
-        name, first_look.pipeline_dsn(dsn, role, found), role, tables or _patterns(asked), kafka, brokers
+        name,
+        first_look.pipeline_dsn(dsn, role, found),
+        role,
+        tables or _patterns(asked),
+        kafka,
+        brokers,
+        first_look.admin_dsn(dsn, found),
     )
     text = first_files.configuration(answers, found)
     first_look.check_text(text, answers)
     first_look.write({output: text, sql: first_files.statements(answers, found, str(sql))}, force=force)
     count = len(found.tables)
     say(f"{output} and {sql} are written, for {count} table{'' if count == 1 else 's'}.")
-    given = first_files.variables(answers, found)
-    say(f"1. Read {sql}, and run it: {shell('psql', '-d', found.database)} {given} {shell('-f', sql)}")
-    say(f"2. {cdcd('check', '--config', output)}")
-    say(f"3. {cdcd('run', '--config', output)}")
+    for warning in first_files.warnings(found, str(sql)):
+        say(f"warning: {warning}", err=True)
+    for at, (what, commands) in enumerate(
+        first_files.steps(answers, found, file=str(output), sql=str(sql)), 1
+    ):
+        say(f"{at}. {what}")
+        for line in commands:
+            say(f"     {line}")
     return 0
 
 

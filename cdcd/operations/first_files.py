@@ -6,14 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cdcd.checks.finding import named
 from cdcd.checks.reader_proposal import OwnedTables, flow
 from cdcd.checks.readers import untrusted
 from cdcd.config.types import NAME_LENGTH_MAX
-from cdcd.pasted import literal, shell
+from cdcd.pasted import cdcd, literal, shell
 from cdcd.pasted import quoted as identifier
 from cdcd.postgres.surroundings import Surroundings
+from cdcd.telemetry.terminal_text import number
 
 _WIDTH: Final = 110
+
+PASSWORD: Final = "CDCD_POSTGRES__PASSWORD"  # noqa: S105  the name of a variable
+"""The variable that holds the password of cdcd's role, for psql and for cdcd. PGPASSWORD is the administrator's."""
+
+READER_PASSWORD: Final = "CDCD_READER_PASSWORD"  # noqa: S105
+"""The variable that holds the password of all readers, for psql and for the configuration."""
+
+_RANDOM: Final = '"$(head -c 18 /dev/urandom | base64)"'
+"""A new password, for every POSIX shell. openssl is not installed everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +33,7 @@ class Answers:
 
     Attributes:
         dsn: of the pipeline, without a secret.
+        admin_dsn: of whoever runs the SQL, without a secret.
         tables: patterns.
         brokers: number of brokers that Kafka has; None: it could not be asked.
     """
@@ -32,6 +44,7 @@ class Answers:
     tables: tuple[str, ...]
     bootstrap_servers: str
     brokers: int | None
+    admin_dsn: str
 
     @property
     def publication(self) -> str:
@@ -61,7 +74,7 @@ def configuration(answers: Answers, found: Surroundings) -> str:
 # Written by `cdcd init`. `cdcd config --reference` shows every other key, its default and why.
 name: {answers.name}
 postgres:
-  # The password does not belong here: password_file, the variable PGPASSWORD, or ~/.pgpass.
+  # The password does not belong here: password_file, the variable {PASSWORD}, or ~/.pgpass.
   dsn: {json.dumps(answers.dsn, ensure_ascii=False)}
   tables: [{patterns}]
 {_readers(readers(answers, found))}kafka:
@@ -79,11 +92,81 @@ def _readers(owners: Sequence[OwnedTables]) -> str:
         return ""
     lines = [
         "  # The owner of a table can run code as the role that reads the table. So each owner's tables have a role of",
-        "  # their own. Each needs password_file, password_command or a line of ~/.pgpass. For an owner that you trust",
-        "  # as much as cdcd, write instead, for example: trusted_owners: " + flow([owners[0].owner]),
+        "  # their own. Its password comes from the environment; password_file and password_command are other ways.",
+        f"  # For an owner that you trust as much as cdcd, write instead: trusted_owners: {flow([owners[0].owner])}",
         "  readers:",
     ]
-    return "\n".join([*lines, *(f"    - {each.entry()}" for each in owners)]) + "\n"
+    return "\n".join([*lines, *(f"    - {each.entry(password=_REFERENCE)}" for each in owners)]) + "\n"
+
+
+_REFERENCE: Final = f"${{{READER_PASSWORD}}}"
+
+
+def psql(answers: Answers, found: Surroundings, file: str) -> str:
+    """The command that runs the SQL, for a shell in which the variables of `passwords` are set."""
+    given = [
+        f'-v {variable}="${name}"'
+        for variable, name, is_new in (
+            ("password", PASSWORD, not found.has_role),
+            ("reader_password", READER_PASSWORD, _has_new_reader(answers, found)),
+        )
+        if is_new
+    ]
+    return " ".join([shell("psql", "-d", answers.admin_dsn), *given, shell("-f", file)])
+
+
+def passwords(answers: Answers, found: Surroundings) -> list[str]:
+    """Commands that set the variables with the passwords: a new one for a new role, else one that is typed in."""
+    typed = "read -r {0} && export {0}"
+    lines = [typed.format(PASSWORD) if found.has_role else f"export {PASSWORD}={_RANDOM}"]
+    if readers(answers, found):
+        is_new = _has_new_reader(answers, found)
+        lines.append(f"export {READER_PASSWORD}={_RANDOM}" if is_new else typed.format(READER_PASSWORD))
+    return lines
+
+
+def _has_new_reader(answers: Answers, found: Surroundings) -> bool:
+    return any(each.reader not in found.roles for each in readers(answers, found))
+
+
+def warnings(found: Surroundings, sql: str) -> list[str]:
+    """What needs a decision or a restart, for the terminal."""
+    lines = []
+    if found.keyless and not found.has_publication:
+        count, names = len(found.keyless), [table.qualified for table in found.keyless]
+        lines.append(
+            f"{named(names)} {'has' if count == 1 else 'have'} no primary key. PostgreSQL rejects UPDATE and DELETE on "
+            f"a published table without one, so the publication leaves {'it' if count == 1 else 'them'} out. To "
+            f"deliver {'it' if count == 1 else 'them'}, see the end of {sql}."
+        )
+    if found.wal_level != "logical":
+        lines.append(
+            f"wal_level is {found.wal_level}"
+            + (", and a change waits for the restart" if found.restart_pending else "")
+            + f". {_restart(found)} `cdcd check` sees whether it was restarted."
+        )
+    return lines
+
+
+def _restart(found: Surroundings) -> str:
+    if found.is_rds:
+        return "Set rds.logical_replication = 1 in the parameter group, and restart the instance."
+    return "Restart PostgreSQL." if found.restart_pending else "Run the SQL, then restart PostgreSQL."
+
+
+def steps(answers: Answers, found: Surroundings, *, file: str, sql: str) -> list[tuple[str, list[str]]]:
+    """What to do next: sentences, each with the commands of a shell that do it. All are for one shell."""
+    role = f"role {answers.role}"
+    keep = f"Type the password of {role}" if found.has_role else f"Make a password for {role}, and keep it"
+    restart = "" if found.wal_level == "logical" else _restart(found).removeprefix("Run the SQL, then ")
+    return [
+        (f"Read {sql}.", []),
+        (f"{keep}.", passwords(answers, found)),
+        ("Run the SQL.", [psql(answers, found, sql)]),
+        *([(restart[0].upper() + restart[1:], list[str]())] if restart else []),
+        ("Check both sides.", [cdcd("check", "--config", file)]),
+        ("Start.", [cdcd("run", "--config", file)]),
+    ]
 
 
 def statements(answers: Answers, found: Surroundings, file: str) -> str:
@@ -94,7 +177,7 @@ def statements(answers: Answers, found: Surroundings, file: str) -> str:
 -- What the pipeline {answers.name} needs in database {_comment(found.database)}. Written by `cdcd init`.
 -- Read it, then run it as a superuser, or as the owner of the tables with CREATEROLE and REPLICATION:
 --
---     {_comment(shell("psql", "-d", found.database))} {variables(answers, found)} {_comment(shell("-f", file))}
+{_commented([*passwords(answers, found), psql(answers, found, file)])}
 --
 \\set ON_ERROR_STOP on""",
         _wal_level(found),
@@ -102,8 +185,8 @@ def statements(answers: Answers, found: Surroundings, file: str) -> str:
         _grants(answers, found, role),
         *(_reader(each, found) for each in readers(answers, found)),
         _publication(answers, found),
-        _identities(found),
         _secured(found, role),
+        _keyless(answers, found),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -114,7 +197,9 @@ def _wal_level(found: Surroundings) -> str:
     how = (
         "-- Set rds.logical_replication = 1 in the parameter group, and restart the instance."
         if found.is_rds
-        else "ALTER SYSTEM SET wal_level = 'logical';"
+        else "-- It is set, and waits for that restart."
+        if found.restart_pending
+        else "ALTER SYSTEM SET wal_level = 'logical';\nSELECT pg_reload_conf();"
     )
     return f"-- wal_level is {found.wal_level}. It must be logical, and that takes a restart of PostgreSQL.\n{how}"
 
@@ -136,11 +221,6 @@ def _role(answers: Answers, found: Surroundings, role: str) -> str:
     if found.is_rds and not found.may_replicate:
         lines.append(f"GRANT rds_replication TO {role};")
     return "\n".join([*lines, f"GRANT CONNECT ON DATABASE {identifier(found.database)} TO {role};"])
-
-
-def variables(answers: Answers, found: Surroundings) -> str:
-    """The variables that psql is given for the SQL."""
-    return "-v password='...'" + (" -v reader_password='...'" if readers(answers, found) else "")
 
 
 def _reader(tables: OwnedTables, found: Surroundings) -> str:
@@ -178,29 +258,34 @@ def _publication(answers: Answers, found: Surroundings) -> str:
     name = identifier(answers.publication)
     if found.has_publication:
         return f"-- Publication {_comment(answers.publication)} exists. Compare: \\dRp+ {answers.publication}"
-    tables = [f"{identifier(table.schema)}.{identifier(table.name)}" for table in found.tables]
+    tables = [f"{identifier(table.schema)}.{identifier(table.name)}" for table in found.published]
+    left_out = (
+        f" Not yet: {number(len(found.keyless), 'table')} without a key (below)." if found.keyless else ""
+    )
     return "\n".join(
         [
-            "-- What is delivered. A table that is made later: ALTER PUBLICATION ... ADD TABLE ...;",
+            f"-- What is delivered.{left_out} A table that is made later: ALTER PUBLICATION ... ADD TABLE ...;",
             "-- Changes of partitions go to the topic of their table.",
-            f"CREATE PUBLICATION {name} FOR TABLE {_listed(tables)}",
+            f"CREATE PUBLICATION {name}{f' FOR TABLE {_listed(tables)}' if tables else ''}",
             "  WITH (publish_via_partition_root = true);",
         ]
     )
 
 
-def _identities(found: Surroundings) -> str:
-    without = [table for table in found.tables if not table.has_identity]
-    if not without:
+def _keyless(answers: Answers, found: Surroundings) -> str:
+    if not found.keyless or found.has_publication:
         return ""
     lines = [
-        "-- These tables have no primary key: PostgreSQL rejects UPDATE and DELETE on them while they are published.",
-        "-- Give each a primary key, or let PostgreSQL write whole old rows (more WAL; records still have no key):",
+        "-- Not delivered yet, because they have no primary key: PostgreSQL rejects UPDATE and DELETE on such a table",
+        "-- as soon as it is published. Give each a primary key, or let PostgreSQL write whole old rows (more WAL;",
+        "-- records then have no key). If rows are only inserted, the second line is enough. Remove the dashes before:",
     ]
-    lines += [
-        f"-- ALTER TABLE {_comment(f'{identifier(table.schema)}.{identifier(table.name)}')} REPLICA IDENTITY FULL;"
-        for table in without
-    ]
+    for table in found.keyless:
+        name = f"{identifier(table.schema)}.{identifier(table.name)}"
+        lines += [
+            f"-- ALTER TABLE {_comment(name)} REPLICA IDENTITY FULL;",
+            f"-- ALTER PUBLICATION {identifier(answers.publication)} ADD TABLE {_comment(name)};",
+        ]
     return "\n".join(lines)
 
 
@@ -224,6 +309,10 @@ def _listed(names: Sequence[str]) -> str:
             lines.append("   ")
         lines[-1] += (" " if lines[-1].strip() else "") + text
     return "\n".join(lines)
+
+
+def _commented(commands: Sequence[str]) -> str:
+    return "\n".join(f"--     {_comment(command)}" for command in commands)
 
 
 def _comment(text: str) -> str:

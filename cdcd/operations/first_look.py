@@ -10,7 +10,7 @@ from cdcd.config.loading import parse_config
 from cdcd.errors import CdcdError, ConfigError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
-from cdcd.operations.first_files import Answers
+from cdcd.operations.first_files import READER_PASSWORD, Answers
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.surroundings import Surroundings, database_of, dsn_for, look_around
 
@@ -34,7 +34,12 @@ def look(dsn: str, role: str, tables: tuple[str, ...], publication: str) -> Surr
 
 def pipeline_dsn(dsn: str, role: str, found: Surroundings) -> str:
     """The DSN for the configuration, without a secret."""
-    return dsn_for(parse_dsn(dsn), role, found.database)
+    return dsn_for(parse_dsn(dsn), found.database, role)
+
+
+def admin_dsn(dsn: str, found: Surroundings) -> str:
+    """The DSN for the psql that runs the SQL: the one that was given, without a secret."""
+    return dsn_for(parse_dsn(dsn), found.database)
 
 
 def count_brokers(bootstrap_servers: str) -> tuple[int | None, str]:
@@ -48,7 +53,7 @@ def count_brokers(bootstrap_servers: str) -> tuple[int | None, str]:
 
 def check_text(text: str, answers: Answers) -> None:
     """ConfigError: an answer makes a configuration that cdcd refuses."""
-    parse_config(text, {}, f"the configuration of {answers.name}")
+    parse_config(text, {READER_PASSWORD: "stand-in"}, f"the configuration of {answers.name}")
 
 
 def refuse_existing(files: tuple[Path, ...]) -> None:

@@ -81,6 +81,8 @@ class Setting:
     unit: str
     is_set: bool = True
     """Whether anybody did: the server, the database, the role or the DSN."""
+    restart_pending: bool = False
+    """Another value is set, and counts after the next restart of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,7 @@ class Facts:
 _SETTINGS: Final = """
 SELECT name, current_setting(name),
        CASE WHEN vartype IN ('integer', 'real') THEN setting::float8 ELSE 0 END, coalesce(unit, ''),
-       source <> 'default'
+       source <> 'default', pending_restart
   FROM pg_settings WHERE name = ANY(%s)
 """
 
@@ -324,8 +326,8 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
 
     session = Session(*(await rows(_SESSION, OPEN_LONG_S))[0])
     settings = {
-        name: Setting(shown, value, unit, is_set)
-        for name, shown, value, unit, is_set in await rows(_SETTINGS, list(_SETTING_NAMES))
+        name: Setting(shown, value, unit, is_set, restart_pending)
+        for name, shown, value, unit, is_set, restart_pending in await rows(_SETTINGS, list(_SETTING_NAMES))
     }
     slot = await read_slot(connection, wanted.slot)
     reader = await rows(

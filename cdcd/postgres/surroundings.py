@@ -25,6 +25,7 @@ class Surroundings:
 
     Attributes:
         version: the server's major version.
+        restart_pending: wal_level is set to another value, which counts after the next restart.
         is_rds: the role rds_superuser exists: rights to replicate are granted by rds_replication.
         has_role: the pipeline's role exists.
         may_replicate: that role has REPLICATION, or what stands for it.
@@ -48,6 +49,17 @@ class Surroundings:
     secured: tuple[str, ...]
     owned: tuple[Owned, ...] = ()
     roles: frozenset[str] = frozenset()
+    restart_pending: bool = False
+
+    @property
+    def keyless(self) -> tuple[PublishedTable, ...]:
+        """Tables on which PostgreSQL rejects UPDATE and DELETE as soon as they are published."""
+        return tuple([table for table in self.tables if not table.has_identity])
+
+    @property
+    def published(self) -> tuple[PublishedTable, ...]:
+        """The other tables: publishing them changes nothing for those who write to them."""
+        return tuple([table for table in self.tables if table.has_identity])
 
 
 _SERVER: Final = """
@@ -56,7 +68,8 @@ SELECT current_database(), current_setting('wal_level'), pg_is_in_recovery(),
        (SELECT rolreplication OR rolsuper
                OR EXISTS (SELECT FROM pg_roles m
                            WHERE m.rolname = 'rds_replication' AND pg_has_role(r.oid, m.oid, 'MEMBER'))
-          FROM pg_roles r WHERE rolname = %s)
+          FROM pg_roles r WHERE rolname = %s),
+       (SELECT pending_restart FROM pg_settings WHERE name = 'wal_level')
 """
 
 _READABLE: Final = """
@@ -104,7 +117,7 @@ async def _look(connection: Connection, role: str, wanted: Any, publication: str
     async def rows(query: str, *parameters: object) -> Any:
         return await (await connection.execute(query.encode(), parameters)).fetchall()
 
-    ((database, wal_level, in_recovery, is_rds, replicates),) = await rows(_SERVER, role)
+    ((database, wal_level, in_recovery, is_rds, replicates, restart_pending),) = await rows(_SERVER, role)
     if in_recovery:
         raise SourceError(
             "The server is a standby: neither publication nor slot can be created there.",
@@ -125,10 +138,11 @@ async def _look(connection: Connection, role: str, wanted: Any, publication: str
         secured=tuple([name for (name,) in await rows(_SECURED, oids)]),
         owned=await read_owned(connection, oids),
         roles=frozenset([name for (name,) in await rows(_ROLES)]),
+        restart_pending=restart_pending,
     )
 
 
-def dsn_for(dsn: Dsn, role: str, database: str) -> str:
-    """The connection string of the pipeline: that of `dsn` with another role, and without any secret."""
+def dsn_for(dsn: Dsn, database: str, role: str = "") -> str:
+    """Connection string without any secret, to `database` on the server of `dsn`. `role`: "": that of `dsn`."""
     kept = {name: value for name, value in dsn.parameters if name not in SECRET_PARAMETERS and value}
-    return make_conninfo("", **{**kept, "dbname": database, "user": role})
+    return make_conninfo("", **{**kept, "dbname": database, **({"user": role} if role else {})})

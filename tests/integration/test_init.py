@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +15,31 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import until
 from tests.integration.forked import run_cdcd
 
-PASSWORD = "hunter2-of-init"
-
 
 def cdcd(
     folder: Path, *arguments: str, answers: str = "", **environ: str
 ) -> subprocess.CompletedProcess[str]:
     return run_cdcd(*arguments, folder=folder, environment={**os.environ, **environ}, answers=answers)
+
+
+def paste(folder: Path, printed: str) -> subprocess.CompletedProcess[str]:
+    """Run the printed commands in one shell, without the last one, which is `cdcd run`, and note the passwords.
+
+    The exit code is that of `cdcd check`.
+    """
+    commands = [line.strip() for line in printed.splitlines() if line.startswith("     ")]
+    assert commands[-1].startswith("cdcd run ")
+    noted = 'printf "%s\\n" "$CDCD_POSTGRES__PASSWORD" "${CDCD_READER_PASSWORD:-}" > password'
+    search = [str(Path(client_program("psql")).parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return subprocess.run(
+        ["sh", "-e"],
+        input="\n".join([*commands[:-2], noted, commands[-2]]),
+        cwd=folder,
+        env={**os.environ, "PATH": os.pathsep.join(search), "PSQLRC": "/dev/null"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -63,22 +82,18 @@ def test_what_is_written_makes_a_pipeline_that_check_and_run_take(
     )
     assert written.returncode == 0, written.stderr
     assert "for 4 tables" in written.stdout
+    # AND it has said what it leaves out, because publishing it would break UPDATE and DELETE
+    assert "warning: public.loose has no primary key." in written.stderr
     texts = (tmp_path / "cdcd.yaml").read_text() + (tmp_path / "cdcd.sql").read_text()
     assert "of-the-admin" not in texts + written.stdout + written.stderr
-    # AND an administrator runs the SQL
-    ran = subprocess.run(
-        [
-            *(client_program("psql"), "--no-psqlrc", "--dbname", database.dsn()),
-            *(f"--set=password={PASSWORD}", "--file", "cdcd.sql"),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
+    # AND somebody pastes the commands, up to `cdcd run`
+    assert (pasted := paste(tmp_path, written.stdout)).returncode == 0, pasted.stderr
+    assert "0 errors" in pasted.stdout
+    password = (tmp_path / "password").read_text().strip()
     # THEN check finds no error
-    checked = cdcd(tmp_path, "check", "--config", "cdcd.yaml", "--format", "json", PGPASSWORD=PASSWORD)
+    checked = cdcd(
+        tmp_path, "check", "--config", "cdcd.yaml", "--format", "json", CDCD_POSTGRES__PASSWORD=password
+    )
     findings = json.loads(checked.stdout)["findings"]
     assert checked.returncode == 0, findings
     assert [each for each in findings if each["level"] == "error"] == []
@@ -87,14 +102,25 @@ def test_what_is_written_makes_a_pipeline_that_check_and_run_take(
     config["snapshot"] = {"mode": "only"}
     config["http"] = {"enabled": False}
     (tmp_path / "once.yaml").write_text(yaml.safe_dump(config))
-    ran = cdcd(tmp_path, "run", "--config", "once.yaml", PGPASSWORD=PASSWORD)
+    ran = cdcd(tmp_path, "run", "--config", "once.yaml", CDCD_POSTGRES__PASSWORD=password)
     assert ran.returncode == 0, ran.stderr
     read = {
         event["table"]: event["rows"]
         for event in map(json.loads, ran.stderr.splitlines())
         if event["event"] == "table.read"
     }
-    assert read == {"public.orders": 1, "public.loose": 0, "public.events": 1, 'Odd One.it"s': 0}
+    assert read == {"public.orders": 1, "public.events": 1, 'Odd One.it"s': 0}
+    # AND the table without a key can still be updated, and is delivered when its lines of the SQL are run
+    database.execute("INSERT INTO loose VALUES (1); UPDATE loose SET a = 2")
+    added = [
+        line.removeprefix("-- ")
+        for line in (tmp_path / "cdcd.sql").read_text().splitlines()
+        if '"loose"' in line
+    ]
+    assert len(added) == 2
+    for statement in added:
+        database.execute(statement)
+    database.execute("DELETE FROM loose")
 
 
 @pytest.mark.postgres(only=18)
@@ -154,23 +180,19 @@ def test_tables_of_other_owners_get_readers_that_check_takes(
         options = ("--no-input", "--dsn", database.dsn(), "--kafka", broker.bootstrap_servers)
         written = cdcd(tmp_path, "init", *options, "--role", role, "--name", unique, *tables)
         assert written.returncode == 0, written.stderr
-        assert "-v reader_password='...'" in written.stdout
-        # WHEN an administrator runs the SQL
-        ran = subprocess.run(
-            [
-                *(client_program("psql"), "--no-psqlrc", "--dbname", database.dsn()),
-                *(f"--set=password={PASSWORD}", f"--set=reader_password={PASSWORD}", "--file", "cdcd.sql"),
-            ],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
+        # WHEN somebody pastes the commands, up to `cdcd run`
+        assert (pasted := paste(tmp_path, written.stdout)).returncode == 0, pasted.stderr
+        password, of_readers = (tmp_path / "password").read_text().split()
+        assert password != of_readers
         # THEN the configuration has a reader for each owner, and check finds nothing about them
         config = yaml.safe_load((tmp_path / "cdcd.yaml").read_text())
         assert [one["user"] for one in config["postgres"]["readers"]] == made[2:]
-        checked = cdcd(tmp_path, "check", "--config", "cdcd.yaml", "--format", "json", PGPASSWORD=PASSWORD)
+        checked = cdcd(
+            tmp_path,
+            *("check", "--config", "cdcd.yaml", "--format", "json"),
+            CDCD_POSTGRES__PASSWORD=password,
+            CDCD_READER_PASSWORD=of_readers,
+        )
         findings = json.loads(checked.stdout)["findings"]
         assert checked.returncode == 0, findings
         assert [one for one in findings if one["level"] != "ok" and one["code"].startswith("reader.")] == []
@@ -178,3 +200,36 @@ def test_tables_of_other_owners_get_readers_that_check_takes(
         for each in reversed(made):
             if database.execute(f"SELECT FROM pg_roles WHERE rolname = '{each}'"):
                 database.execute(f'DROP OWNED BY "{each}" CASCADE; DROP ROLE "{each}"')
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_check_sees_that_the_restart_of_wal_level_is_pending(
+    private_postgres, broker: KafkaBroker, tmp_path: Path, unique: str
+):
+    # GIVEN a server that does not write what logical decoding needs
+    server = private_postgres(settings={"wal_level": "replica"})
+    server.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    written = cdcd(
+        tmp_path, "init", "--no-input", "--name", unique,
+        *("--dsn", server.dsn(), "--kafka", broker.bootstrap_servers),
+    )  # fmt: skip
+    assert written.returncode == 0, written.stderr
+    assert "warning: wal_level is replica. Run the SQL, then restart PostgreSQL." in written.stderr
+    # WHEN somebody pastes the commands without the restart
+    pasted = paste(tmp_path, written.stdout)
+    assert pasted.returncode == 10, pasted.stderr
+    # THEN check says what is left to do
+    assert "another value is set that waits for the restart" in pasted.stdout
+    assert "Restart PostgreSQL, for example" in pasted.stdout
+    # AND a second init says so too
+    again = cdcd(
+        tmp_path, "init", "--no-input", "--name", unique, "--force",
+        *("--dsn", server.dsn(), "--kafka", broker.bootstrap_servers),
+    )  # fmt: skip
+    assert "wal_level is replica, and a change waits for the restart. Restart PostgreSQL." in again.stderr
+    # AND after the restart all is well
+    server.stop()
+    server.start()
+    password = (tmp_path / "password").read_text().strip()
+    checked = cdcd(tmp_path, "check", "--config", "cdcd.yaml", CDCD_POSTGRES__PASSWORD=password)
+    assert checked.returncode == 0, checked.stdout

@@ -113,6 +113,23 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
         (preflight.check_capacity, replace(with_session(slots=10), slot=None), WANTED, "error", "10 of 10"),
         (preflight.check_capacity, with_session(senders=10), WANTED, "error", "10 of 10"),
         (
+            preflight.check_wal_level,
+            with_setting(wal_level=Setting("replica", 0, "", restart_pending=True)),
+            WANTED,
+            "error",
+            "waits for the restart",
+        ),
+        (
+            preflight.check_capacity,
+            replace(
+                with_setting(max_wal_senders=Setting("10", 10, "", restart_pending=True)),
+                session=replace(FACTS.session, senders=10),
+            ),
+            WANTED,
+            "error",
+            "waits for the restart",
+        ),
+        (
             preflight.check_connections,
             with_session(role_limit=4, role_connections=2),
             WANTED,

@@ -7,14 +7,30 @@ from cdcd.config.loading import parse_config
 from cdcd.config.types import NAME_LENGTH_MAX
 from cdcd.errors import ConfigError
 from cdcd.operations import first_look
-from cdcd.operations.first_files import Answers, configuration, name_for, statements
+from cdcd.operations.first_files import (
+    READER_PASSWORD,
+    Answers,
+    configuration,
+    name_for,
+    passwords,
+    psql,
+    statements,
+    steps,
+    warnings,
+)
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.publication import PublishedTable
 from cdcd.postgres.reader_facts import Owned
 from cdcd.postgres.surroundings import Surroundings, dsn_for
 
 ANSWERS = Answers(
-    "shop", "host=db user=cdcd dbname=shop", "cdcd", ("public.*", '"a.b".*'), "k1:9092,k2:9092", 2
+    "shop",
+    "host=db user=cdcd dbname=shop",
+    "cdcd",
+    ("public.*", '"a.b".*'),
+    "k1:9092,k2:9092",
+    2,
+    "host=db user=ann dbname=shop",
 )
 
 
@@ -84,7 +100,8 @@ def test_the_sql_has_role_rights_and_publication():
 @pytest.mark.parametrize(
     ("changes", "there", "gone"),
     [
-        ({"wal_level": "replica"}, "ALTER SYSTEM SET wal_level = 'logical';", ""),
+        ({"wal_level": "replica"}, "ALTER SYSTEM SET wal_level = 'logical';\nSELECT pg_reload_conf();", ""),
+        ({"wal_level": "replica", "restart_pending": True}, "It is set, and waits", "ALTER SYSTEM"),
         ({"wal_level": "replica", "is_rds": True}, "rds.logical_replication = 1", "ALTER SYSTEM"),
         ({"is_rds": True}, 'GRANT rds_replication TO "cdcd";', "LOGIN REPLICATION"),
         ({"has_role": True}, 'ALTER ROLE "cdcd" REPLICATION;', "CREATE ROLE"),
@@ -93,9 +110,16 @@ def test_the_sql_has_role_rights_and_publication():
         ({"secured": ("public.orders",)}, '-- ALTER ROLE "cdcd" BYPASSRLS;', ""),
         (
             {"tables": (table("loose", key=False),)},
-            '-- ALTER TABLE "public"."loose" REPLICA IDENTITY FULL;',
-            "",
+            '-- ALTER PUBLICATION "cdcd_shop" ADD TABLE "public"."loose";',
+            "FOR TABLE",
         ),
+        (
+            {"tables": (table("loose", key=False),)},
+            '-- ALTER TABLE "public"."loose" REPLICA IDENTITY FULL;',
+            "FOR TABLE",
+        ),
+        ({"tables": (table("loose", key=False), table("orders"))}, 'FOR TABLE "public"."orders"\n', ""),
+        ({"tables": (table("loose", key=False),), "has_publication": True}, "exists. Compare", "loose"),
     ],
 )
 def test_the_sql_follows_what_is_there(changes, there, gone):
@@ -118,10 +142,13 @@ def test_a_name_with_a_line_break_does_not_end_a_comment():
 
 def test_no_secret_goes_into_the_configuration():
     dsn = parse_dsn("postgresql://admin:hunter2@db:5433/shop?sslmode=require&sslpassword=hunter3")
-    shown = dsn_for(dsn, "cdcd", "shop")
+    shown = dsn_for(dsn, "shop", "cdcd")
     assert "hunter" not in shown
     assert parse_dsn(shown).get("user") == "cdcd"
     assert parse_dsn(shown).get("sslmode") == "require"
+    of_admin = dsn_for(dsn, "shop")
+    assert "hunter" not in of_admin
+    assert [parse_dsn(of_admin).get(name) for name in ("host", "port", "user")] == ["db", "5433", "admin"]
 
 
 def test_files_that_are_there_are_not_overwritten_and_none_is_written_then(tmp_path):
@@ -156,7 +183,7 @@ OF_OWNERS = replace(
 
 def test_each_owner_that_is_no_superuser_gets_a_reader_with_the_rights_on_its_tables_alone():
     text = sql(OF_OWNERS)
-    assert "-v password='...' -v reader_password='...'" in text
+    assert '-v password="$CDCD_POSTGRES__PASSWORD" -v reader_password="$CDCD_READER_PASSWORD"' in text
     statements = [line for line in text.splitlines() if line and not line.startswith("--")]
     assert statements[3:9] == [
         'GRANT USAGE ON SCHEMA "public" TO "cdcd";',
@@ -167,7 +194,8 @@ def test_each_owner_that_is_no_superuser_gets_a_reader_with_the_rights_on_its_ta
         'GRANT USAGE ON SCHEMA "crm" TO "cdcd_reads_ann";',
     ]
     assert statements[9] == 'GRANT SELECT ON "crm"."people" TO "cdcd_reads_ann";'
-    (reader,) = parse_config(configuration(ANSWERS, OF_OWNERS), {}).postgres.readers
+    (reader,) = parse_config(configuration(ANSWERS, OF_OWNERS), {READER_PASSWORD: "x"}).postgres.readers
+    assert reader.password is not None
     assert (reader.tables, reader.user) == (("crm.people",), "cdcd_reads_ann")
 
 
@@ -185,6 +213,45 @@ def test_the_owner_that_cdcd_connects_as_needs_no_reader():
 @pytest.mark.parametrize("owner", ["o'b\"rien", "a: b, [c]", "ü" * 31, "x\n- y"])
 def test_an_owner_of_any_name_gives_a_configuration_that_cdcd_takes(owner: str):
     found = replace(OF_OWNERS, owned=(owned('odd "s', "t.x*", owner),))
-    (reader,) = parse_config(configuration(ANSWERS, found), {}).postgres.readers
+    (reader,) = parse_config(configuration(ANSWERS, found), {READER_PASSWORD: "x"}).postgres.readers
     assert reader.tables == ('"odd ""s"."t.x*"',)
     assert len((reader.user or "").encode()) <= 63
+
+
+def test_the_terminal_names_tables_without_a_key_and_the_restart():
+    assert warnings(FOUND, "cdcd.sql") == []
+    found = replace(FOUND, tables=(table("loose", key=False), table("orders")), wal_level="replica")
+    keyless, restart = warnings(found, "a b.sql")
+    assert keyless.startswith("public.loose has no primary key.")
+    assert "see the end of a b.sql" in keyless
+    assert restart.startswith("wal_level is replica. Run the SQL, then restart PostgreSQL.")
+    (pending,) = warnings(replace(FOUND, wal_level="replica", restart_pending=True), "cdcd.sql")
+    assert "a change waits for the restart" in pending
+    assert warnings(replace(found, has_publication=True, wal_level="logical"), "cdcd.sql") == []
+
+
+def test_the_next_steps_are_commands_of_one_shell():
+    found = steps(ANSWERS, replace(FOUND, wal_level="replica"), file="cdcd.yaml", sql="cdcd.sql")
+    assert [what for what, _ in found] == [
+        "Read cdcd.sql.",
+        "Make a password for role cdcd, and keep it.",
+        "Run the SQL.",
+        "Restart PostgreSQL.",
+        "Check both sides.",
+        "Start.",
+    ]
+    assert [line for _, commands in found for line in commands] == [
+        'export CDCD_POSTGRES__PASSWORD="$(head -c 18 /dev/urandom | base64)"',
+        "psql -d 'host=db user=ann dbname=shop' -v password=\"$CDCD_POSTGRES__PASSWORD\" -f cdcd.sql",
+        "cdcd check --config cdcd.yaml",
+        "cdcd run --config cdcd.yaml",
+    ]
+
+
+def test_roles_that_exist_keep_their_passwords():
+    found = replace(OF_OWNERS, has_role=True, roles=frozenset({"cdcd_reads_ann"}))
+    assert passwords(ANSWERS, found) == [
+        "read -r CDCD_POSTGRES__PASSWORD && export CDCD_POSTGRES__PASSWORD",
+        "read -r CDCD_READER_PASSWORD && export CDCD_READER_PASSWORD",
+    ]
+    assert " -v " not in psql(ANSWERS, found, "cdcd.sql")
