@@ -16,10 +16,12 @@ from cdcd.adopt.known_tables import captured, read_known
 from cdcd.adopt.publications import Narrowing, narrowing
 from cdcd.adopt.reach import KnownTable
 from cdcd.adopt.references import References
+from cdcd.adopt.settings import Settings
 from cdcd.adopt.tables import OPTIONS, Choice, Lists, choose, read_lists
 from cdcd.adopt.verdicts import Kind, Verdict
 from cdcd.config.loading import Config
 from cdcd.errors import CdcdError, ConfigError
+from cdcd.operations.first_files import name_for
 from cdcd.postgres.connection import connect, parse_dsn
 from cdcd.postgres.publication import Publication, read_candidates, read_publication
 
@@ -53,6 +55,7 @@ class Adoption:
 
     Attributes:
         settings: the keys of cdcd.yaml.
+        draft: keys that a person completes, which are comments there.
         config: the same, as cdcd reads them, with stand-ins for secrets that are not here.
         lists: the connector's lists of tables.
         narrowing: the publication that must be made; None: the connector's is used, or the database was not asked.
@@ -66,6 +69,7 @@ class Adoption:
     lists: Lists
     narrowing: Narrowing | None
     not_asked: CdcdError | None
+    draft: Settings
 
     def of(self, *kinds: Kind) -> list[Finding]:
         return [finding for finding in self.findings if finding.verdict.kind in kinds]
@@ -143,6 +147,10 @@ def adopt(
     references = References()
     findings = judge(options, references)
     lists = read_lists(options)
+    prefix = options.get("topic.prefix", options.get("database.server.name", "")).strip()
+    is_unnamed = "name" not in extra and not options.get("name", "").strip()
+    if is_unnamed:
+        findings = _with_name(findings, prefix)
     # What transforms become is for the records, and may depend on the database. So do rules for columns.
     keys = {**keys_of([each for each in findings if not is_of_transforms(each)]), **extra}
     _require(keys)
@@ -157,6 +165,7 @@ def adopt(
             not_asked = error
     if database is not None:
         findings = judge(options, references, database.known)
+        findings = _with_name(findings, prefix) if is_unnamed else findings
     findings = _with_tables(
         findings, lists, choose(lists, None if database is None else database.tables), options
     )
@@ -177,7 +186,24 @@ def adopt(
         lists,
         narrowed,
         not_asked,
+        settings.drafted(settings.merged([finding.verdict.draft for finding in findings])),
     )
+
+
+def _with_name(findings: Sequence[Finding], prefix: str) -> list[Finding]:
+    """The findings, in which the pipeline of a connector without a name is called after its topics' prefix.
+
+    A connector's name stands beside its configuration in Kafka Connect's API and in Strimzi's resources.
+    """
+    name = name_for(prefix)
+    why = (
+        f"The configuration has no name, so the pipeline is called {name}, after topic.prefix. --name gives it another "
+        "one."
+    )
+    return [
+        Finding("name", "", is_default=True, verdict=Verdict(Kind.DIFFERENT, why, {"name": name})),
+        *findings,
+    ]
 
 
 def keys_of(findings: Sequence[Finding]) -> dict[str, object]:
@@ -278,10 +304,18 @@ def _tables_verdict(lists: Lists, choice: Choice) -> Verdict:
             Kind.UNKNOWN,
             "The database has no table that it captures."
             if choice.is_checked
-            else "No pattern says the same, and the database was not asked. Run this where it can be reached.",
+            else "It cannot be translated without the database. Run this where the database can be reached, without "
+            "--offline.",
         )
-    keys = {"postgres.tables": list(choice.patterns)}
-    shown = _listed(choice.patterns)
+    keys = {"postgres.tables": list(choice.patterns)} if choice.patterns else {}
+    shown = _listed(choice.patterns) or "all tables"
+    if choice.excluded:
+        return Verdict(
+            Kind.DIFFERENT,
+            f"postgres.tables: {shown}; tables.exclude: {_listed(choice.excluded)}. Not compared with the database: "
+            "names that differ in case only, or have a point, may be chosen otherwise.",
+            {**keys, "tables.exclude": list(choice.excluded)},
+        )
     if choice.is_exact and choice.is_checked:
         return Verdict(
             Kind.SAME, f"postgres.tables: {shown}. It chooses the same tables of the database.", keys

@@ -27,7 +27,15 @@ HEADERS: Final = f"{_PREDICATES}hasheaderkey"
 
 
 class RefusedError(ValueError):
-    """No key of cdcd's has the effect of a transform. The text says why, and what to do instead."""
+    """No key of cdcd's has the effect of a transform. The text says why, and what to do instead.
+
+    Attributes:
+        draft: dotted keys that a person completes.
+    """
+
+    def __init__(self, why: str, draft: Mapping[str, object] | None = None) -> None:
+        super().__init__(why)
+        self.draft = draft or {}
 
 
 class OpenError(ValueError):

@@ -7,7 +7,7 @@ from typing import Final
 
 from cdcd.adopt.column_options import of_columns
 from cdcd.adopt.options_cloudevents import counts, not_flattened, of_events
-from cdcd.adopt.options_connect import CONNECT, PRODUCER
+from cdcd.adopt.options_connect import CONNECT, KERBEROS, PRODUCER
 from cdcd.adopt.options_heartbeat import of_heartbeat
 from cdcd.adopt.options_records import FORM, TOPICS
 from cdcd.adopt.options_registry import USER_INFO, has_registry, is_foreign
@@ -45,6 +45,7 @@ _LOGIN: Final = re.compile(
     r"\s*org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram)LoginModule\s+\w+\s+(.*);\s*",
     re.DOTALL,
 )
+_KERBEROS_LOGIN: Final = "Krb5LoginModule"
 _PAIR: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]+))")
 
 _SHOWN_MAX: Final = 60
@@ -225,6 +226,8 @@ def _secret(option: Option, name: str, value: str, references: References) -> Ve
 
 def _login(name: str, value: str, references: References) -> Verdict:
     """User and password of JAAS' modules for PLAIN and SCRAM."""
+    if _KERBEROS_LOGIN in value:
+        return _kerberos_login(value, references)
     match = _LOGIN.fullmatch(value)
     pairs = {
         key: re.sub(r"\\(.)", r"\1", quoted) if quoted else bare
@@ -245,6 +248,17 @@ def _login(name: str, value: str, references: References) -> Verdict:
             "kafka.properties.sasl.password": reference,
         },
     )
+
+
+def _kerberos_login(value: str, references: References) -> Verdict:
+    """Principal and key tab of the JDK's module for Kerberos, which are no secrets."""
+    given = {name.lower(): quoted or bare for name, quoted, bare in _PAIR.findall(value)}
+    keys = {
+        f"kafka.properties.sasl.kerberos.{name}": references.replace(given[name], f"sasl.kerberos.{name}")
+        for name in ("principal", "keytab")
+        if name in given
+    }
+    return Verdict(Kind.IMPOSSIBLE, KERBEROS, keys)
 
 
 def _user_info(value: str, references: References) -> Verdict:

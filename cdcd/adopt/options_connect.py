@@ -10,6 +10,7 @@ from cdcd.adopt.options_cloudevents import CLOUDEVENTS_CONVERTER, EVENTS, EVENTS
 from cdcd.adopt.options_flattening import FLATTENING_OPTIONS
 from cdcd.adopt.options_registry import AVRO_CONVERTER, PROTOBUF_CONVERTER, REGISTRY
 from cdcd.adopt.verdicts import (
+    Kind,
     Option,
     Rule,
     Verdict,
@@ -226,6 +227,12 @@ CONNECT: Final = (
         "topic.creation.default.*", None, always(same("topics.create.config.")), below="topics.create.config"
     ),
     Option("topic.creation.*", None, irrelevant("It belongs to a group of topic.creation.groups.")),
+    *(
+        Option(
+            name, None, irrelevant("It is an option of sink connectors. A source connector does not read it.")
+        )
+        for name in ("topics", "topics.regex", "errors.deadletterqueue.*", "consumer.override.*")
+    ),
 )
 
 
@@ -241,14 +248,19 @@ def _property(name: str) -> Rule:
     return to(f"kafka.properties.{name}", text)
 
 
+KERBEROS: Final = (
+    "The librdkafka in the wheels of confluent-kafka is built without Kerberos, so it refuses GSSAPI. Build "
+    "confluent-kafka from source against a librdkafka with libsasl2 (`pip install --no-binary confluent-kafka "
+    "confluent-kafka`), set sasl.kerberos.service.name, sasl.kerberos.principal and sasl.kerberos.keytab in "
+    "kafka.properties, and accept this option. Or give cdcd a login by SCRAM, OAUTHBEARER or a client certificate."
+)
+
+
 def _mechanism(value: str) -> Verdict:
     if value.strip().upper() in {"OAUTHBEARER", "AWS_MSK_IAM"}:
         return lacks("Set sasl.mechanism: OAUTHBEARER in kafka.properties, and kafka.oauth (docs/clouds.md).")
     if value.strip().upper() == "GSSAPI":
-        return differs(
-            "librdkafka takes sasl.kerberos.* instead of JAAS: set them.",
-            **{"kafka.properties.sasl.mechanism": value},
-        )
+        return Verdict(Kind.IMPOSSIBLE, KERBEROS, {"kafka.properties.sasl.mechanism": "GSSAPI"})
     return _property("sasl.mechanism")(value)
 
 
@@ -309,6 +321,14 @@ PRODUCER: Final = (
         ),
         is_secret=True,
     ),
+    Option("sasl.kerberos.service.name", None, _property("sasl.kerberos.service.name")),
+    Option("sasl.kerberos.kinit.cmd", None, _property("sasl.kerberos.kinit.cmd")),
+    Option(
+        "sasl.kerberos.min.time.before.relogin",
+        None,
+        _property("sasl.kerberos.min.time.before.relogin"),
+    ),
+    Option("sasl.kerberos.ticket.*", None, irrelevant("librdkafka runs kinit at a fixed interval.")),
     Option(
         "sasl.client.callback.handler.class",
         None,

@@ -3,6 +3,7 @@
 The names and defaults are those of Debezium 3.7.0. The transform itself, and all others, are judged in `transforms.py`.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from cdcd.adopt.verdicts import (
@@ -32,10 +33,23 @@ FLATTENING: Final = "io.debezium.transforms.extractnewrecordstate"
 """The class of the transform, in lower case."""
 
 _MODES: Final = (DROP, TOMBSTONE, REWRITE, REWRITE_WITH_TOMBSTONE, DELETE_TO_TOMBSTONE)
+_MODE: Final = "delete.tombstone.handling.mode"
+_FORMER_MODE: Final = "delete.handling.mode"
+_FORMER_DROP: Final = "drop.tombstones"
+
+_OF_FORMER: Final = {
+    ("drop", "true"): DROP,
+    ("drop", "false"): TOMBSTONE,
+    ("rewrite", "true"): REWRITE,
+    ("rewrite", "false"): REWRITE_WITH_TOMBSTONE,
+    ("none", "true"): DELETE_TO_TOMBSTONE,
+    ("none", "false"): TOMBSTONE,
+}
+"""delete.handling.mode and drop.tombstones, which were one decision: what becomes of a delete and of its tombstone."""
+
 _FORMER: Final = (
-    "Debezium has delete.tombstone.handling.mode instead. Write event_flattening.delete_tombstone_handling_mode into "
-    "cdcd.yaml. For delete.handling.mode drop, rewrite and none, it is drop, rewrite and delete-to-tombstone; with "
-    "drop.tombstones: false it is tombstone, rewrite-with-tombstone and tombstone. Then accept this option."
+    f"event_flattening.delete_tombstone_handling_mode, from {_FORMER_MODE} and {_FORMER_DROP} together. Debezium has "
+    f"{_MODE} in their place since 2.5."
 )
 
 
@@ -54,10 +68,39 @@ def _added(key: str) -> Rule:
     return rule
 
 
+def mode_of(options: Mapping[str, str]) -> str | None:
+    """What becomes of deletes, by the options of one transform; None: nothing is said, or not by a known value."""
+    given = options.get(_MODE, "").strip().lower()
+    if given:
+        return given if given in _MODES else None
+    former = options.get(_FORMER_MODE, "").strip().lower(), options.get(_FORMER_DROP, "").strip().lower()
+    return _OF_FORMER.get((former[0] or "drop", former[1] or "true")) if any(former) else None
+
+
+def of_former(option: str, options: Mapping[str, str], found: Verdict) -> Verdict:
+    """What becomes of one option of the transform, whose row says `found`."""
+    if option not in (_FORMER_MODE, _FORMER_DROP):
+        return found
+    if options.get(_MODE, "").strip():
+        return Verdict(Kind.IRRELEVANT, f"{_MODE} is given, which counts in its place.")
+    mode = mode_of(options)
+    if mode is None:
+        return Verdict(
+            Kind.UNKNOWN,
+            f"{_FORMER_MODE} is drop, rewrite or none, and {_FORMER_DROP} is true or false. Write "
+            "event_flattening.delete_tombstone_handling_mode into cdcd.yaml, and accept this option.",
+        )
+    return differs(
+        f"event_flattening.delete_tombstone_handling_mode: {mode}, from {_FORMER_MODE} and {_FORMER_DROP} together. "
+        f"Debezium has {_MODE} in their place since 2.5: a version that no longer knows this option ignores it.",
+        event_flattening__delete_tombstone_handling_mode=mode,
+    )
+
+
 _OF: Final = "transforms.<alias>."
 FLATTENING_OPTIONS: Final = (
     Option(
-        f"{_OF}delete.tombstone.handling.mode",
+        f"{_OF}{_MODE}",
         None,
         by_value(
             {
@@ -73,8 +116,8 @@ FLATTENING_OPTIONS: Final = (
     Option(f"{_OF}add.fields.prefix", None, to("event_flattening.add_fields_prefix")),
     Option(f"{_OF}add.headers", None, _added("event_flattening.add_headers")),
     Option(f"{_OF}add.headers.prefix", None, to("event_flattening.add_headers_prefix")),
-    Option(f"{_OF}drop.tombstones", None, impossible(_FORMER)),
-    Option(f"{_OF}delete.handling.mode", None, lambda _: lacks(_FORMER)),
+    Option(f"{_OF}{_FORMER_DROP}", None, lambda _: differs(_FORMER)),
+    Option(f"{_OF}{_FORMER_MODE}", None, lambda _: differs(_FORMER)),
     Option(
         f"{_OF}route.by.field",
         None,

@@ -83,6 +83,11 @@ CONNECTION: Final = (
     ),
 )
 
+_NEW_SLOT: Final = (
+    "Change the connector to plugin.name=pgoutput with a new slot.name first, or start cdcd with a slot and a snapshot "
+    "of its own."
+)
+
 SLOT: Final = (
     Option(
         "plugin.name",
@@ -90,10 +95,13 @@ SLOT: Final = (
         by_value(
             {
                 "pgoutput": same("cdcd always reads pgoutput."),
-                "decoderbufs": lacks(
-                    "A slot of decoderbufs can be read by that plugin only. Change the connector to "
-                    "plugin.name=pgoutput with a new slot.name first, or start cdcd with a slot and a snapshot of "
-                    "its own."
+                "decoderbufs": lacks(f"A slot of decoderbufs can be read by that plugin only. {_NEW_SLOT}"),
+                **dict.fromkeys(
+                    ("wal2json", "wal2json_streaming", "wal2json_rds", "wal2json_rds_streaming"),
+                    lacks(
+                        "Debezium removed wal2json in 2.0. Its slot can be read by that plugin only, and cannot be "
+                        f"taken over. {_NEW_SLOT}"
+                    ),
                 ),
             }
         ),

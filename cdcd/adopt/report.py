@@ -10,7 +10,7 @@ from cdcd.adopt.overlap import POSITIONS, Twice
 from cdcd.adopt.takeover import Outcome
 from cdcd.adopt.verdicts import Kind
 from cdcd.config.masking import mask_text
-from cdcd.pasted import cdcd
+from cdcd.pasted import cdcd, shell
 from cdcd.protocol.lsn import Lsn
 from cdcd.telemetry.terminal_text import number, plain, wrapped
 
@@ -66,16 +66,31 @@ def endings(
     elif refused:
         yield ""
         yield "NOT TAKEN OVER"
-        names = " ".join(f"--accept {name}" for name in adoption.blocking)
+        names = " ".join([shell("--accept", name) for name in adoption.blocking])
         yield from wrapped(
             "Options are impossible or unknown, and nothing was touched. If you can do without them, add:",
             names,
             width,
         )
+    elif adoption.blocking:
+        yield from _decisions(adoption, file, is_url=is_url)
     elif is_url:
         yield "Next: run the same command with --takeover, while the connector runs."
     else:
         yield from _by_hand(adoption, file)
+
+
+def _decisions(adoption: Adoption, file: str, *, is_url: bool) -> Iterator[str]:
+    names = adoption.blocking
+    yield (
+        f"Next: decide about {number(len(names), 'option')} that {'is' if len(names) == 1 else 'are'} impossible or "
+        f"unknown: change the connector, or complete {file}."
+    )
+    if is_url:
+        accepted = " ".join([shell("--accept", name) for name in names])
+        yield f"Then run the same command with --takeover {accepted}, while the connector runs."
+    else:
+        yield f"Then stop the connector; {cdcd('check', '--config', file)}; {cdcd('run', '--config', file)}"
 
 
 def _by_hand(adoption: Adoption, file: str) -> Iterator[str]:

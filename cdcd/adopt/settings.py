@@ -33,6 +33,7 @@ _ORDER: Final = (
     "heartbeat",
     "filters",
     "routes",
+    "outbox",
     "registry",
     "snapshot",
 )
@@ -60,10 +61,19 @@ def _both(one: object, other: object) -> object:
 
 def nested(keys: Mapping[str, object]) -> Settings:
     """Dotted keys as mappings, without those whose value is cdcd's default."""
+    # Debezium delivers logical messages of every prefix, which cdcd does only if it is told.
+    return _nested(keys, {"postgres.messages": True})
+
+
+def drafted(keys: Mapping[str, object]) -> Settings:
+    """The keys that a person completes, as mappings."""
+    return _nested(keys, {})
+
+
+def _nested(keys: Mapping[str, object], always: Mapping[str, object]) -> Settings:
     found: Settings = {}
     dsn = {name.removeprefix("dsn."): str(value) for name, value in keys.items() if name.startswith("dsn.")}
-    # Debezium delivers logical messages of every prefix, which cdcd does only if it is told.
-    flat: dict[str, object] = {"postgres.messages": True}
+    flat: dict[str, object] = {**always}
     if dsn:
         flat["postgres.dsn"] = _conninfo(dsn)
     flat |= {name: value for name, value in keys.items() if not name.startswith("dsn.")}
@@ -103,10 +113,28 @@ def _quoted(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def as_text(settings: Settings, comments: Sequence[str]) -> str:
-    """The file. `comments`: lines for its head."""
-    head = "".join(f"# {line}".rstrip() + "\n" for line in comments)
-    return head + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100)
+def as_text(settings: Settings, comments: Sequence[str], draft: Settings | None = None) -> str:
+    """The file.
+
+    Args:
+        comments: lines for its head.
+        draft: keys that a person completes, for its end, where they are comments.
+    """
+    parts = [_commented(comments), _yaml(settings)]
+    if draft:
+        parts += [
+            "\n",
+            _commented(["To be completed (`cdcd adopt` says what is missing):", *_yaml(draft).splitlines()]),
+        ]
+    return "".join(parts)
+
+
+def _yaml(settings: Settings) -> str:
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _commented(lines: Iterable[str]) -> str:
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
 
 
 def checked(settings: Settings, references: References, file: str) -> Config:

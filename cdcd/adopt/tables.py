@@ -107,11 +107,13 @@ class Choice:
         patterns: None: they cannot be told.
         is_exact: the patterns stand for the expressions. False: they are a list of the tables of today.
         is_checked: the database's tables were compared.
+        excluded: what to write as tables.exclude. With it, no patterns stand for all tables.
     """
 
     patterns: tuple[str, ...] | None
     is_exact: bool
     is_checked: bool
+    excluded: tuple[str, ...] = ()
 
 
 def choose(lists: Lists, tables: Sequence[Table] | None) -> Choice:
@@ -124,7 +126,7 @@ def choose(lists: Lists, tables: Sequence[Table] | None) -> Choice:
     if lists.unreadable:
         return Choice(None, is_exact=False, is_checked=False)
     if tables is None:
-        return Choice(translated, is_exact=translated is not None, is_checked=False)
+        return _choose_unseen(lists, translated)
     captured = [table for table in tables if lists.captures(*table)]
     if translated is not None:
         patterns = [parse_pattern(each) for each in translated]
@@ -132,6 +134,26 @@ def choose(lists: Lists, tables: Sequence[Table] | None) -> Choice:
             return Choice(translated, is_exact=True, is_checked=True)
     named = tuple([f"{quoted(schema)}.{quoted(table)}" for schema, table in captured])
     return Choice(named or None, is_exact=False, is_checked=True)
+
+
+def _choose_unseen(lists: Lists, translated: tuple[str, ...] | None) -> Choice:
+    """The choice if the database was not asked."""
+    if translated is not None:
+        return Choice(translated, is_exact=True, is_checked=False)
+    # An include list of tables or schemas makes the exclude list of the same kind void.
+    out = [
+        each if kind == "table" else f"(?:{each})\\..*"
+        for kind in ("schema", "table")
+        if f"{kind}.include.list" not in lists.expressions
+        for each in lists.expressions.get(f"{kind}.exclude.list", ())
+    ]
+    included = Lists({name: some for name, some in lists.expressions.items() if ".include." in name}, ())
+    patterns = _translated(included) if included.given else ()
+    found = [patterns_of(each) for each in out]
+    excluded = [pattern for some in found for pattern in some or ()]
+    if patterns is None or not out or None in found or len(excluded) > PATTERNS_MAX:
+        return Choice(None, is_exact=False, is_checked=False)
+    return Choice(patterns, is_exact=True, is_checked=False, excluded=tuple(excluded))
 
 
 def _translated(lists: Lists) -> tuple[str, ...] | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from cdcd.adopt.course import CONNECT, DEBEZIUM, Course, OpenError, RefusedError, Transform
 from cdcd.adopt.java_regex import UnreadableError
-from cdcd.adopt.options_flattening import FLATTENING
+from cdcd.adopt.options_flattening import FLATTENING, mode_of, of_former
 from cdcd.adopt.reach import Known, Reach, UndecidedError
 from cdcd.adopt.references import References
 from cdcd.adopt.topic_course import TopicCourse
@@ -88,7 +88,7 @@ def _added(transform: Transform) -> set[str]:
         except ValueError:
             # Its own option says so.
             continue
-    if transform.text("delete.tombstone.handling.mode").lower() in (REWRITE, REWRITE_WITH_TOMBSTONE):
+    if mode_of(transform.options) in (REWRITE, REWRITE_WITH_TOMBSTONE):
         found.add(DELETED_FIELD)
     return found
 
@@ -186,7 +186,11 @@ CLASSES: Final[Mapping[str, Row]] = {
         ),
     ),
     OUTBOX: Row(
-        outbox, lacks("The verdict says what to write into `outbox` (docs/outbox.md). Then accept it.")
+        outbox,
+        lacks(
+            "The keys of `outbox` (docs/outbox.md) are in the file as comments: complete them, and accept it. If the "
+            "router has one topic, they are written out: different."
+        ),
     ),
     f"{CONNECT}setschemametadata$value": Row(
         set_schema, same("Records without schemas are the same. With schemas, it is impossible.")
@@ -214,11 +218,13 @@ class Judged:
         whole: the verdict on the option `transforms`.
         by_alias: the verdict on each transform, which is that of its option `type`.
         flattening: the alias of the transform whose options `event_flattening` has; "": none.
+        flattening_options: the options of that transform.
     """
 
     whole: Verdict
     by_alias: Mapping[str, Verdict]
     flattening: str
+    flattening_options: Mapping[str, str]
 
 
 def read(options: Mapping[str, str]) -> tuple[Transform, ...]:
@@ -262,7 +268,8 @@ def judge_transforms(options: Mapping[str, str], references: References, known: 
         is_lost = verdict.kind in (Kind.IMPOSSIBLE, Kind.UNKNOWN) and not verdict.keys
         if is_lost and each.type not in LEAVES_NAMES:
             course.passed_over.append(each.alias)
-    return Judged(_whole(transforms), found, flattening)
+    of_flattening = next((each.options for each in transforms if each.alias == flattening), {})
+    return Judged(_whole(transforms), found, flattening, of_flattening)
 
 
 def _reroutes(transform: Transform, *, is_followed: bool) -> bool:
@@ -297,7 +304,7 @@ def _alone(transform: Transform, course: Course) -> Verdict:
     try:
         return row.judge(transform, course)
     except RefusedError as error:
-        return lacks(str(error))
+        return Verdict(Kind.IMPOSSIBLE, str(error), draft=error.draft)
     except UnreadableError as error:
         return lacks(f"{error} Write what it does into cdcd.yaml by hand, and accept this option.")
     except UndecidedError as error:
@@ -315,7 +322,9 @@ def of_option(name: str, judged: Judged, found: Verdict) -> Verdict:
         return Verdict(Kind.IRRELEVANT, "It belongs to a transform that `transforms` does not name.")
     if option == "type":
         return judged.by_alias[alias]
-    return found if alias == judged.flattening else Verdict(Kind.IRRELEVANT, "It belongs to its transform.")
+    if alias != judged.flattening:
+        return Verdict(Kind.IRRELEVANT, "It belongs to its transform.")
+    return of_former(option, judged.flattening_options, found)
 
 
 def _whole(transforms: tuple[Transform, ...]) -> Verdict:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from cdcd.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Transform
-from cdcd.adopt.verdicts import Verdict, same
+from cdcd.adopt.verdicts import Verdict, differs, same
 
 OUTBOX: Final = f"{DEBEZIUM}outbox.eventrouter"
 
@@ -126,22 +126,35 @@ def drop_schema_changes(_transform: Transform, _course: Course) -> Verdict:
 def outbox(transform: Transform, course: Course) -> Verdict:
     """EventRouter: what to write into `outbox`, as far as the options say it."""
     reach = course.reach(transform, skips_tombstones=True)
-    table = reach.single or "<schema>.<outbox table>"
-    named = {
-        "topic": _topic(transform),
+    topic = _topic(transform)
+    columns: dict[str, object] = {
+        "topic": topic,
         "route_by": transform.text("route.by.field", "aggregatetype"),
         "event_id": transform.text("table.field.event.id", "id"),
         "key": transform.text("table.field.event.key", "aggregateid"),
         "payload": transform.text("table.field.event.payload", "payload"),
     }
-    headers = _headers(transform)
-    shown = ", ".join([f"{key}: {value!r}" for key, value in named.items()])
+    if headers := _headers(transform):
+        columns["headers"] = headers
+    topics = [topic if _VALUE not in topic else topic.replace(_VALUE, _FILL_IN)]
+    keys = {"outbox.topics": topics, "outbox.tables": {reach.single or f"{_FILL_IN}.{_FILL_IN}": columns}}
+    rest = _rest(transform)
+    if reach.single and _VALUE not in topic and not rest:
+        return differs(
+            f"outbox.topics and outbox.tables: rows of {reach.single} are events in topic {topic} (docs/outbox.md).",
+            **{name.replace(".", "__"): value for name, value in keys.items()},
+        )
     raise RefusedError(
-        "cdcd publishes events to topics of a list alone, which no option of the router names. Write the topics into "
-        f"outbox.topics of cdcd.yaml, and into outbox.tables: {{{table}: {{{shown}, headers: {headers}}}}} "
-        f"(docs/outbox.md).{_rest(transform)} Then accept this option. Do not take over before that: events would be "
-        "rows in the topic of the table."
+        "cdcd publishes events only to topics of a list, and no option of the router names them. The keys of `outbox` "
+        f"are at the end of the written file as comments. Write topics (and the table) in place of {_FILL_IN}, take "
+        f"the `# ` away (docs/outbox.md), and accept this option.{rest} Do not take over before that: events would be "
+        "rows in the topic of the table.",
+        keys,
     )
+
+
+_VALUE: Final = "{value}"
+_FILL_IN: Final = "FILL_IN"
 
 
 def _topic(transform: Transform) -> str:

@@ -33,11 +33,13 @@ class Verdict:
             UNKNOWN: why.
         keys: dotted keys of cdcd's configuration with their values. Names that begin with `dsn.` are libpq's
             parameters.
+        draft: keys that a person completes. They are in the file as comments.
     """
 
     kind: Kind
     why: str
     keys: KeyValues = field(default_factory=dict)
+    draft: KeyValues = field(default_factory=dict)
 
 
 Rule = Callable[[str], Verdict]

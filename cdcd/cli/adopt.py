@@ -122,7 +122,9 @@ def command(  # noqa: PLR0917  one for each option
         for line in report.lines(found, _columns(), shows_all=shows_all):
             say(line)
         say("")
-    text = as_text(found.settings, report.comments(found, connector.url if connector else source))
+    text = as_text(
+        found.settings, report.comments(found, connector.url if connector else source), found.draft
+    )
     written = files.save(output, text, force=force)
     outcome = None
     if form == "text":

@@ -346,3 +346,71 @@ def test_a_connector_that_writes_cloudevents_becomes_a_pipeline_that_does() -> N
     config = parse_config(settings.as_text(found.settings, ()), {"DATABASE_PASSWORD": "p"})
     assert config.format.value == "cloudevents"
     assert (config.cloudevents.data, config.cloudevents.extension_attributes) == ("json", False)
+
+
+def test_a_configuration_without_a_name_gives_a_pipeline_that_is_called_after_its_topics() -> None:
+    options = {name: value for name, value in MINIMAL.items() if name != "name"} | {"topic.prefix": "Shop-EU"}
+    brokers = {"kafka.bootstrap_servers": "kafka:9092"}
+    found = adopt(options, brokers, "f", asks_database=False)
+    assert found.config.name == "shop_eu"
+    (said,) = [each for each in found.findings if each.name == "name"]
+    assert (said.verdict.kind, "--name gives it another one" in said.verdict.why) == (Kind.DIFFERENT, True)
+    named = adopt(options, {**brokers, "name": "mine"}, "f", asks_database=False)
+    assert named.config.name == "mine"
+    assert [each for each in named.findings if each.name == "name"] == []
+
+
+def test_keys_for_a_person_are_comments_that_become_a_configuration() -> None:
+    found = adoption(transforms="o", transforms__o__type="io.debezium.transforms.outbox.EventRouter")
+    text = settings.as_text(found.settings, (), found.draft)
+    secrets = {"DATABASE_PASSWORD": "x"}
+    assert parse_config(text, secrets).outbox.tables == {}
+    head, _, draft = text.partition("# To be completed")
+    completed = draft.partition("\n")[2].replace("# ", "").replace("FILL_IN", "outbox")
+    outbox = parse_config(head + completed, secrets).outbox
+    assert outbox.topics == ("outbox.event.outbox",)
+    assert list(outbox.tables) == ["outbox.outbox"]
+
+
+@pytest.mark.parametrize(
+    ("is_url", "said"),
+    [
+        (False, "Then stop the connector; cdcd check --config f; cdcd run --config f"),
+        (True, "Then run the same command with --takeover --accept frobnicate, while the connector runs."),
+    ],
+)
+def test_the_next_step_after_something_impossible_is_to_decide_about_it(is_url: bool, said: str) -> None:
+    found = adoption(frobnicate="x")
+    first, then = report.endings(found, None, 80, file="f", is_url=is_url, refused=False)
+    assert (
+        first
+        == "Next: decide about 1 option that is impossible or unknown: change the connector, or complete f."
+    )
+    assert then == said
+
+
+@pytest.mark.parametrize(
+    ("lists", "tables", "excluded"),
+    [
+        ({"schema__include__list": "public"}, ("public.*",), ()),
+        (
+            {"schema__include__list": "public", "table__exclude__list": r"public\.audit,public\.tmp_.*"},
+            ("public.*",),
+            ("public.audit", "public.tmp_*"),
+        ),
+        ({"table__exclude__list": r"public\.audit"}, None, ("public.audit",)),
+        ({"schema__exclude__list": "audit|tmp"}, None, ("audit.*", "tmp.*")),
+        # An include list makes the exclude list of the same kind void.
+        (
+            {"table__include__list": r"public\.a", "table__exclude__list": r"public\.b"},
+            ("public.a",),
+            (),
+        ),
+    ],
+)
+def test_lists_of_tables_are_translated_without_the_database(
+    lists: dict[str, str], tables: tuple[str, ...] | None, excluded: tuple[str, ...]
+) -> None:
+    found = adoption(**lists)
+    assert (found.config.postgres.tables, found.config.tables.exclude or ()) == (tables, excluded)
+    assert found.blocking == []

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 from cdcd.adopt.judging import OPTIONS, Finding, find, judge, with_worker
 from cdcd.adopt.options_connect import PRODUCER
@@ -495,8 +496,6 @@ def test_beside_a_transform_that_stands_in_the_way_records_are_flattened() -> No
     [
         ("add.fields", "before.id"),
         ("add.headers", "transaction.id"),
-        ("drop.tombstones", "false"),
-        ("delete.handling.mode", "none"),
         ("route.by.field", "kind"),
         ("drop.fields.header.name", "h"),
     ],
@@ -505,6 +504,77 @@ def test_what_flattening_cannot_do_stands_in_the_way_with_what_to_do(option: str
     verdict = of({**FLATTENED, f"transforms.unwrap.{option}": value})[f"transforms.unwrap.{option}"].verdict
     assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
     assert "accept" in verdict.why.lower()
+
+
+@pytest.mark.parametrize(
+    ("former", "mode"),
+    [
+        ({"drop.tombstones": "false", "delete.handling.mode": "rewrite"}, "rewrite-with-tombstone"),
+        ({"delete.handling.mode": "rewrite"}, "rewrite"),
+        ({"delete.handling.mode": "drop"}, "drop"),
+        ({"drop.tombstones": "false"}, "tombstone"),
+        ({"delete.handling.mode": "none"}, "delete-to-tombstone"),
+        ({"drop.tombstones": "false", "delete.handling.mode": "NONE"}, "tombstone"),
+    ],
+)
+def test_the_former_options_for_deletes_become_the_mode_that_took_their_place(
+    former: dict[str, str], mode: str
+) -> None:
+    options = {name: value for name, value in FLATTENED.items() if "tombstone.handling" not in name}
+    found = of({**options, **{f"transforms.unwrap.{name}": value for name, value in former.items()}})
+    for name in former:
+        verdict = found[f"transforms.unwrap.{name}"].verdict
+        assert verdict.kind is Kind.DIFFERENT
+        assert dict(verdict.keys) == {"event_flattening.delete_tombstone_handling_mode": mode}
+
+
+def test_beside_the_new_option_the_former_ones_do_not_count_and_an_unknown_value_is_told() -> None:
+    name = "transforms.unwrap.delete.handling.mode"
+    assert of({**FLATTENED, name: "none"})[name].verdict.kind is Kind.IRRELEVANT
+    options = {each: value for each, value in FLATTENED.items() if "tombstone.handling" not in each}
+    assert of({**options, name: "sometimes"})[name].verdict.kind is Kind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["topics", "topics.regex", "errors.deadletterqueue.topic.name", "consumer.override.max.poll.records"],
+)
+def test_options_of_sink_connectors_are_irrelevant(name: str) -> None:
+    assert of({name: "x"})[name].verdict.kind is Kind.IRRELEVANT
+
+
+@pytest.mark.parametrize("plugin", ["wal2json", "wal2json_rds_streaming"])
+def test_a_slot_of_wal2json_cannot_be_taken_over(plugin: str) -> None:
+    verdict = of({"plugin.name": plugin})["plugin.name"].verdict
+    assert verdict.kind is Kind.IMPOSSIBLE
+    assert "removed wal2json in 2.0" in verdict.why
+
+
+def test_kerberos_needs_another_build_of_librdkafka_and_its_keys_are_written() -> None:
+    found = of(
+        {
+            "producer.override.sasl.mechanism": "GSSAPI",
+            "producer.override.sasl.kerberos.service.name": "kafka",
+            "producer.override.sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required "
+            'useKeyTab=true keyTab="/etc/k.keytab" principal="cdcd@EXAMPLE.ORG";',
+        }
+    )
+    login = found["producer.override.sasl.jaas.config"].verdict
+    assert (login.kind, dict(login.keys)) == (
+        Kind.IMPOSSIBLE,
+        {
+            "kafka.properties.sasl.kerberos.principal": "cdcd@EXAMPLE.ORG",
+            "kafka.properties.sasl.kerberos.keytab": "/etc/k.keytab",
+        },
+    )
+    assert found["producer.override.sasl.mechanism"].verdict.kind is Kind.IMPOSSIBLE
+    assert "without Kerberos" in login.why
+    assert found["producer.override.sasl.kerberos.service.name"].verdict.kind is Kind.SAME
+    # This is what is said to be missing.
+    with pytest.raises(KafkaException, match="No provider for SASL mechanism GSSAPI"):
+        Producer(
+            {"bootstrap.servers": "127.0.0.1:1", "sasl.mechanism": "GSSAPI", "security.protocol": "SASL_SSL"}
+        )
 
 
 BEATING = {"heartbeat.interval.ms": "5000"}
