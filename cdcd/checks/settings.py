@@ -62,6 +62,7 @@ def start_settings(config: Config) -> StartSettings:
         name=config.name,
         records=record_settings(config),
         authenticates=bool(checkpoint_keys(config)),
+        protects=bool(config.columns.patterns),
     )
 
 

@@ -6,11 +6,14 @@ Nothing here decides: `engine/startup.py` has the order of the steps and every r
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import Any, Final
 
+from cdcd.checks.columns import look_at_columns
 from cdcd.checks.reader_settings import readers_of
 from cdcd.checks.readers import refuse_untrusted
 from cdcd.config.loading import Config
+from cdcd.credentials.columns import bindings_of, protections
 from cdcd.daemon.durable_log import log_error, open_log
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.postgres_side import PostgresSide
@@ -19,6 +22,7 @@ from cdcd.durable.log import LogFiles
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.startup import Ready
 from cdcd.engine.startup_requests import (
+    BindColumns,
     ConnectCatalog,
     ConnectStream,
     CreateSlot,
@@ -45,7 +49,7 @@ from cdcd.engine.startup_requests import (
     TakeLock,
     WriteCheckpoint,
 )
-from cdcd.facts import Observer
+from cdcd.facts import ColumnRuleUnmatched, Observer
 from cdcd.facts_operation import DurableSpoolDelivered
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, Dsn, connect
@@ -56,6 +60,8 @@ from cdcd.postgres.publication_history import read_roots
 from cdcd.postgres.readers import try_readers
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.source import read_source
+from cdcd.rows.bindings import Bindings
+from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.logged import DurableLog
 from cdcd.transactions.position import Checkpoint, Source
@@ -108,6 +114,8 @@ class StartRequests:
         self.identity: Identity | None = None
         self.snapshots: SnapshotDriver | None = None
         self.log: LogFiles | None = None
+        self.bindings = Bindings()
+        """The columns that the rules of `columns` protect."""
 
     async def carry_out(self, requests: Generator[Request[Any], Any, Ready]) -> Ready:
         """Carry out one request after the other, and return what the session begins with. Raises as the start does."""
@@ -267,6 +275,23 @@ class StartRequests:
         assert self.snapshots is not None
         return await self.snapshots.published()
 
+    async def _bind_columns(self, request: BindColumns) -> str:
+        """Raise ConfigError if a rule cannot be followed, and tell which rules protect nothing."""
+        assert self.sql is not None
+        bindings = self.bindings = bindings_of(self._config.columns, request.checkpoint)
+        rules = protections(self._config.columns, bindings)
+        exported = request.exported
+        if exported is not None:
+            for oid, table in exported.tables.items():
+                rules.in_force(table.relation, replace(exported.descriptions[oid], numbers=table.numbers))
+        keys = ChosenKeys(self._config.key.rules)
+        found = await look_at_columns(self.sql, request.published.keys(), rules, keys)
+        if found.refused:
+            raise found.refused[0]
+        for rule in found.unmatched:
+            self._observe(ColumnRuleUnmatched(rule=str(rule)))
+        return bindings.text(request.checkpoint.position.end_lsn)
+
     async def _write_checkpoint(self, request: WriteCheckpoint) -> None:
         sink = self.sink
         assert sink is not None
@@ -295,6 +320,7 @@ CARRIED_OUT: Final[dict[type[Request[Any]], Callable[[StartRequests, Any], Await
     SetFailover: StartRequests._set_failover,
     ImportSnapshot: StartRequests._import_snapshot,
     ListTables: StartRequests._list_tables,
+    BindColumns: StartRequests._bind_columns,
     WriteCheckpoint: StartRequests._write_checkpoint,
 }
 """Who carries out which request."""

@@ -9,13 +9,12 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from typing import Final
 
-from cdcd.checks.columns import look_at_columns
 from cdcd.checks.filters import look_at_filters
 from cdcd.checks.outbox import look_at_outbox
 from cdcd.checks.routes import look_at_routes
 from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
-from cdcd.credentials.columns import bindings_of, protections
+from cdcd.credentials.columns import protections
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
@@ -26,7 +25,6 @@ from cdcd.engine.leavings import Leaving
 from cdcd.engine.startup import Ready, Start
 from cdcd.errors import CdcdError
 from cdcd.facts import (
-    ColumnRuleUnmatched,
     FilterUnmatched,
     Observer,
     OutboxUnpublished,
@@ -38,8 +36,6 @@ from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.settling import Settling
 from cdcd.postgres.connection import parse_dsn
 from cdcd.registry.registrar import Registrar
-from cdcd.rows.bindings import Bindings
-from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
 
@@ -110,7 +106,6 @@ class Startup:
         self._pipeline: Pipeline | None = None
         self._ledger: Ledger | None = None
         self._schema_ids = SchemaIds()
-        self._bindings = Bindings()
         self._registrar: Registrar | None = None
 
     @property
@@ -201,19 +196,17 @@ class Startup:
             await self._know_schemas()
         assert self._made.sql is not None
         assert self._made.snapshots is not None
-        self._bindings = bindings_of(self.config.columns, ready.checkpoint)
         await tell_tables(
             self.config,
             self._made.sql,
             self._made.snapshots,
             ready.published,
             self.observe,
-            bindings=self._bindings,
+            bindings=self._made.bindings,
         )
         if self.config.heartbeat.watermark_interval_s:
             names = self.config.topic_names()
             await self.kafka.check_marked({names.qualified(table) for table in ready.published.values()})
-        await self._look_at_columns(ready)
         await self._look_at_filters(ready)
         await self._look_at_routes(ready)
         await self._look_at_outbox(ready)
@@ -233,27 +226,13 @@ class Startup:
         await self.kafka.read_schema_ids(ids)
         await self._registrar.verify()
 
-    async def _look_at_columns(self, ready: Ready) -> None:
-        """Refuse rules of `columns` that cannot be followed, and tell which ones protect nothing."""
-        rules = protections(self.config.columns, self._bindings)
-        if not rules.rules:
-            return
-        assert self._made.sql is not None
-        found = await look_at_columns(
-            self._made.sql, ready.published.keys(), rules, ChosenKeys(self.config.key.rules)
-        )
-        if found.refused:
-            raise found.refused[0]
-        for rule in found.unmatched:
-            self.observe(ColumnRuleUnmatched(rule=str(rule)))
-
     async def _look_at_filters(self, ready: Ready) -> None:
         """Refuse filters that do not fit their tables, and tell which ones filter nothing."""
         filters = self.config.filters.settings
         if not filters:
             return
         assert self._made.sql is not None
-        rules = protections(self.config.columns, self._bindings)
+        rules = protections(self.config.columns, self._made.bindings)
         found = await look_at_filters(self._made.sql, ready.published.keys(), filters, rules)
         if found.refused:
             raise found.refused[0]
@@ -266,7 +245,7 @@ class Startup:
         if not routes:
             return
         assert self._made.sql is not None
-        rules = protections(self.config.columns, self._bindings)
+        rules = protections(self.config.columns, self._made.bindings)
         found = await look_at_routes(self._made.sql, ready.published.keys(), routes, rules)
         if found.refused:
             raise found.refused[0]
@@ -279,7 +258,7 @@ class Startup:
         if not outbox.is_on:
             return
         assert self._made.sql is not None
-        rules, hears = protections(self.config.columns, self._bindings), ready.options.messages
+        rules, hears = protections(self.config.columns, self._made.bindings), ready.options.messages
         found = await look_at_outbox(self._made.sql, ready.published, outbox, rules, hears_messages=hears)
         if found.refused:
             raise found.refused[0]
@@ -313,6 +292,6 @@ class Startup:
             binary=self._binary,
             schema_ids=self._schema_ids,
             registrar=self._registrar,
-            bindings=self._bindings,
+            bindings=self._made.bindings,
             log=self._made.log,
         )

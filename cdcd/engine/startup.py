@@ -12,9 +12,10 @@ answer, and decides. The daemon (`daemon/start_requests.py`) and the simulator o
    because only now it cannot change any more, and compare again. This second comparison is the one that counts.
 4. Ensure the publication and the slot, which are created if they are missing. A missing slot is a gap if there is a
    checkpoint. The creation may wait, so afterwards the published tables are listed again.
-5. Write the checkpoint to resume from. Replication is then started from the slot's own position. What the checkpoint
-   covers is skipped by cdcd, because a server that was told to start later would leave out prepared transactions that
-   are not decided yet. An initial snapshot is read before replication starts.
+5. Bind the rules that protect columns, and write the checkpoint to resume from with these bindings, so that a column
+   that is renamed after a kill stays protected. Replication is then started from the slot's own position. What the
+   checkpoint covers is skipped by cdcd, because a server that was told to start later would leave out prepared
+   transactions that are not decided yet. An initial snapshot is read before replication starts.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -35,6 +36,7 @@ from cdcd.engine.record_settings import (
 )
 from cdcd.engine.startup_positions import Positions, Step, first_flush
 from cdcd.engine.startup_requests import (
+    BindColumns,
     ConnectCatalog,
     ConnectStream,
     CreateSlot,
@@ -111,6 +113,7 @@ class StartSettings:
         topics: the names of the pipeline's topics.
         records: the settings that decide how rows become records; None: they are not compared.
         authenticates: the pipeline has a key, so its checkpoints have tags.
+        protects: rules protect columns.
     """
 
     slot: str
@@ -132,6 +135,7 @@ class StartSettings:
     name: str = ""
     records: RecordSettings | None = None
     authenticates: bool = False
+    protects: bool = False
 
 
 LEFT_ROWS_HINT: Final = (
@@ -460,6 +464,10 @@ class Start:
         if records is not None and not delivers_messages:
             records = tuple(sorted((*records, ASKED_MESSAGES)))
         start = replace(start, snapshot=snapshot, settings=records)
+        bindings = ""
+        if settings.protects:
+            bindings = yield BindColumns(start, self._published, self._exported)
+        start = replace(start, bindings=bindings)
         self._observe(
             CheckpointRead(
                 topic=settings.checkpoint_topic, found=positions.found is not None, position=str(position)

@@ -176,6 +176,23 @@ class ListTables(Request[Mapping[int, str]]):
 
 
 @dataclass(frozen=True, slots=True)
+class BindColumns(Request[str]):
+    """Bind the rules that protect columns to the columns of the published tables, as the catalog has them now.
+
+    Answer: all bindings, for the checkpoint that the session begins with.
+
+    Attributes:
+        checkpoint: has the bindings of former sessions, which stay.
+        published: the published tables as `schema.table`, by oid.
+        exported: the tables at the slot's snapshot, whose columns may have had other names; None: no such snapshot.
+    """
+
+    checkpoint: Checkpoint
+    published: Mapping[int, str]
+    exported: ExportedTables | None
+
+
+@dataclass(frozen=True, slots=True)
 class WriteCheckpoint(Request[None]):
     """Deliver this batch, which has no records, with this checkpoint."""
 

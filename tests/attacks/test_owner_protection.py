@@ -426,6 +426,43 @@ def test_a_value_stays_protected_after_a_kill_before_any_row(
     assert_hidden(process, await_outcome(process, database, broker, unique, attack))
 
 
+@pytest.mark.attack(gains=GAINS, before="failed")
+@pytest.mark.parametrize("known", ["before the first start", "before a restart"])
+def test_a_value_stays_protected_after_a_kill_before_the_first_batch(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, known: str
+):
+    table = "CREATE TABLE customers (id int PRIMARY KEY, ssn text, note text)"
+    attack = Attack([], before=(), rules={"hash": ["public.customer*.ssn"]})
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            # A batch without content waits for this interval.
+            postgres={"status_interval_s": 25},
+            columns={"hash_key": HASH_KEY, **attack.rules},
+        )
+    )
+    database.execute("CREATE TABLE done (id int PRIMARY KEY, note text)")
+    if known == "before a restart":
+        process.await_streaming()
+        assert process.stop() == 0
+        database.execute(table)
+        process.start()
+    else:
+        process.kill()
+        database.execute(table)
+        process.start()
+    process.await_event("stream.started")
+    process.kill()
+    carry_out(
+        database, [["ALTER TABLE customers RENAME COLUMN ssn TO x"], [secret(1, "id, x, note", "customers")]]
+    )
+    process.config["postgres"]["status_interval_s"] = 0.2
+    process.start()
+    assert_hidden(process, await_outcome(process, database, broker, unique, attack))
+
+
 @pytest.mark.postgres(since=14)
 @pytest.mark.attack(gains=GAINS, before="failed")
 @pytest.mark.parametrize("names", ["rename", "swap", "swap and back"])

@@ -10,6 +10,7 @@ from cdcd.engine.exported import ExportedTables
 from cdcd.engine.record_settings import CHANGES, FORMS, ROOTS
 from cdcd.engine.startup import ASKED_MESSAGES, STEPS, Ready, Start, StartSettings
 from cdcd.engine.startup_requests import (
+    BindColumns,
     ConnectCatalog,
     ConnectStream,
     CreateSlot,
@@ -79,6 +80,8 @@ class World:
         self.published = {1: "public.t"}
         self.via_root: bool | None = None
         self.exported = EXPORT
+        self.bindings = ""
+        """The columns that rules are bound to after this start has looked at the tables."""
         self.listed: dict[int, str] | None = None
         """What is published when the slot is there; None: the same."""
         self.log: DurableLog | None = None
@@ -144,6 +147,7 @@ ANSWERS: dict[type[Any], Callable[[World, Any], Any]] = {
     ListTables: lambda world, _: world.published if world.listed is None else world.listed,
     CreateSlot: lambda _, request: SlotMade(SlotSeen(300), "0003-1" if request.export else None),
     ImportSnapshot: lambda world, _: world.exported,
+    BindColumns: lambda world, _: world.bindings,
 }
 
 
@@ -204,6 +208,34 @@ def test_the_lock_is_first_and_the_checkpoint_last():
     assert STEPS[0] is Start.take_lock
     assert STEPS[-1] is Start.write_checkpoint
     assert len(set(STEPS)) == len(STEPS)
+
+
+@pytest.mark.parametrize("slot", [SLOT, None], ids=["restart", "first start"])
+def test_the_first_checkpoint_of_a_session_has_the_bindings_of_all_published_tables(slot: SlotSeen | None):
+    """A kill before anything was delivered must not forget which columns are protected."""
+    world = World(slot=slot, found=HERE if slot else None, bindings='{"version":1,"columns":"x"}')
+    ready = world.start(replace(SETTINGS, protects=True))
+    asked = world.the(BindColumns)
+    assert asked.published == {1: "public.t"}
+    assert asked.exported is (None if slot else EXPORT)
+    assert world.order[-2:] == [BindColumns, WriteCheckpoint]
+    assert world.the(WriteCheckpoint).checkpoint == ready.checkpoint
+    assert ready.checkpoint.bindings == world.bindings
+
+
+def test_bindings_that_the_checkpoint_has_already_are_not_written_again():
+    text = '{"version":1,"columns":"x"}'
+    world = World(found=replace(HERE, bindings=text), bindings=text)
+    ready = world.start(replace(SETTINGS, protects=True))
+    assert world.the(BindColumns).checkpoint.bindings == text
+    assert WriteCheckpoint not in world.order
+    assert ready.checkpoint.bindings == text
+
+
+def test_without_rules_nothing_is_bound():
+    world = World(found=replace(HERE, bindings='{"version":1,"columns":"x"}'))
+    assert world.start().checkpoint.bindings == ""
+    assert BindColumns not in world.order
 
 
 def test_a_standby_is_refused_before_a_stream_is_ended():
