@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final
 
 from cdcd.protocol.messages import COLUMN_IS_KEY, Column, Relation, Type
-from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.rows.relations import CatalogColumn, Kin, TableDescription, TypeDescription
 
 Row = Mapping[int, bytes | None]
 """A row's values by attnum."""
@@ -33,6 +33,11 @@ MOOD_TYPE: Final = TypeDescription(MOOD, SCHEMA, "mood", "e", "E", 0, 0, -1)
 
 _TYPE_NAMES: Final = {INT4: "integer", INT8: "bigint", NUMERIC: "numeric", TEXT: "text", MOOD: "mood"}
 
+SECRET: Final = "csecret"
+"""A column that the rule of `protected.py` matches. Worlds with the rule have it and `PLAIN` in every table."""
+
+PLAIN: Final = "cplain"
+
 FIRST_MARKER: Final = 1000
 """The number of the made-up column is this one and the version."""
 
@@ -42,18 +47,24 @@ EVENT: Final = "event"
 
 @dataclass(frozen=True, slots=True)
 class ColumnDefinition:
-    """A column. `missing` is what rows have that are older; `toast`: an UPDATE may leave its values unsent."""
+    """A column. `missing` is what rows have that are older; `toast`: an UPDATE may leave its values unsent;
+    `stamp`: the transaction that wrote the column's row of pg_attribute.
+    """
 
     attnum: int
     name: str
     type_oid: int
     toast: bool = False
     missing: bytes | None = None
+    stamp: int = 0
 
 
 @dataclass(frozen=True)
 class Definition:
-    """One version of a table. `key` is the primary key in the index's order; `identity` is `relreplident`."""
+    """One version of a table. `key` is the primary key in the index's order; `identity` is `relreplident`.
+
+    `marked`: the table has the made-up column.
+    """
 
     version: int
     oid: int
@@ -64,6 +75,7 @@ class Definition:
     identity: str
     published: bool
     next_attnum: int
+    marked: bool = True
 
     @cached_property
     def key_attnums(self) -> tuple[int, ...]:
@@ -107,15 +119,16 @@ class Definition:
             Column(COLUMN_IS_KEY if whole or column.name in self.key else 0, column.name, column.type_oid, -1)
             for column in self.columns
         ]
-        columns.append(Column(COLUMN_IS_KEY if whole else 0, self.marker, self.marker_type, -1))
+        if self.marked:
+            columns.append(Column(COLUMN_IS_KEY if whole else 0, self.marker, self.marker_type, -1))
         return Relation(xid, self.oid, SCHEMA, self.name, self.identity, tuple(columns))
 
     def type_message(self, xid: int | None) -> Type | None:
         """What is announced before the Relation message, if anything is."""
-        return Type(xid, MOOD, SCHEMA, "mood") if self.marker_type == MOOD else None
+        return Type(xid, MOOD, SCHEMA, "mood") if self.marked and self.marker_type == MOOD else None
 
-    def description(self) -> TableDescription:
-        """As `cdcd.postgres.catalog.describe` tells it."""
+    def description(self, seen: int = 0) -> TableDescription:
+        """As `cdcd.postgres.catalog.describe` tells it. `seen`: the end of the WAL."""
         columns = [
             CatalogColumn(
                 column.name,
@@ -124,12 +137,16 @@ class Definition:
                 column.type_oid,
                 0,
                 None if column.missing is None else column.missing.decode(),
+                stamp=column.stamp,
             )
             for column in self.columns
         ]
-        last_id = FIRST_MARKER + self.version
-        columns.append(CatalogColumn(self.marker, last_id, "text", self.marker_type, 0, None))
-        return TableDescription(self.key, (), tuple(columns), last_id=last_id)
+        last_id = self.next_attnum - 1
+        if self.marked:
+            last_id = FIRST_MARKER + self.version
+            columns.append(CatalogColumn(self.marker, last_id, "text", self.marker_type, 0, None))
+        kin = (Kin(self.oid, SCHEMA, self.name),)
+        return TableDescription(self.key, (), tuple(columns), last_id=last_id, kin=kin, seen=seen)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -144,9 +161,9 @@ class Definition:
     def altered(self, version: int, **changes: object) -> "Definition":
         return replace(self, version=version, **changes)  # type: ignore[arg-type]
 
-    def with_column(self, version: int, missing: bytes | None, *, toast: bool) -> "Definition":
+    def with_column(self, version: int, missing: bytes | None, stamp: int, *, toast: bool) -> "Definition":
         attnum = self.next_attnum
-        column = ColumnDefinition(attnum, f"c{attnum}", TEXT, toast, missing)
+        column = ColumnDefinition(attnum, f"c{attnum}", TEXT, toast, missing, stamp)
         return self.altered(version, columns=(*self.columns, column), next_attnum=attnum + 1)
 
     def without_column(self, version: int, name: str) -> "Definition":
@@ -154,23 +171,40 @@ class Definition:
             version, columns=tuple([column for column in self.columns if column.name != name])
         )
 
-    def with_name(self, version: int, column: ColumnDefinition, name: str) -> "Definition":
-        """Another name for a column."""
-        columns = [replace(each, name=name) if each is column else each for each in self.columns]
+    def with_names(self, version: int, names: Mapping[int, str], stamp: int) -> "Definition":
+        """Other names for columns, by attnum."""
+        columns = [
+            replace(each, name=names[each.attnum], stamp=stamp) if each.attnum in names else each
+            for each in self.columns
+        ]
         return self.altered(version, columns=tuple(columns))
 
-    def retyped(self, version: int, filenode: int, name: str, type_oid: int) -> "Definition":
+    def retyped(self, version: int, filenode: int, name: str, type_oid: int, stamp: int) -> "Definition":
         """Another type for a column, and a new file with all rows."""
         columns = [
-            replace(column, type_oid=type_oid) if column.name == name else column for column in self.columns
+            replace(column, type_oid=type_oid, stamp=stamp) if column.name == name else column
+            for column in self.columns
         ]
         return self.altered(version, columns=tuple(columns), filenode=filenode)
 
 
 def new_table(
-    oid: int, version: int, name: str, filenode: int, *, composite: bool, identity: str, published: bool
+    oid: int,
+    version: int,
+    name: str,
+    filenode: int,
+    *,
+    composite: bool,
+    identity: str,
+    published: bool,
+    protected: bool = False,
+    stamp: int = 0,
 ) -> Definition:
-    """A table as the workload makes them: a key, the event, two columns that may be out of line, a number."""
+    """A table as the workload makes them: a key, the event, two columns that may be out of line, a number.
+
+    `protected`: it has `SECRET` and `PLAIN`, and no made-up column, which would have a number that PostgreSQL never
+    gives.
+    """
     names = ["a", "b"] if composite else ["id"]
     columns = [ColumnDefinition(number, column, INT4) for number, column in enumerate(names, 1)]
     at = len(columns)
@@ -180,6 +214,20 @@ def new_table(
         ColumnDefinition(at + 3, "n", INT4),
         ColumnDefinition(at + 4, "t2", TEXT, toast=True),
     ]
+    if protected:
+        columns += [ColumnDefinition(at + 5, SECRET, TEXT), ColumnDefinition(at + 6, PLAIN, TEXT)]
+    columns = [replace(column, stamp=stamp) for column in columns]
     # The index has the columns in another order than the table.
     key = ("b", "a") if composite else ("id",)
-    return Definition(version, oid, name, filenode, tuple(columns), key, identity, published, at + 5)
+    return Definition(
+        version,
+        oid,
+        name,
+        filenode,
+        tuple(columns),
+        key,
+        identity,
+        published,
+        len(columns) + 1,
+        marked=not protected,
+    )

@@ -64,12 +64,20 @@ class Client:
         sql_name = f'"{SCHEMA}"."{table.name}"'
         part = Part(table.oid, table.filenode, heap.pages, heap.size)
         return SourceTable(
-            table.relation(), "", (SourcePart(part, sql_name),), sql_name, False, table.fingerprint
+            table.relation(),
+            "",
+            (SourcePart(part, sql_name),),
+            sql_name,
+            False,
+            table.fingerprint,
+            numbers=() if table.marked else tuple([column.attnum for column in table.columns]),
         )
 
     def describe(self, oids: Collection[int]) -> dict[int, TableDescription]:
-        known = self.database.definitions
-        return {oid: known[oid].description() if oid in known else TableDescription() for oid in oids}
+        known, seen = self.database.definitions, self._wal.end
+        return {
+            oid: known[oid].description(seen) if oid in known else TableDescription(seen=seen) for oid in oids
+        }
 
     def visibility(self) -> Visibility:
         """What a snapshot sees that is taken now."""

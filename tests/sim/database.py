@@ -5,7 +5,7 @@ from random import Random
 from typing import Final
 
 from cdcd.snapshots.visibility import Visibility
-from tests.sim.catalog import FIRST_OID, ColumnDefinition, Definition, Row, new_table
+from tests.sim.catalog import FIRST_OID, SECRET, ColumnDefinition, Definition, Row, new_table
 from tests.sim.heap import Heap, Transactions, Version
 from tests.sim.wal import Change
 
@@ -58,7 +58,10 @@ class Database:
         generation: counts what the catalog's names and the publication had been.
     """
 
-    def __init__(self, rng: Random, capacity: int) -> None:
+    def __init__(self, rng: Random, capacity: int, *, protected: bool = False) -> None:
+        self.protected = protected
+        self.secret: dict[int, set[int]] = {}
+        """By oid: the columns that the rule's name had or has."""
         self.rng = rng
         self.capacity = capacity
         self.definitions: dict[int, Definition] = {}
@@ -115,7 +118,9 @@ class Database:
 
     # Tables.
 
-    def create(self, name: str, *, composite: bool, identity: str, published: bool) -> Definition:
+    def create(
+        self, name: str, *, composite: bool, identity: str, published: bool, stamp: int = 0
+    ) -> Definition:
         """A definition that nobody sees yet."""
         oid = self._next_oid
         self._next_oid += 1
@@ -127,6 +132,8 @@ class Database:
             composite=composite,
             identity=identity,
             published=published,
+            protected=self.protected,
+            stamp=stamp,
         )
         self.learn(definition)
         return definition
@@ -136,6 +143,8 @@ class Database:
         names = self.columns.setdefault(definition.oid, {})
         for column in definition.columns:
             names[column.name] = column
+            if column.name == SECRET:
+                self.secret.setdefault(definition.oid, set()).add(column.attnum)
         self.first.setdefault(definition.oid, definition)
         self.named.setdefault(definition.name, set()).add(definition.oid)
         had = [name for name, oids in self.named.items() if definition.oid in oids]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from tests.sim.catalog import INT4, INT8, NUMERIC, Definition, Row
+from tests.sim.catalog import INT4, INT8, NUMERIC, SECRET, Definition, Row
 from tests.sim.database import Database, Transaction
 from tests.sim.settings import Settings
 
@@ -60,7 +60,8 @@ class Alterations:
             return ()
         version = self.database.version()
         missing = None if self.rng.random() < 0.3 else b"m%d" % version
-        return self._set(transaction, table.with_column(version, missing, toast=self.rng.random() < 0.3))
+        toast = self.rng.random() < 0.3 and not self.settings.protected
+        return self._set(transaction, table.with_column(version, missing, sub, toast=toast))
 
     def _drop_column(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
         table = self._one(transaction)
@@ -80,7 +81,22 @@ class Alterations:
         if not columns:
             return ()
         version = self.database.version()
-        return self._set(transaction, table.with_name(version, self.rng.choice(columns), f"c_{version}"))
+        column, name = self.rng.choice(columns), f"c_{version}"
+        if self.settings.protected and self.rng.random() < 0.3 and SECRET not in _names(table):
+            name = SECRET
+        return self._set(transaction, table.with_names(version, {column.attnum: name}, sub))
+
+    def _swap_columns(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
+        """Two columns change their names, and perhaps back in the next statement."""
+        table = self._one(transaction)
+        if table is None:
+            return ()
+        columns = [column for column in table.columns if column.name.startswith("c") and not column.toast]
+        if len(columns) < 2:
+            return ()
+        one, other = self.rng.sample(columns, 2)
+        names = {one.attnum: other.name, other.attnum: one.name}
+        return self._set(transaction, table.with_names(self.database.version(), names, sub))
 
     def _retype(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
         """ATRewriteTable: rows are written again by this transaction, nobody else sees them before it commits."""
@@ -90,7 +106,7 @@ class Alterations:
         rows = [version.row for version in self.database.heap(table).current(transaction.xid)]
         filenode = self._refilled(sub, rows)
         other = WIDER[table.column("n").type_oid]
-        return self._set(transaction, table.retyped(self.database.version(), filenode, "n", other))
+        return self._set(transaction, table.retyped(self.database.version(), filenode, "n", other, sub))
 
     def _refilled(self, sub: int, rows: list[Row]) -> int:
         filenode = self.database.filenode()
@@ -160,35 +176,42 @@ class Alterations:
         if table is None:
             return ()
         transaction.definitions[table.oid] = None
-        self._create_as(transaction, table.name)
+        self._create_as(transaction, table.name, sub)
         return (table.oid,)
 
     def _create(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
         if len(self.database.oids_of(transaction)) >= TABLES_MAX:
             return ()
-        self._create_as(transaction, self.name())
+        self._create_as(transaction, self.name(), sub)
         return ()
 
-    def _create_as(self, transaction: Transaction, name: str) -> None:
-        definition = self.new(name, published=self.rng.random() < self.settings.p_create_published)
+    def _create_as(self, transaction: Transaction, name: str, sub: int) -> None:
+        definition = self.new(name, published=self.rng.random() < self.settings.p_create_published, stamp=sub)
         transaction.definitions[definition.oid] = definition
         transaction.tables.add(definition.oid)
         transaction.exclusive.add(definition.oid)
 
-    def new(self, name: str, *, published: bool) -> Definition:
+    def new(self, name: str, *, published: bool, stamp: int = 0) -> Definition:
         composite = self.rng.random() < self.settings.p_composite
         identity = "f" if self.rng.random() < self.settings.p_full else "d"
-        return self.database.create(name, composite=composite, identity=identity, published=published)
+        return self.database.create(
+            name, composite=composite, identity=identity, published=published, stamp=stamp
+        )
 
     def name(self) -> str:
         self._next_name += 1
         return f"t{self._next_name - 1}"
 
 
+def _names(table: Definition) -> set[str]:
+    return {column.name for column in table.columns}
+
+
 METHODS: Final[dict[str, Callable[[Alterations, Transaction, int], tuple[int, ...]]]] = {
     "add_column": Alterations._add_column,
     "drop_column": Alterations._drop_column,
     "rename_column": Alterations._rename_column,
+    "swap_columns": Alterations._swap_columns,
     "retype": Alterations._retype,
     "cluster": Alterations._cluster,
     "identity": Alterations._change_identity,

@@ -144,4 +144,6 @@ class Writer:
             return None if draw < 0.1 else (b"%b%d" % (TOASTED if draw < 0.8 else b"s", event))
         if definition.column("n").attnum == attnum:
             return b"%d" % int(draw * NUMBERS)
+        if self.settings.protected:
+            return None if draw < 0.3 else b"x%d-%d" % (attnum, event)
         return None if draw < 0.3 else b"x%d" % event

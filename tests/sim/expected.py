@@ -214,7 +214,7 @@ def _check_row(expected: Expected, found: dict[str, Any], row: Row, kept: tuple[
         column.name: PLACEHOLDER.encode() if column.attnum in kept else table.value(row, column)
         for column in table.columns
     }
-    _same(expected, "row", without_marker(found), wanted)
+    _same(expected, "row", without_marker(found, table), wanted)
 
 
 def _check_old(expected: Expected, found: dict[str, Any], row: Row, *, whole: bool) -> None:
@@ -222,15 +222,17 @@ def _check_old(expected: Expected, found: dict[str, Any], row: Row, *, whole: bo
     assert table is not None
     if whole:
         wanted = {column.name: table.value(row, column) for column in table.columns}
-        _same(expected, "before", without_marker(found), wanted)
+        _same(expected, "before", without_marker(found, table), wanted)
         return
     for column in table.columns:
         value = row[column.attnum] if column.name in table.key else None
         _same(expected, f"before.{column.name}", text_of(found[column.name]), value)
 
 
-def without_marker(found: dict[str, Any]) -> dict[str, bytes | None]:
+def without_marker(found: dict[str, Any], table: Definition) -> dict[str, bytes | None]:
     """The real columns' values in PostgreSQL's text; the marker must say its own name."""
+    if not table.marked:
+        return {name: text_of(value) for name, value in found.items()}
     *fields, (marker, version) = found.items()
     if marker != version:
         raise PromiseBrokenError(f"a row with {version!r} in {marker} was read by another definition")

@@ -60,7 +60,8 @@ def values(definition: Definition, row: Row, kept: tuple[int, ...] = ()) -> Tupl
     sent: list[Value] = [
         UNCHANGED if column.attnum in kept else definition.value(row, column) for column in definition.columns
     ]
-    sent.append(definition.marker.encode())
+    if definition.marked:
+        sent.append(definition.marker.encode())
     return tuple(sent)
 
 
@@ -71,4 +72,4 @@ def _old(definition: Definition, row: Row) -> TupleData:
     key: list[Value] = [
         row[column.attnum] if column.name in definition.key else None for column in definition.columns
     ]
-    return (*key, None)
+    return (*key, None) if definition.marked else tuple(key)

@@ -17,6 +17,7 @@ from tests.sim.heartbeats import HeartbeatsSeen
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.metadata import TransactionsSeen
 from tests.sim.parted import PartitionsSeen, is_moved
+from tests.sim.protected import ProtectedSeen
 from tests.sim.wal import Change
 from tests.sim.watermarks import WatermarksSeen, is_one
 
@@ -78,6 +79,7 @@ class Oracle:
         self.part_bytes = part_bytes
         self.transactions = TransactionsSeen() if metadata else None
         self.descriptions: DescriptionsSeen | None = None
+        self.protected: ProtectedSeen | None = None
         self.heartbeats = HeartbeatsSeen(rises=exactly_once)
         self.watermarks = WatermarksSeen(rises=exactly_once)
         self.expected: list[Expected] = []
@@ -137,6 +139,8 @@ class Oracle:
         if self.delivered or self.has_rows:
             raise PromiseBrokenError("G1: a slot was dropped of which something was delivered")
         self.begun = False
+        if self.protected is not None:
+            self.protected.slot_dropped()
         self.expected.clear()
         self._starts.clear()
         self._lengths.clear()
@@ -171,7 +175,7 @@ class Oracle:
         self.rows += len(records)
         at = -1
         first = before = self.delivered
-        for record in records:
+        for record in records if self.protected is None else map(self.protected.revealed, records):
             if record[0] == HEARTBEAT_TOPIC:
                 self.rows -= 1
                 self.heartbeats.heartbeat(record, self._starts, self._lengths, before)

@@ -20,6 +20,7 @@ from tests.sim import planted_large as large
 from tests.sim import planted_left_out as left_out
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_parted as parted
+from tests.sim import planted_protected as protected
 from tests.sim import planted_published as published
 from tests.sim import planted_routed as routing
 from tests.sim import planted_sink as sink
@@ -51,6 +52,9 @@ from tests.sim.planted_focuses import (
     PARTED,
     PARTED_AND_CUT,
     PARTED_BESIDE_CHUNKS,
+    PROTECTED,
+    PROTECTED_AND_DROPPED,
+    PROTECTED_AND_SWAPPED,
     PUBLISHING,
     PUBLISHING_AND_CUT,
     RENAMED,
@@ -109,6 +113,13 @@ def _in_session(focus: Mapping[str, Any] | None = None, **parts: Any) -> Planted
 
 PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
     {
+        "binding_forgotten_at_restart": _in_session(PROTECTED, bindings=protected.ForgetsAtTheStart),
+        "binding_after_the_start": _in_session(PROTECTED, bindings=protected.BindsLate),
+        "renamed_column_not_followed": _in_session(PROTECTED, bindings=protected.FollowsNoRename),
+        "renamed_table_not_followed": _in_session(PROTECTED, bindings=protected.FollowsNoTable),
+        "swapped_columns_by_names": _in_session(PROTECTED_AND_SWAPPED, bindings=protected.NumbersByNames),
+        "columns_by_order_of_now": _in_session(PROTECTED_AND_DROPPED, bindings=protected.NumbersByOrder),
+        "dropped_column_forgotten": _in_session(PROTECTED_AND_DROPPED, bindings=protected.ForgetsWhatIsGone),
         "renewed_before_it_is_confirmed": _in_engine(LARGE_MESSAGES, renewal=large.RenewsUnconfirmed),
         "message_of_the_largest_size_shortened": _in_session(LARGE_MESSAGES, limits=large.ShortensTheLargest),
         "digest_of_the_whole_message": _in_session(LARGE_MESSAGES, limits=large.DigestsTheMessage),

@@ -472,3 +472,35 @@ WATERMARKS_AT_LEAST_ONCE: Final[Mapping[str, Any]] = {**AT_LEAST_ONCE, **WATERMA
 
 WATERMARKS_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **WATERMARKS}
 """The same, among parts of large transactions, with restarts inside of them."""
+
+PROTECTED: Final[Mapping[str, Any]] = {
+    "protected": True,
+    "exactly_once": True,
+    "slot_exists": False,
+    "ddl": ("rename_column", "rename_column", "swap_columns", "rename", "swap", "add_column", "drop_column"),
+    "p_ddl": 0.08,
+    "p_publication": 0.0,
+    "p_membership": 0.0,
+    "p_truncate": 0.0,
+    "p_create_published": 1.0,
+    "p_hold": 0.0,
+    "faults": ("crash_daemon", "stop_daemon", "disconnect", "crash_postgres"),
+    "p_fault": 0.02,
+}
+"""Columns and tables whose names change, with a rule that protects a column, and restarts in between."""
+
+PROTECTED_AND_SWAPPED: Final[Mapping[str, Any]] = {
+    **PROTECTED,
+    "ddl": ("swap_columns", "rename_column"),
+    "p_ddl": 0.15,
+    "p_decode": 0.2,
+    "p_workload": 1.0,
+    "p_end": 0.3,
+}
+"""Likewise, with a stream that is behind, so that the catalog has later names than the messages."""
+
+PROTECTED_AND_DROPPED: Final[Mapping[str, Any]] = {
+    **PROTECTED_AND_SWAPPED,
+    "ddl": ("rename_column", "drop_column"),
+}
+"""Likewise, and the columns are dropped before the daemon looks at the table."""

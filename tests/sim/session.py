@@ -40,6 +40,8 @@ from cdcd.formats.encoder import Encoder, EncoderSettings, RowEncoder
 from cdcd.protocol.frames import read_status
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.shortened import MessageLimits
+from cdcd.rows.bindings import Bindings
+from cdcd.rows.protection import Protections
 from cdcd.rows.routing import TopicNames
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered, filtered_rows
@@ -53,6 +55,7 @@ from cdcd.transactions.position import Checkpoint, Position, Source
 from cdcd.transactions.spool import Spool
 from tests.sim.asking import Asker
 from tests.sim.broker import Broker, BrokerError
+from tests.sim.catalog import Definition
 from tests.sim.changed_settings import ChangedSettings
 from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
@@ -65,6 +68,7 @@ from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.oracle import Oracle
 from tests.sim.parted import RULES as PARTITION_RULES
 from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
+from tests.sim.protected import DIGESTS, RULES
 from tests.sim.published import OUTBOX
 from tests.sim.routed import ROUTES, TOPICS
 from tests.sim.settings import Settings
@@ -119,6 +123,7 @@ class Parts:
     left_out: Callable[[Callable[[str], bool]], LeftOutTables] = LeftOutTables
     log: type[LogFiles] = LogFiles
     limits: Callable[[Mapping[bytes, int], int | None], MessageLimits] = MessageLimits
+    bindings: Callable[[], Bindings] = Bindings
 
 
 @dataclass(slots=True)
@@ -187,6 +192,9 @@ class Session:
         self._published: dict[int, str] = {}
         self._roots = None if around.healthy else around.changed.draw_roots()
         self._exported: dict[int, str] = {}
+        self.bindings = parts.bindings()
+        self._looked_at: list[Definition] = []
+        """The tables whose columns this start has bound."""
         self._opening: Iterator[None] | None = self._open()
 
     @property
@@ -353,6 +361,7 @@ class Session:
                 counts_epochs=not settings.exactly_once,
                 name="sim",
                 records=self.instance.records,
+                protects=settings.protected,
             ),
             self.around.observe,
             flushed=self.ledger.flushed,
@@ -521,12 +530,31 @@ class Session:
         self._exported = exported.names()
         return exported
 
+    def _bind_columns(self, request: startup.BindColumns) -> Answered[str]:
+        """As `StartRequests._bind_columns`."""
+        self.bindings.load(request.checkpoint.bindings, DIGESTS)
+        rules = Protections(RULES, bindings=self.bindings)
+        exported = request.exported
+        if exported is not None:
+            for oid, table in exported.tables.items():
+                rules.in_force(table.relation, replace(exported.descriptions[oid], numbers=table.numbers))
+        yield from self.asker.delay()
+        definitions = self.asker.client.database.definitions
+        self._looked_at = [definitions[oid] for oid in request.published if oid in definitions]
+        found = self.asker.client.describe([table.oid for table in self._looked_at])
+        for one in self._looked_at:
+            numbers = tuple([column.attnum for column in one.columns])
+            rules.in_force(one.relation(), replace(found[one.oid], numbers=numbers))
+        return self.bindings.text(request.checkpoint.position.end_lsn)
+
     def _write_checkpoint(self, request: startup.WriteCheckpoint) -> Answered[None]:
         if self._found is None and self.settings.snapshot_mode != "never":
             self.around.complete.initial = dict(self._published)
         yield
         self._refuse("the checkpoint")
         yield from self.sink.deliver(request.batch, request.checkpoint)
+        if self.around.oracle.protected is not None:
+            self.around.oracle.protected.bound(self._looked_at)
 
     def _build(self, ready: Ready) -> None:
         settings, parts = self.settings, self.parts
@@ -548,6 +576,8 @@ class Session:
             schemas_topic=DESCRIPTIONS_TOPIC if settings.described else None,
             partition_rules=PARTITION_RULES if settings.parted else (),
             routes=TOPICS if settings.routes else (),
+            column_rules=RULES if settings.protected else (),
+            bindings=self.bindings,
         )
         outbox = OUTBOX if settings.publishes else Outbox()
         observe = self.around.observe
@@ -597,6 +627,7 @@ class Session:
             unstreamed_until=self.instance.unstreamed_until,
             left_out=parts.left_out(self.asker.has) if settings.left_out else None,
             logged_until=0 if ready.logged is None else ready.logged.end,
+            bindings=self.bindings if settings.protected else None,
             parts=parts.engine,
         )
 
@@ -699,8 +730,11 @@ class Session:
         yield from self.asker.delay()
         oid = action.relation.oid
         client, seen = self.asker.client, None
+        if self.settings.protected:
+            seen = client.visibility()
+            yield from self.asker.delay()
         description = client.describe([oid])[oid]
-        if not description.has_columns_of(action.relation):
+        if seen is None and not description.has_columns_of(action.relation):
             yield from self.asker.delay()
             seen = client.visibility()
             yield from self.asker.delay()
@@ -809,6 +843,7 @@ REQUESTS: Final[dict[type[startup.Request[Any]], Callable[[Session, Any], Answer
     startup.EndTwoPhase: Session._end_two_phase,
     startup.ImportSnapshot: Session._import_snapshot,
     startup.ListTables: Session._list_tables,
+    startup.BindColumns: Session._bind_columns,
     startup.WriteCheckpoint: Session._write_checkpoint,
 }
 

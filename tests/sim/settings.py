@@ -106,6 +106,8 @@ class Settings:
     """Tables have a filter (`filtered.py`)."""
     parted: bool = False
     """Columns choose the partitions of records (`parted.py`)."""
+    protected: bool = False
+    """A rule protects a column of every table (`protected.py`)."""
     routes: bool = False
     """Rows of tables are routed (`routed.py`)."""
     described: bool = False

@@ -26,6 +26,9 @@ from tests.sim.planted_focuses import (
     PARTED,
     PARTED_AND_CUT,
     PARTED_BESIDE_CHUNKS,
+    PROTECTED,
+    PROTECTED_AND_DROPPED,
+    PROTECTED_AND_SWAPPED,
     PUBLISHING,
     PUBLISHING_AND_CUT,
     ROUTED,
@@ -108,6 +111,21 @@ def test_of_large_messages_size_and_digest_come_and_the_connection_is_renewed(tm
 def test_a_commit_that_readers_do_not_see_is_neither_lost_nor_delivered_twice(tmp_path, focus):
     for world in ran(tmp_path, focus):
         assert not world.refused
+
+
+@pytest.mark.parametrize(
+    "focus",
+    [PROTECTED, PROTECTED_AND_SWAPPED, PROTECTED_AND_DROPPED],
+    ids=["as drawn", "swapped", "dropped"],
+)
+def test_a_protected_column_stays_protected_whatever_it_is_called(tmp_path, focus):
+    sealed = withheld = 0
+    for world in ran(tmp_path, focus):
+        assert world.oracle.protected is not None
+        sealed += world.oracle.protected.sealed
+        withheld += world.withheld
+    assert sealed > 30, "values were sealed under other names than the rule's"
+    assert withheld < 12, "most tables are not withheld"
 
 
 @pytest.mark.again

@@ -31,7 +31,7 @@ class Workload:
         self.rng = rng
         self.wal = wal
         self.oracle = oracle
-        self.database = Database(rng, settings.page_rows)
+        self.database = Database(rng, settings.page_rows, protected=settings.protected)
         self.sessions: list[Transaction | None] = [None] * settings.sessions
         self.prepared: dict[str, Transaction] = {}
         self.leaving: list[tuple[int, Transaction]] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from cdcd.errors import PositionError
+from cdcd.errors import PositionError, WithheldError
 from cdcd.facts import Fact
 from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker
@@ -20,6 +20,7 @@ from tests.sim.fold import Fold
 from tests.sim.instance import Instance
 from tests.sim.oracle import Oracle
 from tests.sim.postgres import NEVER, Postgres
+from tests.sim.protected import ProtectedSeen
 from tests.sim.requests import PREFIX, RESUME
 from tests.sim.session import TICK_S, Parts, Session, Surroundings
 from tests.sim.settings import RESTARTS, draw
@@ -85,6 +86,8 @@ class World:
         )
         self.oracle.fold.partitions = self.oracle.partitions
         self.oracle.durable = settings.durable
+        if settings.protected:
+            self.oracle.protected = ProtectedSeen(self.database)
         if settings.described:
             self.oracle.descriptions = DescriptionsSeen(self.database.columns)
         self.postgres.workload.populate(settings.rows)
@@ -112,6 +115,8 @@ class World:
         self._shaking_until = 0
         if settings.locked:
             self._in(1, 40, self._lock_tables)
+        self.withheld = False
+        """It ended because nobody can say which column is the protected one."""
         self.refused = False
         """It ended with what a person must decide: the slot was moved."""
 
@@ -128,6 +133,10 @@ class World:
             self._live()
             self._heal()
             self._come_to_rest()
+        except WithheldError:
+            if not self.settings.protected:
+                raise
+            self.withheld = True
         except PositionError:
             # It must say so when somebody moved the slot past what it had confirmed, and only then.
             checkpoint = self._checkpoint()

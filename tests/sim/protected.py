@@ -1,0 +1,80 @@
+"""A rule that protects one column of every table, and what consumers must not see, told from the values themselves.
+
+Each value of a column that can be renamed says which column it belongs to (`x<attnum>-<event>`), so that no name is
+needed to judge it. G15: a column that the rule has matched once is sealed in every later record, whatever the column or
+its table is called, in each session.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from cdcd.rows.protection import HASH, ColumnRule, Protections
+from cdcd.snapshots.patterns import parse_column_pattern
+from tests.sim.catalog import EVENT, SCHEMA, SECRET, Definition
+from tests.sim.database import Database
+from tests.sim.expected import PromiseBrokenError, Record
+
+SEALED: Final = b"sealed-"
+
+RULES: Final = (
+    ColumnRule(
+        parse_column_pattern(f"{SCHEMA}.*.{SECRET}", "columns.hash"), HASH, seal=lambda value: SEALED + value
+    ),
+)
+
+DIGESTS: Final = Protections(RULES).digests
+
+_VALUE: Final = re.compile(rf"({SEALED.decode()})?x(\d+)-\d+")
+
+
+class ProtectedSeen:
+    """The columns that the daemon has under the rule, as the records and checkpoints that became visible say."""
+
+    def __init__(self, database: Database) -> None:
+        self.sealed = 0
+        """Values that were sealed under another name than the rule's."""
+        self._database = database
+        self._bound: dict[int, set[int]] = {}
+
+    def bound(self, tables: Iterable[Definition]) -> None:
+        """A checkpoint was written by a start that has looked at these tables."""
+        for table in tables:
+            for column in table.columns:
+                if column.name == SECRET:
+                    self._bound.setdefault(table.oid, set()).add(column.attnum)
+
+    def slot_dropped(self) -> None:
+        """The pipeline begins again."""
+        self._bound.clear()
+
+    def revealed(self, record: Record) -> Record:
+        """Judge a record, and return it with clear values in place of the sealed ones."""
+        topic, key, value, headers = record
+        if value is None:
+            return record
+        fields: dict[str, Any] = json.loads(value)
+        for row in (fields.get("before"), fields.get("after")):
+            if row is not None and row.get(EVENT) is not None:
+                self._judge(self._database.oids[int(row[EVENT])], row)
+        return topic, key, re.sub(rb'"%b([^"]*)"' % SEALED, rb'"\1"', value), headers
+
+    def _judge(self, oid: int, row: dict[str, Any]) -> None:
+        bound = self._bound.setdefault(oid, set())
+        for name, value in row.items():
+            found = _VALUE.fullmatch(value) if isinstance(value, str) else None
+            if found is None:
+                continue
+            attnum, is_sealed = int(found[2]), found[1] is not None
+            if name == SECRET:
+                bound.add(attnum)
+            if attnum in bound and not is_sealed:
+                raise PromiseBrokenError(
+                    f"G15: column {attnum} of the table {oid} came in clear as {name}: {row}"
+                )
+            if is_sealed and attnum not in self._database.secret.get(oid, ()):
+                raise PromiseBrokenError(
+                    f"column {attnum} of the table {oid} is sealed, and no rule matched it: {row}"
+                )
+            self.sealed += is_sealed and name != SECRET
