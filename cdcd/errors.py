@@ -138,15 +138,22 @@ EXIT_CODES: dict[int, str] = {
 }
 
 
+OUT_OF_FILES: Final = "Too many open files"
+"""What the C library, and so libpq and librdkafka, says of a process that may open no further file or connection."""
+
+FILES_HINT: Final = (
+    "Raise the limit: LimitNOFILE=65536 in the systemd unit, `ulimit -n 65536` in a shell, or that of the container. "
+    "`cdcd check` says how many files and connections cdcd needs."
+)
+
+
 def out_of_files(error: BaseException) -> LimitError | None:
     """The error of a process that may open no further file or connection; None: `error` is another one."""
     if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
         return None
     whose = "this process" if error.errno == errno.EMFILE else "all processes of this machine together"
     return LimitError(
-        f"{error.strerror}: {whose} may have no further file or connection open.",
-        hint="Raise the limit: LimitNOFILE=65536 in the systemd unit, `ulimit -n 65536` in a shell, or that of the "
-        "container. cdcd needs one for each broker and each connection to PostgreSQL, and about 40 besides.",
+        f"{error.strerror}: {whose} may have no further file or connection open.", hint=FILES_HINT
     )
 
 

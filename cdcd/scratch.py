@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdcd.errors import LimitError
+from cdcd.errors import LimitError, out_of_files
 
 
 def temporary_directory() -> str:
@@ -30,7 +30,7 @@ def scratch_folder(prefix: str, directory: Path | None = None) -> Iterator[str]:
     try:
         folder = tempfile.TemporaryDirectory(prefix=prefix, dir=parent)
     except OSError as error:
-        raise LimitError(
+        raise out_of_files(error) or LimitError(
             f"No folder for temporary files can be made in {parent}: {error.strerror}.",
             hint="Free space there, or set TMPDIR to a directory that can be written to.",
         ) from None

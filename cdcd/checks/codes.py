@@ -34,6 +34,13 @@ _TABLE: Final = (
         "How large a message the memory limit of the control group allows ([sizing](sizing.md)). A warning: it allows "
         "none of 1 MiB.",
     ),
+    Code(
+        "machine.files",
+        "This machine",
+        "How many files and connections the process may have open ([sizing](sizing.md)). A warning: fewer than cdcd "
+        "needs with this configuration. An error: so few that no daemon starts.",
+        (8,),
+    ),
     Code("http.port", "This machine", "Whether cdcd can listen on `http.host` and `http.port`.", (2,)),
     Code(
         "http.certificate",

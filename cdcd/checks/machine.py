@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Final
 
 from cdcd.checks.directories import existing, spool_problem
+from cdcd.checks.file_limit import FILES_MIN, file_limit, files_needed
 from cdcd.checks.finding import Finding, Level, of_error
 from cdcd.checks.memory_limit import BASE_BYTES, DEFAULT_BOUNDS, MIB, memory_limit, message_bytes_max
 from cdcd.config.loading import Config
 from cdcd.credentials.weaknesses import weaknesses
-from cdcd.errors import ConfigError, LimitError
+from cdcd.errors import FILES_HINT, ConfigError, LimitError
 from cdcd.kafka.oversized import Oversized
 from cdcd.telemetry.http import listening_socket
 from cdcd.telemetry.http_client import status_of
@@ -23,6 +24,7 @@ SPOOL_ROOM: Final = 1 << 30
 def examine(config: Config) -> Iterator[Finding]:
     """All findings. It asks who listens on the port if that is in use."""
     yield from _memory(config)
+    yield from _files(config)
     yield from _port(config)
     yield from _certificate(config)
     yield from _secrets(config)
@@ -49,6 +51,19 @@ def _memory(config: Config) -> Iterator[Finding]:
             "Raise the limit of the control group, or lower kafka.queue_bytes_max and spool.memory_bytes_max."
         )
         yield Finding("warning", "machine.memory", subject, said, hint)
+
+
+def _files(config: Config) -> Iterator[Finding]:
+    subject, limit = "open files", file_limit()
+    brokers = str(config.kafka.bootstrap_servers).count(",") + 1
+    needed = files_needed(config, brokers)
+    if limit is None or limit >= needed:
+        said = "no limit" if limit is None else f"limit {limit}"
+        yield Finding("ok", "machine.files", subject, f"{said}; cdcd needs {needed} files and connections")
+    else:
+        level: Level = "error" if limit < FILES_MIN else "warning"
+        said = f"limit {limit}; cdcd needs {needed} files and connections, and {FILES_MIN} to start"
+        yield Finding(level, "machine.files", subject, said, FILES_HINT)
 
 
 def _port(config: Config) -> Iterator[Finding]:

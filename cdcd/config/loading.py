@@ -32,7 +32,7 @@ from cdcd.config.sources import (
     read_yaml,
 )
 from cdcd.config.types import Section
-from cdcd.errors import ConfigError
+from cdcd.errors import ConfigError, out_of_files
 
 __all__ = [
     "Backoff",
@@ -94,6 +94,9 @@ def read_file(path: str | Path, start: str, hint: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
+        full = out_of_files(error)
+        if full is not None:
+            raise full from None
         raise ConfigError(
             f"cannot read the configuration {path}: {error.strerror}",
             hint=f"{start} {hint}",

@@ -16,7 +16,7 @@ import yaml
 from cdcd.config.keys import KeyPath, dotted, field_at, has_free_keys, read_text, suggestion
 from cdcd.config.models import Config
 from cdcd.config.types import Section
-from cdcd.errors import ConfigError
+from cdcd.errors import ConfigError, out_of_files
 
 ENVIRONMENT_PREFIX: Final = "CDCD_"
 
@@ -318,6 +318,9 @@ def read_secret(file: str) -> tuple[str, str]:
         with Path(file).open("rb") as opened:
             content = opened.read(SECRET_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
+        full = out_of_files(error)
+        if full is not None:
+            raise full from None
         return "", f"cannot read {shown}: {getattr(error, 'strerror', None) or 'not a file name'}"
     if len(content) > SECRET_BYTES_MAX:
         return "", f"{shown} is larger than {SECRET_BYTES_MAX} bytes, too large for a secret"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.config.masking import MASK, mask_text
-from cdcd.errors import ConfigError, TransientError
+from cdcd.errors import ConfigError, TransientError, out_of_files
 
 OUTPUT_BYTES_MAX: Final = 65_536
 """Bytes that a command may print. A token of a cloud has some thousand."""
@@ -90,6 +90,9 @@ class _Running:
                 "Give the program's whole path if its folder is not in PATH.",
             ) from None
         except OSError as error:
+            full = out_of_files(error)
+            if full is not None:
+                raise full from None
             raise TransientError(f"{self._what} cannot be run: {error.strerror}", hint=self._hint) from None
 
     def kill(self) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from cdcd.config.loading import Config
 from cdcd.durable.log import LogFiles, segments_in
-from cdcd.errors import LimitError
+from cdcd.errors import LimitError, out_of_files
 
 SEGMENT_BYTES: Final = 8 << 20
 """Size of a segment (bytes). The last segment of each logged session is read at each start."""
@@ -46,7 +46,7 @@ def has_log(config: Config) -> bool:
 def log_error(config: Config, error: OSError) -> LimitError:
     """The log's folder cannot be used."""
     folder = config.spool.durable_directory
-    return LimitError(
+    return out_of_files(error) or LimitError(
         f"Cannot use the durable log {folder}: {os.strerror(error.errno or errno.EIO)}.",
         hint=f"Let the user of the daemon read and write {folder} and what is in it. Nothing was skipped.",
     )

@@ -25,6 +25,7 @@ from traceback import format_exception
 from types import TracebackType
 from typing import Final, NoReturn
 
+from cdcd.checks.file_limit import exhausted, raise_file_limit
 from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded
 from cdcd.config.secrets import reread
@@ -41,7 +42,16 @@ from cdcd.engine.ending import SpoolingBeginsError
 from cdcd.engine.leavings import KEPT
 from cdcd.engine.sessions import Sessions
 from cdcd.engine.spooling import spools_at
-from cdcd.errors import CdcdError, ConfigError, PositionError, SinkError, TransientError, cause, out_of_files
+from cdcd.errors import (
+    CdcdError,
+    ConfigError,
+    FatalError,
+    PositionError,
+    SinkError,
+    TransientError,
+    cause,
+    out_of_files,
+)
 from cdcd.facts import (
     ConfigRefused,
     ConfigReloaded,
@@ -86,6 +96,10 @@ PARTITIONS_HINT: Final = (
 
 SPOOLING: Final = "Kafka is away; the stream goes to the durable log."
 
+OUT_OF_FILES_S: Final = 5.0
+"""Seconds for which the process may open no further file or connection before it ends. Whatever fails for that by
+itself ends it at once. librdkafka and the HTTP server only try again."""
+
 LEAVING_S: Final = 1.0
 """Seconds before the end of `shutdown_timeout_s` at which calls to Kafka are told to return. They look for that every
 half second."""
@@ -114,7 +128,9 @@ def run(
     supervisor = Supervisor(
         config, telemetry, observe, accept_gap=accept_gap, screen=screen, reread_file=reread_file
     )
+    threading.excepthook = supervisor.thread_failed
     try:
+        raise_file_limit()
         refuse_weaknesses(config)
         with serve_http(config, telemetry, lambda: supervisor.config, ask, observe) as address:
             observe(Started(name=config.name, http=address))
@@ -125,14 +141,7 @@ def run(
         kept = supervisor.kept_slot()
         if isinstance(worst, CdcdError):
             worst.hint = f"{worst.hint} {kept}".strip()
-            observe(
-                Failed(
-                    error=type(worst).__name__,
-                    message=worst.message,
-                    hint=worst.hint,
-                    exit_code=worst.exit_code,
-                )
-            )
+            observe(failed(worst))
         if not supervisor.logs_json:
             raise
         if isinstance(worst, CdcdError):
@@ -144,8 +153,16 @@ def run(
         )
         return CdcdError.exit_code
     finally:
+        threading.excepthook = threading.__excepthook__
         if screen is not None:
             screen.close()
+
+
+def failed(error: CdcdError) -> Failed:
+    """The last event of a process that ends by this error."""
+    return Failed(
+        error=type(error).__name__, message=error.message, hint=error.hint, exit_code=error.exit_code
+    )
 
 
 class Supervisor:
@@ -185,8 +202,10 @@ class Supervisor:
         """The durable log cannot be written, so that nothing is spooled before Kafka has answered."""
         self._log_goes_on = config.spool.durable and has_log(config)
         """A former process has begun the durable log, and Kafka has not answered since."""
-        self._ended: SinkError | None = None
+        self._ended: FatalError | None = None
         """Why the process ends in good order, though nobody has told it to stop."""
+        self._thread_failure: FatalError | None = None
+        """Why a thread has ended that the daemon needs."""
         self._kept = ""
         """Why the slot stays that this process made; empty: it made none, or dropped it."""
         self._sessions = Sessions(
@@ -256,6 +275,16 @@ class Supervisor:
         if self._stop.is_set():
             self._exit(128 + number)
         self._observe(ShutdownRequested(signal=signal.Signals(number).name))
+        self._end()
+
+    def _end_by(self, error: FatalError) -> None:
+        """End the process in good order, and with this error."""
+        if not self._stop.is_set():
+            self._ended = error
+            self._end()
+
+    def _end(self) -> None:
+        """Stop in good order, but within `shutdown_timeout_s`."""
         self._stop.set()
         timeout_s = self.config.shutdown_timeout_s
         asyncio.get_running_loop().call_later(max(timeout_s / 2, timeout_s - LEAVING_S), self._give_up)
@@ -321,11 +350,12 @@ class Supervisor:
             )
         if self.config.topics.on_added_partitions == "stop" and not self._stop.is_set():
             named = ", ".join(f"{each.topic} ({each.before} to {each.now})" for each in found)
-            self._ended = SinkError(
-                f"Partitions were added to a topic: {named}. topics.on_added_partitions is stop.",
-                hint=f"{PARTITIONS_HINT} The next start goes on with the partitions that the topic has then.",
+            self._end_by(
+                SinkError(
+                    f"Partitions were added to a topic: {named}. topics.on_added_partitions is stop.",
+                    hint=f"{PARTITIONS_HINT} The next start goes on with the partitions that the topic has then.",
+                )
             )
-            self._stop.set()
 
     def _no_token(self, error: CdcdError) -> None:
         self._telemetry.kafka_token_failures += 1
@@ -342,7 +372,18 @@ class Supervisor:
         self._observe(
             ShutdownForced(timeout_s=self.config.shutdown_timeout_s, flushed_lsn=self._telemetry.flushed_lsn)
         )
-        self._exit(0)
+        if self._ended is None:
+            self._exit(0)
+        self._observe(failed(self._ended))
+        self._exit(self._ended.exit_code)
+
+    def thread_failed(self, failure: threading.ExceptHookArgs) -> None:
+        """A thread ended by an exception: `threading.excepthook`. Called in that thread."""
+        full = None if failure.exc_value is None else out_of_files(failure.exc_value)
+        if full is None:
+            threading.__excepthook__(failure)
+        else:
+            self._thread_failure = full
 
     def _exit(self, code: int) -> NoReturn:
         """End the process at once. The terminal is closed first, because progress bars hide its cursor."""
@@ -353,9 +394,16 @@ class Supervisor:
     async def _beat(self) -> None:
         telemetry = self._telemetry
         report = ProgressReport(telemetry, time.monotonic())
+        has_files_at = time.monotonic()
         while True:
             now, unix_now = time.monotonic(), time.time()
             telemetry.loop_heartbeat = now
+            full = exhausted()
+            if full is None:
+                has_files_at = now
+            failure = self._thread_failure or (full if now - has_files_at >= OUT_OF_FILES_S else None)
+            if failure is not None:
+                self._end_by(failure)
             telemetry.throughput.look(now, unix_now, telemetry.totals(), telemetry.events)
             progress = report.due(now, unix_now)
             if progress is not None:

@@ -28,7 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from cdcd.errors import LimitError, TransientError
+from cdcd.errors import LimitError, TransientError, out_of_files
 from cdcd.recording.blocks import BlockWriter, Head, Kind
 from cdcd.recording.errors import RecordingError
 from cdcd.recording.segments import Segment, Tear, name_of, open_segment, parse_name
@@ -410,7 +410,7 @@ def _reason(error: OSError) -> str:
 
 
 def _unusable(folder: Path, error: OSError) -> LimitError:
-    return LimitError(
+    return out_of_files(error) or LimitError(
         f"Cannot use the durable log {folder}: {error.strerror or 'unknown error'}.",
         hint=f"Create {folder} so that the user of the daemon may write to it, or change spool.durable_directory.",
     )

@@ -15,7 +15,17 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from cdcd.errors import CdcdError, ConfigError, FencedError, SinkError, SinkUnavailableError, TransientError
+from cdcd.errors import (
+    FILES_HINT,
+    OUT_OF_FILES,
+    CdcdError,
+    ConfigError,
+    FencedError,
+    LimitError,
+    SinkError,
+    SinkUnavailableError,
+    TransientError,
+)
 from cdcd.pasted import shell
 
 Partition = tuple[str, int]
@@ -184,6 +194,8 @@ _TLS_LISTENER: Final = (
 )
 
 _BY_TEXT: Final = (
+    # No address of a broker is wrong: this process cannot open the connection.
+    (f"Failed to create socket: {OUT_OF_FILES}", LimitError, FILES_HINT),
     # The first bytes of the answer, which librdkafka takes for its length: an ErrorResponse, "HTTP", an alert of TLS.
     (f"Invalid response size {0x45000000}", SinkError, _POSTGRES),
     (f"Invalid response size {int.from_bytes(b'HTTP')}", SinkError, _HTTP),
@@ -302,7 +314,7 @@ def property_error(error: KafkaError, where: str) -> CdcdError:
 
 
 def map_kafka_error(error: KafkaError, context: str) -> CdcdError:
-    """Our error for `error`, met while doing `context`: TransientError, SinkError or FencedError."""
+    """Our error for `error`, met while doing `context`: TransientError, SinkError, FencedError or LimitError."""
     name = error.name()
     for fragment, kind, hint in _BY_TEXT:
         if fragment in error.str():

@@ -10,6 +10,8 @@ is frozen as a whole proves nothing, as before.
 """
 
 import asyncio
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -138,19 +140,30 @@ class KeptLock:
 
 
 class _LoopThread:
-    """A thread that runs an event loop until `end`."""
+    """A thread that runs an event loop until `end`.
+
+    Raises:
+        OSError: the thread cannot have an event loop.
+    """
 
     def __init__(self) -> None:
         self._started: Future[asyncio.AbstractEventLoop] = Future()
         self._over: asyncio.Event | None = None
         self._is_ending = False
         self._last: Callable[[], None] = _nothing
+        _try_descriptors()
         self._thread = threading.Thread(target=self._work, name="lock", daemon=True)
         self._thread.start()
         self._loop = self._started.result()
 
     def _work(self) -> None:
-        asyncio.run(self._until_the_end())
+        try:
+            asyncio.run(self._until_the_end())
+        except OSError as error:
+            # An event loop needs descriptors. Without one, whoever waits for it must not wait for ever.
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
 
     async def _until_the_end(self) -> None:
         self._over = asyncio.Event()
@@ -206,6 +219,16 @@ class _LoopThread:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(END_S)
+
+
+def _try_descriptors() -> None:
+    """Open and close what an event loop needs, which leaves a traceback behind if it gets only a part of that.
+
+    Raises:
+        OSError: this process may not open so many.
+    """
+    for each in (*socket.socketpair(), select.epoll()):
+        each.close()
 
 
 def _nothing() -> None:

@@ -19,8 +19,11 @@ import psycopg
 from psycopg import pq
 
 from cdcd.errors import (
+    FILES_HINT,
+    OUT_OF_FILES,
     CdcdError,
     ConfigError,
+    LimitError,
     PositionError,
     SourceError,
     TransientError,
@@ -393,6 +396,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         SourceError,
         "channel_binding asks for what the server or the connection cannot do.",
     ),
+    Refusal("", f"could not create socket: {OUT_OF_FILES}", LimitError, FILES_HINT),
     Refusal(
         "", "translate host name", TransientError, "Check the host in postgres.dsn and the name service."
     ),

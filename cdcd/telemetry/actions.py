@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Final
 
 from cdcd.config.models import Config
-from cdcd.errors import CdcdError, TransientError
+from cdcd.errors import CdcdError, TransientError, out_of_files
 from cdcd.facts import Observer, cut_short
 from cdcd.facts_operation import HttpActionAsked, HttpActionRefused
 from cdcd.protocol.lsn import Lsn
@@ -184,7 +184,7 @@ class _Actions:
             try:
                 result = work()
             except Exception as error:  # noqa: BLE001  it is raised again where the result is awaited
-                failure = error
+                failure = out_of_files(error) or error
             if not loop.is_closed():
                 loop.call_soon_threadsafe(finish, result, failure)
 

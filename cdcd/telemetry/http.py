@@ -9,15 +9,16 @@ that clients which only hold connections open do not lock out a probe.
 import asyncio
 import errno
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Thread
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from cdcd.config.sections.process import ListenConfig
-from cdcd.errors import ConfigError
+from cdcd.errors import ConfigError, out_of_files
 from cdcd.telemetry.tls import Tls
 
 CONNECTIONS_MAX: Final = 32
@@ -25,6 +26,10 @@ CONNECTIONS_MAX: Final = 32
 
 BODY_BYTES_MAX: Final = 65_536
 """Size of a request's body: a thousand names of tables."""
+
+ACCEPT_AGAIN_S: Final = 0.1
+"""Seconds until a waiting connection is accepted again, if the process may have no further one open. Open connections
+are not served meanwhile."""
 
 _HINTS: Final[Mapping[int, str]] = {
     errno.EADDRINUSE: "Another process, perhaps another cdcd, listens there. Set http.port to another, or 0 for any.",
@@ -159,13 +164,29 @@ def serve(http: ListenConfig, routes: Routes, tls: Tls | None = None) -> Iterato
         yield f"{host}:{server.port}"
 
 
+class _Listening(socket.socket):
+    """A listening socket that makes the event loop wait if the process may have no further connection open.
+
+    The socket stays readable as long as a client waits. Without a wait, the event loop would try again and again.
+    """
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().accept()
+        except OSError as error:
+            if out_of_files(error) is None:
+                raise
+            time.sleep(ACCEPT_AGAIN_S)
+            raise BlockingIOError from error
+
+
 def listening_socket(http: ListenConfig) -> socket.socket:
     """A socket that listens where the configuration says. Raises ConfigError when it cannot."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             http.host, http.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening = _Listening(family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
@@ -177,6 +198,9 @@ def listening_socket(http: ListenConfig) -> socket.socket:
     except UnicodeError:
         raise ConfigError(f"cannot listen on {http.host}: not a host name") from None
     except OSError as error:
+        full = out_of_files(error)
+        if full is not None:
+            raise full from None
         raise ConfigError(
             f"cannot listen on {http.host} port {http.port}: {error.strerror}",
             hint=_HINTS.get(error.errno or 0, "Set http.host and http.port, or http.enabled: false."),

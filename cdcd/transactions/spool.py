@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from cdcd.errors import LimitError
+from cdcd.errors import LimitError, out_of_files
 from cdcd.transactions.drafts import SpoolItem, memory_bytes
 from cdcd.transactions.spool_file import Part, SpoolFile
 
@@ -188,6 +188,9 @@ class Spool:
             self._file.append(part, block)
         except OSError as error:
             part.size = before
+            full = out_of_files(error)
+            if full is not None:
+                raise full from error
             raise LimitError(
                 f"Cannot write the spool of transaction {xid} in {self._directory}: "
                 f"{os.strerror(error.errno or errno.EIO)}.",

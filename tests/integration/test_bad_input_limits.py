@@ -1,14 +1,20 @@
 """Limits that are reached: a clear stop, before anything is confirmed that has no place."""
 
+import json
 import os
+import resource
+import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.local import KafkaBroker
+from deploy.local.cache import REPOSITORY
 from tests.integration.conftest import Database
+from tests.integration.daemon import WAIT_S
 from tests.integration.faults.trial import Trial
 
 pytestmark = pytest.mark.postgres(only=18)
@@ -75,3 +81,92 @@ def test_a_spool_directory_that_cannot_be_made_is_told(one: Trial):
     assert said.code == 8
     assert "Cannot use the spool directory /proc/nowhere/spool" in said.message
     assert "spool.directory" in said.hint
+
+
+# Descriptors: files and connections that the process may have open.
+
+
+@pytest.mark.parametrize("limit", [12, 30])
+def test_a_start_with_too_few_descriptors_ends_at_once_and_check_foresees_it(one: Trial, limit: int):
+    one.daemon.write_config()
+    config = ["--config", str(one.daemon.config_path)]
+    said = limited(limit, "run", *config)
+    assert said.returncode == 8, said.stderr
+    last = json.loads(said.stderr.splitlines()[-1])
+    assert f"may have {limit} files and connections open" in last["message"]
+    assert "Traceback" not in said.stderr
+    assert not one.has_slot()
+    checked = limited(limit, "check", "--format", "json", *config)
+    found = [each for each in json.loads(checked.stdout)["findings"] if each["code"] == "machine.files"]
+    assert [(each["level"], each["fix"]) for each in found] == [("error", last["hint"])]
+
+
+def limited(files: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`cdcd` that may have so many files open, run to its end."""
+    return subprocess.run(
+        ["prlimit", f"--nofile={files}", "--", sys.executable, "-m", "cdcd.cli", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_S,
+        cwd=REPOSITORY,
+    )
+
+
+def idle(_one: Trial) -> None:
+    """Nothing needs a descriptor."""
+
+
+def a_spooled_transaction(one: Trial) -> None:
+    with one.connect() as writer:
+        writer.execute(SPOOLED.format(1000, 5000))
+
+
+SPOOLED_IDS = range(1000, 5001)
+
+
+def a_new_table(one: Trial) -> None:
+    one.execute("CREATE TABLE another (id int PRIMARY KEY)")
+    one.execute("INSERT INTO another VALUES (1)")
+
+
+def a_lost_connection(one: Trial) -> None:
+    one.execute("SELECT pg_terminate_backend(%s)", one.walsender())
+
+
+def a_lost_lock(one: Trial) -> None:
+    one.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+
+
+def clients_of_the_pages(one: Trial) -> None:
+    host, _, port = one.daemon.await_event("daemon.started")["http"].rpartition(":")
+    for _ in range(3):
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [idle, a_spooled_transaction, a_new_table, a_lost_connection, a_lost_lock, clients_of_the_pages],
+    ids=lambda happens: happens.__name__,
+)
+def test_a_daemon_that_runs_out_of_descriptors_ends_and_confirms_nothing(
+    one: Trial, happens: Callable[[Trial], None]
+):
+    one.configure(spool={"memory_bytes_max": 65_536})
+    one.start()
+    one.insert(1)
+    one.expect(1)
+    resource.prlimit(one.daemon.pid, resource.RLIMIT_NOFILE, (3, 3))
+    happens(one)
+    said = one.fail(timeout_s=60)
+    assert said.code == 8, said.output
+    assert "Too many open files" in said.message
+    assert "ulimit -n" in said.hint
+    assert "Traceback" not in said.output
+    # Another start delivers the rest, and each row once.
+    one.insert(2)
+    one.deliver(*SPOOLED_IDS if happens is a_spooled_transaction else (), 2)

@@ -842,6 +842,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
 """What is broken: the exit code of `cdcd run`, the code of the finding, and words of the cure in both."""
 
 ELSEWHERE: Final = {
+    "machine.files": "both processes need a limit of their own: test_bad_input_limits.py",
     "registry.unreachable": "a registry that is away is waited for: test_avro.py",
     "topic.leader": "a broker that is down is waited for; one broker has all leaders",
     "transaction.log": "test_check.py; cdcd run waits for its answer for a minute",

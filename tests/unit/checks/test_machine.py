@@ -126,3 +126,13 @@ def test_secrets_that_others_can_get_are_findings(tmp_path: Path, strict: str, l
         (level, "http.token_file"),
         (level, "http.token"),
     }
+
+
+@pytest.mark.parametrize(("limit", "level"), [(20, "error"), (60, "warning"), (1024, "ok"), (None, "ok")])
+def test_a_limit_on_open_files_is_compared_with_what_the_configuration_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, level: str
+):
+    monkeypatch.setattr("cdcd.checks.machine.file_limit", lambda: limit)
+    finding = about("machine.files", configured(tmp_path, 0))
+    assert finding.level == level
+    assert ("ulimit -n" in finding.fix) == (level != "ok")

@@ -1,7 +1,9 @@
 """The last words of the process: JSON in a log of JSON, and words for people elsewhere."""
 
+import errno
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,8 @@ import pytest
 
 from cdcd.config.loading import parse_config
 from cdcd.daemon import supervisor
-from cdcd.errors import PositionError, SourceError, TransientError
+from cdcd.daemon.kafka_watch import KafkaWatch
+from cdcd.errors import LimitError, PositionError, SourceError, TransientError
 
 FILE = """
 name: shop
@@ -80,3 +83,48 @@ def test_for_people_the_command_says_it(ends_with: Any, error: Exception):
     ends_with(error)
     with pytest.raises(type(error)):
         supervisor.run(parse_config(FILE + "log: {format: console}\n", {}))
+
+
+def test_a_process_without_a_free_descriptor_ends_though_nothing_fails_by_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """librdkafka and the HTTP server only try again."""
+    full = LimitError("Too many open files", hint="Raise the limit")
+    monkeypatch.setattr("cdcd.daemon.memory.settle", lambda: None)
+    monkeypatch.setattr(supervisor, "exhausted", lambda: full)
+    monkeypatch.setattr(supervisor, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(supervisor, "OUT_OF_FILES_S", 0.1)
+    monkeypatch.setattr(KafkaWatch, "start", lambda _self: None)
+    monkeypatch.setattr(KafkaWatch, "stop", lambda _self: None)
+
+    async def session(self: supervisor.Supervisor) -> None:
+        await self._stop.wait()
+
+    monkeypatch.setattr(supervisor.Supervisor, "_session", session)
+    assert supervisor.run(parse_config(FILE + "shutdown_timeout_s: 60\n", {})) == 8
+    said = last_line(capsys.readouterr().err)
+    assert (said["event"], said["hint"], said["exit_code"]) == ("fatal", "Raise the limit", 8)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_thread_that_ends_for_lack_of_descriptors_ends_the_process_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+):
+    monkeypatch.setattr("cdcd.daemon.memory.settle", lambda: None)
+    monkeypatch.setattr(supervisor, "HEARTBEAT_S", 0.01)
+    monkeypatch.setattr(KafkaWatch, "start", lambda _self: None)
+    monkeypatch.setattr(KafkaWatch, "stop", lambda _self: None)
+
+    async def session(self: supervisor.Supervisor) -> None:
+        def fail() -> None:
+            raise OSError(number, "Too many open files")
+
+        threading.Thread(target=fail).start()
+        await self._stop.wait()
+
+    monkeypatch.setattr(supervisor.Supervisor, "_session", session)
+    assert supervisor.run(parse_config(FILE, {})) == 8
+    said = capsys.readouterr().err
+    assert last_line(said)["exit_code"] == 8
+    assert "Traceback" not in said
+    assert threading.excepthook is threading.__excepthook__

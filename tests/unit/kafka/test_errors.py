@@ -5,7 +5,7 @@ import logging
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdcd.errors import CdcdError, ConfigError, FencedError, SinkError, TransientError
+from cdcd.errors import CdcdError, ConfigError, FencedError, LimitError, SinkError, TransientError
 from cdcd.kafka.errors import (
     _TABLE,
     RETRIABLE,
@@ -185,3 +185,11 @@ def test_what_listens_at_an_address_and_who_gave_the_address_are_told(
 ) -> None:
     found = map_kafka_error(KafkaError(code, text), "Kafka")
     assert (type(found), hint in found.hint) == (kind, True), found
+
+
+@pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN])
+def test_a_socket_that_this_process_may_not_open_is_no_broker_that_is_away(code: int):
+    said = "b:1/bootstrap: Failed to create socket: Too many open files (after 0ms in state CONNECT)"
+    error = map_kafka_error(KafkaError(code, said), "Kafka at b:1")
+    assert type(error) is LimitError
+    assert "ulimit -n" in error.hint

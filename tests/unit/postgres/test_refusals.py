@@ -2,7 +2,15 @@
 
 import pytest
 
-from cdcd.errors import CdcdError, ConfigError, PositionError, SourceError, TransientError, WithoutBinaryError
+from cdcd.errors import (
+    CdcdError,
+    ConfigError,
+    LimitError,
+    PositionError,
+    SourceError,
+    TransientError,
+    WithoutBinaryError,
+)
 from cdcd.postgres.refusals import REFUSALS, Answer, SlotActiveError, find_refusal, refused
 
 NAMES = {"role": "cdcd", "database": "shop", "slot": "s", "publication": "p"}
@@ -50,6 +58,8 @@ NAMES = {"role": "cdcd", "database": "shop", "slot": "s", "publication": "p"}
         ("XX000", "something nobody foresaw", SourceError),
         ("", "server closed the connection unexpectedly", TransientError),
         ("", "something libpq made up", TransientError),
+        ("", "could not create socket: Too many open files", LimitError),
+        ("", "could not create socket: Too many open files in system", LimitError),
     ],
 )
 def test_a_refusal_has_the_kind_that_decides_what_the_daemon_does(

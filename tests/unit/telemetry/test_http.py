@@ -1,16 +1,26 @@
 import http.client
 import json
+import os
+import resource
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
 from cdcd.config.loading import Config, HttpConfig, parse_config
 from cdcd.errors import ConfigError
 from cdcd.telemetry.daemon_pages import daemon_routes, serve_http
-from cdcd.telemetry.http import BODY_BYTES_MAX, CONNECTIONS_MAX, HttpServer, Reply, Route, Routes
+from cdcd.telemetry.http import (
+    ACCEPT_AGAIN_S,
+    BODY_BYTES_MAX,
+    CONNECTIONS_MAX,
+    HttpServer,
+    Reply,
+    Route,
+    Routes,
+)
 from cdcd.telemetry.state import Telemetry
 from cdcd.telemetry.tornado_server import CONNECTION_S_MAX
 
@@ -292,3 +302,23 @@ def test_where_it_is_not_enabled_nothing_is_served(telemetry):
     with serve_http(config("http: {enabled: false}"), telemetry) as address:
         assert address == ""
         assert not [thread for thread in threading.enumerate() if thread.name == "http"]
+
+
+def test_a_client_that_cannot_be_accepted_does_not_make_the_server_spin(server):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with closing(socket.socket()) as client:
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+        try:
+            client.connect(("127.0.0.1", server.port))
+            client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            client.settimeout(10 * ACCEPT_AGAIN_S)
+            began = time.process_time()
+            with pytest.raises(TimeoutError):
+                client.recv(1)
+            assert time.process_time() - began < 0.5
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        client.settimeout(10)
+        assert client.recv(8) == b"HTTP/1.1"
