@@ -256,13 +256,18 @@ class CheckpointRead(Fact):
 @dataclass(frozen=True, slots=True)
 class GapAccepted(Fact):
     """The slot does not continue where the checkpoint ends, and --accept-gap or snapshot.mode: when_needed accepts
-    that. The changes between the two are not delivered.
+    that. The changes between `begins` and `ends` are not delivered. With when_needed, truncate records end the former
+    rows of `ended` tables, which are read again; `tables` names the first ones.
     """
 
     event: ClassVar[str] = "gap.accepted"
     level: ClassVar[Level] = "warning"
     message: str
     position: str
+    begins: str = ""
+    ends: str = ""
+    tables: list[str] = field(default_factory=list)
+    ended: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +337,8 @@ class SnapshotStarted(Fact):
 @dataclass(frozen=True, slots=True)
 class SnapshotNeeded(Fact):
     """cdcd reads the tables again (snapshot.mode: when_needed), because the slot is unusable or does not continue where
-    the checkpoint ends. Rows that were deleted in the meantime have no record, so they stay in the topics and in
-    mirrors; `hint` says how to find them.
+    the checkpoint ends. In each table's topic, a truncate record ends the former rows before the new ones. Without
+    truncate records (topics.truncate), rows that were deleted in the meantime stay, and `hint` says how to find them.
     """
 
     event: ClassVar[str] = "snapshot.needed"

@@ -53,6 +53,7 @@ def start_settings(config: Config) -> StartSettings:
         messages=config.hears_messages,
         delivers_messages=config.delivers_messages,
         publishes_messages=config.outbox.messages,
+        truncate=config.topics.writes_truncates,
         origin=postgres.origin,
         failover=postgres.failover,
         snapshot_mode=snapshot.mode,

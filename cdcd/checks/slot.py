@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cdcd.checks.finding import Finding, named, of_error
-from cdcd.engine.startup import LEFT_ROWS_HINT
+from cdcd.engine.startup import ENDED_ROWS_HINT, LEFT_ROWS_HINT
 from cdcd.errors import CdcdError, PositionError
 from cdcd.postgres.inspection import Facts, Wanted
 from cdcd.postgres.slot import check_slot
@@ -39,7 +39,7 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         check_slot(slot, facts.session.database)
     except PositionError as error:
         if wanted.when_needed:
-            yield _replaced(name, error.message)
+            yield _replaced(name, error.message, wanted)
         else:
             yield of_error("slot.state", name, error)
         return
@@ -53,7 +53,7 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     )
     found = f"{reader}; keeps {_size(slot.retained_bytes)} of WAL ({slot.wal_status})"
     if slot.wal_status == "lost" and wanted.when_needed:
-        yield _replaced(name, f"{found}: the server has removed WAL that the pipeline needs")
+        yield _replaced(name, f"{found}: the server has removed WAL that the pipeline needs", wanted)
     elif slot.wal_status in ("unreserved", "lost"):
         yield Finding(
             "error",
@@ -87,14 +87,14 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         )
 
 
-def _replaced(name: str, why: str) -> Finding:
+def _replaced(name: str, why: str, wanted: Wanted) -> Finding:
     """A slot of no use, which the next start heals."""
     return Finding(
         "warning",
         "slot.state",
         name,
         f"{why} snapshot.mode: when_needed makes a new slot at the next start, and reads the tables again.",
-        LEFT_ROWS_HINT,
+        ENDED_ROWS_HINT if wanted.truncate else LEFT_ROWS_HINT,
     )
 
 

@@ -107,6 +107,10 @@ class Exported:
         """Whether every chunk was read, or is left to be read beside the stream."""
         return not self._being_read and self._chunks.peek() is None
 
+    def has(self, oid: int) -> bool:
+        """Whether the table is there, and defined, at the slot's snapshot."""
+        return oid in self._tables
+
     def topics(self) -> tuple[str, ...]:
         """The topics of the tables that may have rows."""
         return tuple(

@@ -540,7 +540,7 @@ class Ingest:
         """Between two transactions: end the rows of the table that had this one's name before."""
         self._tables.replace(oid)
         if self._ends_former_rows:
-            self._rows.end_former_rows(oid, self._incremental.tasks.take_number())
+            self._rows.end_former_rows((oid,), self._incremental.tasks.take_number())
 
     def _turn(self, step: Turn, now: float) -> None:
         """Nothing is done: the step ends the turn (`_take`), so that other tasks run."""

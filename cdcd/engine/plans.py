@@ -30,9 +30,11 @@ RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 1.0
 """Wait before a question is asked again whose answer did not help yet: the first wait, and the longest one."""
 
-RENAMED: Final = "the stream has not got to where the table got its name"
-"""Why a table waits whose rows would go to a topic that has those of another table. After a restart, nobody would know
-of these rows."""
+RENAMED: Final = (
+    "the former rows of its topic have not ended yet: those of another table, or from before a gap"
+)
+"""Why a table waits whose rows would go to a topic that has those of another table, or those from before a gap. After a
+restart, nobody would know of these rows."""
 
 WAITING_S: Final = 5.0
 """A table that has waited for so long is reported, with whom it waits for."""

@@ -44,6 +44,9 @@ TOPICS_AHEAD: Final = 500
 A broker takes ten times as long for 2,000 topics that are created one by one as for four requests of 500.
 """
 
+ENDS_AT_ONCE: Final = 500
+"""How many tables' former rows end in one batch before an initial snapshot: some 300 kB of records."""
+
 
 class Questions:
     """The questions of a session. Ask `next`, and bring each answer by `answered`.
@@ -78,9 +81,9 @@ class Questions:
         """By ticket: who gets the answer, and what it is for."""
         self._next_ticket = 1
         self._to_look_up: deque[int] = deque()
-        """Oids of tables that took another one's place."""
+        """Oids of tables that took another one's place, or whose topics have rows from before a gap."""
         self._listing = False
-        self._list_at = now + PUBLISHED_S
+        self._list_at = now if tables.outdated() else now + PUBLISHED_S
         self._has_exported_topics = False
         self._topics_until = 0
         """The topics of so many of the waiting tables were asked for."""
@@ -99,9 +102,14 @@ class Questions:
         tasks.report(now)
         if not self._has_exported_topics:
             self._has_exported_topics = True
-            for topic in exported.topics():
+            outdated = self._outdated(exported)
+            for topic in (*exported.topics(), *map(self._rendering.topic_of, outdated)):
                 self._rendering.topic_is_ready(topic)
         if not self._queue.room or self._topics.awaited:
+            return None
+        outdated = self._outdated(exported)[:ENDS_AT_ONCE]
+        if outdated:
+            self._end_former_rows(outdated)
             return None
         found = exported.next_question(now)
         if found is not None:
@@ -113,6 +121,15 @@ class Questions:
         if tasks.progress.method != INCREMENTAL:
             tasks.replace(replace(tasks.progress, method=INCREMENTAL))
         return Begin()
+
+    def _outdated(self, exported: Exported) -> list[int]:
+        """The tables, of those that are described at the slot's snapshot, whose topics have rows from before a gap."""
+        return [oid for oid in self._tables.outdated() if exported.has(oid)]
+
+    def _end_former_rows(self, oids: list[int]) -> None:
+        """End the former rows of these tables: all of their records are in one batch with the progress that says so."""
+        self._tables.end_outdated(oids)
+        self._rendering.end_former_rows(oids, self._incremental.tasks.take_numbers(len(oids)))
 
     def next(self, now: float) -> Ask | None:
         """What to ask beside the stream; None: nothing now."""

@@ -1,6 +1,6 @@
 """Rows of tables -> records between two transactions of the stream: what the reading of tables needs of the rest."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from cdcd.engine.queue import BatchQueue
@@ -147,12 +147,16 @@ class SnapshotRows:
         progress(encoded)
         self._queue.insert(self._records, encoded.bytes, encoded.rows)
 
-    def end_former_rows(self, oid: int, event_no: int) -> None:
-        """Put a truncate record into the topic of a table that was defined: the rows before it are another table's.
+    def end_former_rows(self, oids: Iterable[int], event_no: int) -> None:
+        """Put a truncate record into the topics of tables that were defined, all into one batch.
+
+        The rows before it are another table's, or from before a gap.
 
         Args:
-            event_no: the number of the record among the rows of snapshots.
+            event_no: the number of the first record among the rows of snapshots.
         """
         commit_lsn = self._queue.position.end_lsn - 1
-        size = self.encoder.encode_end_of_rows(oid, (commit_lsn, event_no), self.unix_us, self._records)
+        size = 0
+        for number, oid in enumerate(oids, event_no):
+            size += self.encoder.encode_end_of_rows(oid, (commit_lsn, number), self.unix_us, self._records)
         self._queue.insert(self._records, size)

@@ -124,8 +124,12 @@ class SnapshotTasks:
 
     def take_number(self) -> int:
         """A number for an event that is no row of a table but stands among such rows."""
-        self.replace(replace(self.progress, event_no=self.progress.event_no + 1))
-        return self.progress.event_no
+        return self.take_numbers(1)
+
+    def take_numbers(self, count: int) -> int:
+        """Likewise for `count` events that stand beside each other; returns the number of the first one."""
+        self.replace(replace(self.progress, event_no=self.progress.event_no + count))
+        return self.progress.event_no - count + 1
 
     def touch(self) -> None:
         """Write the checkpoint soon, although the progress may be what it was."""

@@ -74,6 +74,7 @@ from cdcd.facts import (
 )
 from cdcd.facts_operation import CheckpointUnsigned
 from cdcd.pasted import read_table
+from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
 from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.routing import TopicNames, collisions
@@ -81,6 +82,7 @@ from cdcd.snapshots.beginning import (
     WHEN_NEEDED,
     Beginning,
     begin,
+    end_former_rows,
     first_tables,
     initial,
     leave_out,
@@ -114,6 +116,7 @@ class StartSettings:
         records: the settings that decide how rows become records; None: they are not compared.
         authenticates: the pipeline has a key, so its checkpoints have tags.
         protects: rules protect columns.
+        truncate: TRUNCATE makes a record.
     """
 
     slot: str
@@ -136,13 +139,25 @@ class StartSettings:
     records: RecordSettings | None = None
     authenticates: bool = False
     protects: bool = False
+    truncate: bool = True
 
 
 LEFT_ROWS_HINT: Final = (
-    "Rows that were deleted since the slot was lost stay in the topics. When the tables are read, `cdcd verify` names "
-    "them, and `cdcd mirror --snapshot` replaces the table of a mirror."
+    "Rows that were deleted since the slot was lost stay in the topics, because topics.truncate or "
+    "topics.skipped_operations leaves out truncate records. When the tables are read, `cdcd verify` names these rows, "
+    "and `cdcd mirror --snapshot` replaces the table of a mirror."
 )
-"""What `snapshot.mode: when_needed` cannot heal. `cdcd check` says the same."""
+"""What `snapshot.mode: when_needed` cannot heal without truncate records. `cdcd check` says the same."""
+
+ENDED_ROWS_HINT: Final = (
+    "Nothing needs to be done. In the topic of each table that is read again, a truncate record ends the former rows "
+    "before the new ones, so that rows that were deleted since the slot was lost end, too. Changes that were undone or "
+    "overwritten since then have no records."
+)
+"""What `snapshot.mode: when_needed` does. `cdcd check` says the same."""
+
+TABLES_NAMED: Final = 20
+"""How many of the tables that are read again after a gap an event names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +192,8 @@ Tables = Mapping[int, str]
 
 WithoutConditions = Callable[[Progress, bool], tuple[Progress, Sequence[TableTask]]]
 
+EndFormerRows = Callable[[Progress, Progress, Tables, tuple[str, ...]], Progress]
+
 FirstTables = Callable[[Tables, Tables, Tables | None], tuple[Tables, Tables]]
 
 
@@ -191,6 +208,7 @@ class Start:
         steps: the steps in their order; a planted bug has others.
         first_tables: as `beginning.first_tables`; a planted bug has another one.
         without_conditions: as `beginning.without_conditions`; a planted bug has another one.
+        end_former_rows: as `beginning.end_former_rows`; a planted bug has another one.
         first: how far it has got that makes a slot; a planted bug has another one.
     """
 
@@ -206,6 +224,7 @@ class Start:
         steps: "tuple[Callable[[Start], Step], ...] | None" = None,
         first_tables: FirstTables = first_tables,
         without_conditions: WithoutConditions = without_conditions,
+        end_former_rows: EndFormerRows = end_former_rows,
         first: FirstStart | None = None,
     ) -> None:
         self.settings = settings
@@ -216,6 +235,7 @@ class Start:
         self._steps = STEPS if steps is None else steps
         self._first_tables = first_tables
         self._without_conditions = without_conditions
+        self._end_former_rows = end_former_rows
         # What the steps find out, in this order.
         self._money_digits = DIGITS_OF_C
         self._server_version = 0
@@ -321,7 +341,8 @@ class Start:
     def ensure_publication(self) -> Step:
         reason = self.positions.reads_because
         if reason is not None:
-            self._observe(SnapshotNeeded(message=reason.message, hint=LEFT_ROWS_HINT))
+            hint = ENDED_ROWS_HINT if self.settings.truncate else LEFT_ROWS_HINT
+            self._observe(SnapshotNeeded(message=reason.message, hint=hint))
         found = self.positions.found
         self._published = yield EnsurePublication(known_roots(None if found is None else found.settings))
 
@@ -435,6 +456,11 @@ class Start:
             self._progress = initial(
                 beginning.progress, first, self.settings.exclude, exported=exported is not None, later=later
             )
+            found = self.positions.found
+            if found is not None and self.settings.truncate:
+                self._progress = self._end_former_rows(
+                    self._progress, found.snapshot or Progress(), {**first, **later}, self.settings.exclude
+                )
         elif beginning.interrupted:
             self._observe(
                 SnapshotResumed(
@@ -454,7 +480,7 @@ class Start:
         start = positions.resumed()
         position = start.position
         for gap in filter(None, (positions.gap, self._roots_gap)):
-            self._observe(GapAccepted(message=gap.message, position=str(position)))
+            self._observe(self._gap_accepted(gap, str(position)))
         if settings.counts_epochs:
             start = replace(start, epoch=start.epoch + 1)
         snapshot = None if self._progress == Progress() else self._progress
@@ -491,6 +517,20 @@ class Start:
             logged=positions.logged,
             delivers_messages=delivers_messages,
             money_digits=self._money_digits,
+        )
+
+    def _gap_accepted(self, gap: PositionError, position: str) -> GapAccepted:
+        found, slot = self.positions.found, self.positions.slot
+        assert slot is not None
+        assert slot.confirmed is not None
+        outdated = self._progress.outdated.oids
+        return GapAccepted(
+            message=gap.message,
+            position=position,
+            begins="" if found is None else str(Lsn(found.position.end_lsn)),
+            ends=str(Lsn(slot.confirmed)),
+            tables=[self._published[oid] for oid in outdated[:TABLES_NAMED] if oid in self._published],
+            ended=len(outdated),
         )
 
     def _delivers_messages(self) -> bool:

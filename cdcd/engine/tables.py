@@ -14,9 +14,12 @@ of two lists, by another entry of the publication (`Published.members`).
 What is decoded (`_seen`) is ahead of what is delivered (`_delivered`), and only the latter may be in the checkpoint. A
 table that takes a free name has no rows of others to end, but makes rows itself. The checkpoint has the table as the
 owner of the name together with its first row, because another process may be there when another table takes the name.
+
+After a gap (`snapshot.mode: when_needed`), the topics of the tables that are read again have rows that may have been
+deleted in the gap (`Progress.outdated`). A truncate record ends them, once, before the table's next record.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from cdcd.engine.actions import Published
@@ -70,7 +73,25 @@ class PublishedTables:
         """Tables that were taken out of the publication and added again, and from which position on."""
         self._seen = self._read_back(published)
         self._delivered = self._read_back(published)
+        if not self._ends_rows:
+            incremental.tasks.replace(
+                incremental.progress.end_former_rows(incremental.progress.outdated.oids)
+            )
+        self._ended: set[int] = set()
+        """Outdated tables whose former rows end with a record that is decoded, and not yet in the queue."""
         self._write_down()
+
+    def outdated(self) -> list[int]:
+        """Tables whose topics have rows from before a gap. They are not read while they are among these."""
+        return [oid for oid in self._incremental.progress.outdated.oids if oid not in self._ended]
+
+    def is_outdated(self, oid: int) -> bool:
+        """Whether the table's topic has rows from before a gap."""
+        return oid in self._incremental.progress.outdated and oid not in self._ended
+
+    def end_outdated(self, oids: Collection[int]) -> None:
+        """The truncate records of these tables are put into the queue now."""
+        self._incremental.tasks.replace(self._incremental.progress.end_former_rows(oids))
 
     def _read_back(self, published: Mapping[int, str]) -> Owners:
         progress = self._incremental.progress
@@ -87,8 +108,11 @@ class PublishedTables:
         return list(self._seen.names.values())
 
     def is_new(self, oid: int, name: str) -> bool:
-        """Whether the table had another name in the stream until now, or none."""
-        return not self._seen.owns(oid, name)
+        """Whether the table had another name in the stream until now, or none; or is outdated.
+
+        None of its rows may be sent before an event of it was `described`.
+        """
+        return not self._seen.owns(oid, name) or self.is_outdated(oid)
 
     def described(self, oid: int, name: str) -> bool:
         """A table has its first event under a name.
@@ -97,13 +121,16 @@ class PublishedTables:
         truncate record before the event, because the topic may have rows that are no table's any more.
         """
         seen = self._seen
+        is_outdated = self.is_outdated(oid)
+        if is_outdated:
+            self._ended.add(oid)
         if seen.owns(oid, name):
-            return False
+            return is_outdated
         former = seen.former(name)
         seen.take(oid, name)
         if former is None:
             seen.unlisted.add(oid)
-            return False
+            return is_outdated
         self._observe(
             TableReplaced(table=name, former_oid=former, oid=oid, truncated=self._ends_rows, read=self._reads)
         )
@@ -112,6 +139,9 @@ class PublishedTables:
     def settle(self, oid: int, name: str) -> None:
         """What `described` took note of is delivered with what is put into the queue now."""
         delivered = self._delivered
+        if oid in self._ended:
+            self._ended.discard(oid)
+            self.end_outdated((oid,))
         if delivered.owns(oid, name):
             return
         is_free = delivered.former(name) is None
@@ -143,8 +173,8 @@ class PublishedTables:
         """What is published, as of a moment that the stream may not have reached.
 
         Returns:
-            Tables that took the place of others. The caller owes the description of each, by `looked` or `forget`;
-            then they come up in `due`.
+            Tables that took the place of others, or that are outdated. The caller owes the description of each, by
+            `looked` or `forget`; then they come up in `due`.
         """
         seen = self._seen
         for oid in seen.names.keys() - answer.tables.keys() - seen.gone:
@@ -158,6 +188,10 @@ class PublishedTables:
             if seen.owns(oid, name):
                 if oid in seen.unlisted:
                     added.append(oid)
+                if self.is_outdated(oid):
+                    # Wherever the stream is, it is behind the gap.
+                    self._due[oid] = (0, name)
+                    found.append(oid)
             elif seen.former(name) is None and not seen.owns_any(oid):
                 added.append(oid)
             else:
@@ -189,6 +223,7 @@ class PublishedTables:
 
     def due(self, position: int, has_topic: Callable[[int], bool]) -> list[int]:
         """The stream has got to `position`, between two transactions: tables that took the place of others before it.
+        Outdated tables are among them.
 
         The caller owes a truncate record for each of them, and then `replace`.
 

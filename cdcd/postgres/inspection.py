@@ -58,6 +58,8 @@ class Wanted:
     """Which requests for snapshots are followed (`snapshot.signals`)."""
     when_needed: bool = False
     """A slot that is lost is replaced, and the tables are read again (`snapshot.mode`)."""
+    truncate: bool = True
+    """TRUNCATE makes a record (`topics.truncate`, `topics.skipped_operations`)."""
     signals_from_anybody: bool = False
     """They need no token (`snapshot.signals_from`)."""
     outbox_messages: bool = False

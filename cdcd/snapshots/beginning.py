@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.errors import ConfigError
-from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.oids import Oids, name_sum
 from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.snapshots.signals import ADDED, OWN_REQUESTS
@@ -87,7 +87,10 @@ def leave_out(progress: Progress, published: Mapping[int, str], excluded: Iterab
             progress = progress.end(task, "snapshot.exclude")
     left = progress.waiting.oids[progress.begun :]
     kept = [oid for oid in left if not is_excluded(published.get(oid, ""))]
-    return progress if len(kept) == len(left) else replace(progress, waiting=Oids(kept), begun=0)
+    if len(kept) == len(left):
+        return progress
+    gone = set(left).difference(kept)
+    return replace(progress, waiting=Oids(kept), begun=0).end_former_rows(gone)
 
 
 def first_tables(
@@ -134,3 +137,34 @@ def initial(
         method=EXPORTED if exported else INCREMENTAL,
     )
     return made.add(TableTask(name, oid, request=ADDED) for oid, name in wanted(later, excluded).items())
+
+
+def end_former_rows(
+    progress: Progress, found: Progress, published: Mapping[int, str], excluded: Iterable[str]
+) -> Progress:
+    """The progress of an initial snapshot after a gap: the rows from before the gap end in the topics of its tables.
+
+    Tables may have been renamed, dropped and created in the gap. So what was known of the names before it stays known,
+    unless the name is now that of a table whose former rows end: whoever takes such a name next ends the rows of the
+    table that had it.
+
+    Args:
+        found: the progress before the gap.
+        published: the names of the tables after the gap, by oid.
+    """
+    read = wanted(published, excluded)
+    sums = {oid: name_sum(name) for oid, name in read.items()}
+    taken = set(sums.values())
+    before = found.known
+    if before is None or not before.sums:
+        return replace(progress, outdated=Oids(read))
+    left = dict(zip(before.oids, before.sums, strict=True))
+    others = {oid: each for oid, each in left.items() if oid not in sums and each not in taken}
+    vacated = {*found.vacated, *[each for oid, each in left.items() if oid in sums]} - taken
+    return replace(
+        progress,
+        outdated=Oids(read),
+        known=Oids.with_sums({**others, **sums}),
+        vacated=tuple(sorted(vacated)),
+        unlisted=Oids(oid for oid in found.unlisted.oids if oid in others),
+    )

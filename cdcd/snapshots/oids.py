@@ -56,6 +56,11 @@ class Oids:
     def __repr__(self) -> str:
         return f"Oids({list(self.oids)})"
 
+    def without(self, oids: Iterable[int]) -> "Oids":
+        """The list without these oids, and without checksums; the list itself if it has none of them."""
+        gone = {oid for oid in oids if oid in self}
+        return Oids(oid for oid in self.oids if oid not in gone) if gone else self
+
     def sum_of(self, oid: int) -> int | None:
         """The checksum of the name that this table had; None where that is not known."""
         at = self._index().get(oid)

@@ -64,6 +64,8 @@ class Progress:
         vacated: checksums (`name_sum`) of names whose topics may hold rows of tables that have them no more.
         unlisted: those of `known` that had changes before a list of published tables had them, or that are published no
             more. They are added when a list has them.
+        outdated: tables that are read again after a gap, as long as their topics have the rows from before the gap.
+            Some of these rows may have been deleted in the gap, so a truncate record ends all of them.
         labels: a checksum of the labels of all enums, of which every published table is described; 0: there are none.
     """
 
@@ -75,6 +77,7 @@ class Progress:
     known: Oids | None = None
     vacated: tuple[int, ...] = ()
     unlisted: Oids = _NOTHING
+    outdated: Oids = _NOTHING
     labels: int = 0
     waiting: Oids = _NOTHING
     begun: int = 0
@@ -205,7 +208,10 @@ class Progress:
         return self if current is None or current.began else self._update(task, began=unix_s)
 
     def end(self, task: TableTask, error: str = "", *, code: int = 0, unix_s: int = 0) -> Self:
-        """The table is complete, or cannot be read: `code` is the exit code that `error` stands for."""
+        """The table is complete, or cannot be read: `code` is the exit code that `error` stands for.
+
+        A table that cannot be read keeps its former rows, because nothing would replace them.
+        """
         current = self.find(task)
         if current is None:
             return self
@@ -230,7 +236,13 @@ class Progress:
             complete=self.complete + (not error),
             failed=self.failed + bool(error),
             requests=requests,
+            outdated=self.outdated.without((current.oid,)) if error else self.outdated,
         )
+
+    def end_former_rows(self, oids: Iterable[int]) -> Self:
+        """The truncate records of these tables are in the same Kafka transaction as the progress."""
+        left = self.outdated.without(oids)
+        return self if left is self.outdated else replace(self, outdated=left)
 
     def request(self, name: str, tables: int, unix_s: int) -> Self:
         """The request with this name asks for so many tables more. One that has ended begins anew."""
@@ -275,6 +287,8 @@ class Progress:
             fields["vacated"] = Oids(self.vacated).text()
         if self.known is not None and len(self.unlisted):
             fields["unlisted"] = self.unlisted.text_within(self.known)
+        if len(self.outdated):
+            fields["outdated"] = self.outdated.text()
         if self.labels:
             fields["labels"] = self.labels
         fields = {name: value for name, value in fields.items() if value}
@@ -314,6 +328,7 @@ class Progress:
             known=known,
             vacated=Oids.parse(fields["vacated"]).oids if "vacated" in fields else (),
             unlisted=_NOTHING if known is None else _oids_from(unlisted, known),
+            outdated=_oids_from(fields.get("outdated", ""), None),
             labels=bounded_json.whole(fields.get("labels", 0)),
             waiting=_oids_from(waiting, known if within else None),
             begun=bounded_json.count(begun),

@@ -74,8 +74,25 @@ class Fold:
         self._strict = strict
         self.topics: dict[str, Topic] = {}
         self.rows_read = 0
+        self._ended: set[str] | None = None
+        """The topics in which former rows have ended since the last gap; None: there was no gap."""
         self.partitions: PartitionsSeen | None = None
         """Where rows lie, if columns choose the partitions."""
+
+    def begin_gap(self) -> None:
+        """Changes of the source are lost. Former rows end once in each topic, whose rows are read again."""
+        self._ended = set()
+
+    def is_outdated(self, topic: str) -> bool:
+        """Whether the topic may have rows from before a gap, which have not ended."""
+        return self._ended is not None and topic not in self._ended
+
+    def _end(self, topic: str, name: str) -> None:
+        """Former rows end: of another table, or those from before a gap, once."""
+        if not self.is_shared(name) and not self.is_outdated(topic):
+            raise PromiseBrokenError(f"G9: the former rows of {topic} end, and no gap made them outdated")
+        if self._ended is not None:
+            self._ended.add(topic)
 
     def is_shared(self, name: str) -> bool:
         """Whether several tables had the name, or one that had several names."""
@@ -112,6 +129,8 @@ class Fold:
         """A record that a snapshot made: a row, or the end of all rows of another table that had the name."""
         topic = self._topic(record[0])
         if fields["op"] == "t":
+            if self._strict:
+                self._end(record[0], fields["source"]["table"])
             topic.rows.clear()
             if self.partitions is not None:
                 self.partitions.end(record)

@@ -147,6 +147,23 @@ class Oracle:
         self._index.clear()
         self._prepared.clear()
 
+    def accept_gap(self, confirmed: int) -> None:
+        """The stream goes on at `confirmed`. What was committed before, and is not delivered, never comes."""
+        gone = bisect_left(self._starts, confirmed)
+        behind = self._lengths[gone - 1] if gone else 0
+        lost = max(behind - self.delivered, 0)
+        del self.expected[self.delivered : self.delivered + lost]
+        self._lengths = [
+            min(length, self.delivered) if at < gone else length - lost
+            for at, length in enumerate(self._lengths)
+        ]
+        self._index = {}
+        for at, expected in reversed([*enumerate(self.expected)]):
+            self._index[expected.commit_lsn, expected.serial] = at
+        self._cut.clear()
+        assert self.fold is not None
+        self.fold.begin_gap()
+
     def has_records(self, changes: Sequence[Change]) -> bool:
         return any(map(self._parts_of, changes))
 
@@ -196,7 +213,7 @@ class Oracle:
             fields = decoded(record)
             if self.transactions is not None and fields:
                 self.transactions.record(fields)
-            if is_of_snapshot(fields) or self._ends_rows(fields, self.delivered if at < 0 else at):
+            if is_of_snapshot(fields) or self._ends_rows(record[0], fields, self.delivered if at < 0 else at):
                 here = self.delivered if at < 0 else at
                 if not is_of_snapshot(fields):
                     self._ends.setdefault(here, []).append(_size(record))
@@ -211,7 +228,7 @@ class Oracle:
             if self.exactly_once:
                 self._whole(first, at)
 
-    def _ends_rows(self, fields: dict[str, Any], at: int) -> bool:
+    def _ends_rows(self, topic: str, fields: dict[str, Any], at: int) -> bool:
         """Whether the record is no TRUNCATE, but the end of the rows of another table that had the name."""
         if not fields or fields["op"] != "t":
             return False
@@ -219,9 +236,10 @@ class Oracle:
         wanted = self.expected[at] if at < len(self.expected) else None
         name = fields["source"]["table"]
         table = None if wanted is None else wanted.table
+        may_end = self.fold.is_shared(name) or self.fold.is_outdated(topic)
         if wanted is not None and table is not None and wanted.op == "t" and _is_at(wanted, fields):
-            return table.name != name and self.fold.is_shared(name)
-        return self.fold.is_shared(name)
+            return table.name != name and may_end
+        return may_end
 
     def _first(self, fields: dict[str, Any]) -> int:
         """Which record this is, with which a Kafka transaction begins."""

@@ -81,6 +81,7 @@ from tests.sim.settings import (
     HANGING,
     LEAVING_OUT,
     LEAVING_OUT_AND_READING,
+    LOST_SLOTS,
     PARTITIONED,
     REFUSED,
     SKIPPING,
@@ -279,6 +280,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "configured_tables_cancelled": _in_engine(requests=snapshots.CancelsEverything),
         "table_read_by_name": _in_session(SWAPPED, asker=snapshots.asking(snapshots.ByNameClient)),
         "table_read_in_any_file": _in_session(REWRITTEN, asker=snapshots.asking(snapshots.AnyFileClient)),
+        "former_rows_not_ended": _in_session(LOST_SLOTS, end_former_rows=snapshots.ends_nothing),
+        "former_rows_ended_twice": _in_engine(LOST_SLOTS, tables=snapshots.EndsFormerRowsAtEachStart),
+        "former_rows_ended_after_the_new": _in_engine(LOST_SLOTS, tables=snapshots.EndsFormerRowsLate),
         "table_read_by_old_columns": Planted(
             Parts(
                 engine=engine.Parts(incremental=snapshots.KeepsThePlan),

@@ -1,6 +1,6 @@
 """Bugs in the reading of tables and in what strangers ask for: most of them cdcd had (DECISIONS), or nearly had."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from cdcd.engine.watched import WatchedTables
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.snapshots.chunks import Chunk
 from cdcd.snapshots.placement import Window
+from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Rows, SourceTable
 from cdcd.snapshots.signals import PREFIX, Signal
 from cdcd.snapshots.table_task import Key, TableTask
@@ -418,3 +419,27 @@ def asking(client: type[Client]) -> type[Asker]:
         clients = client
 
     return Planted
+
+
+class EndsFormerRowsAtEachStart(PublishedTables):
+    """That former rows have ended after a gap is in memory only."""
+
+    def end_outdated(self, oids: Collection[int]) -> None:
+        self._ended.update(oids)
+
+
+class EndsFormerRowsLate(PublishedTables):
+    """Rows are sent although the former ones, from before a gap, have not ended. They end when a list is there."""
+
+    def outdated(self) -> list[int]:
+        return []
+
+    def is_new(self, oid: int, name: str) -> bool:
+        return not self._seen.owns(oid, name)
+
+
+def ends_nothing(
+    progress: Progress, _found: Progress, _published: Mapping[int, str], _excluded: Iterable[str]
+) -> Progress:
+    """Rows that were deleted in a gap stay in the topics."""
+    return progress

@@ -255,6 +255,12 @@ class Postgres:
         self.disconnect()
         self.confirmed = self.persisted = max(self.confirmed, lsn)
 
+    def lose_slot(self) -> None:
+        """Somebody drops the slot, which nobody reads."""
+        self.disconnect()
+        self.slot = False
+        self.maker = None
+
     def persist(self) -> None:
         """A checkpoint writes the slot's position to disk."""
         self.persisted = self.confirmed

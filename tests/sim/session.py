@@ -30,7 +30,15 @@ from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.left_out import LeftOutTables
 from cdcd.engine.settings import EngineSettings
-from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings, WithoutConditions
+from cdcd.engine.startup import (
+    STEPS,
+    EndFormerRows,
+    FirstTables,
+    Ready,
+    Start,
+    StartSettings,
+    WithoutConditions,
+)
 from cdcd.engine.startup_positions import Step
 from cdcd.errors import CdcdError, PositionError, SinkError, TransientError
 from cdcd.facts import Fact, Observer
@@ -48,7 +56,7 @@ from cdcd.shaping.filtering import filtered, filtered_rows
 from cdcd.shaping.partitioning import partitioned, partitioned_rows
 from cdcd.shaping.routed import routed, routed_rows
 from cdcd.shaping.settings import Outbox, TableFilter, TableRoutes
-from cdcd.snapshots.beginning import first_tables, without_conditions
+from cdcd.snapshots.beginning import end_former_rows, first_tables, without_conditions
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.logged import DurableLog, LoggedSession
 from cdcd.transactions.position import Checkpoint, Position, Source
@@ -111,6 +119,7 @@ class Parts:
     steps: tuple[Callable[[Start], Step], ...] = STEPS
     first_tables: FirstTables = first_tables
     without_conditions: WithoutConditions = without_conditions
+    end_former_rows: EndFormerRows = end_former_rows
     first_start: type[FirstStart] = FirstStart
     shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
     encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
@@ -360,6 +369,7 @@ class Session:
                 snapshot_method=settings.snapshot_method,
                 counts_epochs=not settings.exactly_once,
                 name="sim",
+                truncate=settings.truncate_records,
                 records=self.instance.records,
                 protects=settings.protected,
             ),
@@ -369,6 +379,7 @@ class Session:
             steps=self.parts.steps,
             first_tables=self.parts.first_tables,
             without_conditions=self.parts.without_conditions,
+            end_former_rows=self.parts.end_former_rows,
             first=self.parts.first_start(),
         )
         self._start = start
@@ -548,7 +559,8 @@ class Session:
         return self.bindings.text(request.checkpoint.position.end_lsn)
 
     def _write_checkpoint(self, request: startup.WriteCheckpoint) -> Answered[None]:
-        if self._found is None and self.settings.snapshot_mode != "never":
+        reads = self._found is None or (self._start is not None and self._start.positions.gap is not None)
+        if reads and self.settings.snapshot_mode != "never":
             self.around.complete.initial = dict(self._published)
         yield
         self._refuse("the checkpoint")

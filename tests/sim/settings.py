@@ -283,6 +283,31 @@ SNAPSHOT: Final[dict[str, Any]] = {
 }
 """Tables of some pages, which are read while they change."""
 
+LOST_SLOTS: Final[dict[str, Any]] = {
+    **SNAPSHOT,
+    "snapshot_mode": "when_needed",
+    "two_phase": "off",
+    "p_membership": 0.0,
+    "p_delete": 0.2,
+    "p_key_change": 0.2,
+    "p_end": 0.3,
+    "ask_ticks_max": 10,
+    "faults": ("lose_slot", *RESTARTS),
+    "p_fault": 0.02,
+    "p_aftershock": 0.1,
+}
+"""Slots that somebody drops or moves past the checkpoint. The tables are read again."""
+
+LOST_SLOTS_AND_NAMES: Final[dict[str, Any]] = {
+    **LOST_SLOTS,
+    "ddl": ("swap", "rename", "replace", "create"),
+    "p_ddl": 0.15,
+    "p_create_published": 1.0,
+    "added_tables": True,
+    "tables": 3,
+}
+"""Likewise, while names change hands."""
+
 LOCKED: Final[dict[str, Any]] = {
     **SNAPSHOT,
     "locked": 1,

@@ -47,6 +47,8 @@ from tests.sim.settings import (
     HANGING,
     LEAVING_OUT,
     LEAVING_OUT_AND_READING,
+    LOST_SLOTS,
+    LOST_SLOTS_AND_NAMES,
     PARTITIONED,
     REFUSED,
     SKIPPING,
@@ -126,6 +128,13 @@ def test_a_protected_column_stays_protected_whatever_it_is_called(tmp_path, focu
         withheld += world.withheld
     assert sealed > 30, "values were sealed under other names than the rule's"
     assert withheld < 12, "most tables are not withheld"
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("focus", [LOST_SLOTS, LOST_SLOTS_AND_NAMES], ids=["rows", "names"])
+def test_after_a_lost_slot_the_topics_equal_the_tables_that_are_read_again(tmp_path, focus):
+    gaps = sum(world.gaps for world in ran(tmp_path, focus))
+    assert gaps > 60
 
 
 @pytest.mark.again

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final
 
 from cdcd.errors import PositionError, WithheldError
-from cdcd.facts import Fact
+from cdcd.facts import Fact, GapAccepted
 from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker
 from tests.sim.changed_settings import ChangedSettings
@@ -117,12 +117,17 @@ class World:
             self._in(1, 40, self._lock_tables)
         self.withheld = False
         """It ended because nobody can say which column is the protected one."""
+        self.gaps = 0
+        """How many gaps were accepted, because the slot was lost."""
         self.refused = False
         """It ended with what a person must decide: the slot was moved."""
 
     def _observe(self, fact: Fact) -> None:
         if self.around.log is not None:
             self.around.log(f"    {fact}")
+        if isinstance(fact, GapAccepted):
+            self.gaps += 1
+            self.oracle.accept_gap(self.postgres.confirmed)
         self.complete.observe(fact)
         self.around.changed.observe(fact)
         self.complete.must_be_delivered(fact, self.broker.acknowledged)
@@ -300,6 +305,21 @@ class World:
                 target = min(target, helpful)
             self.postgres.move_slot(target)
 
+    def _lose_slot(self) -> None:
+        """Somebody drops the slot, or moves it past the checkpoint, while no instance runs: changes never come."""
+        checkpoint = self._checkpoint()
+        if not self.postgres.up or not self.postgres.slot or checkpoint is None:
+            return
+        self.instances[0].kill()
+        self.instances[1].kill()
+        ahead = [
+            record.end for record in self.postgres.wal.records if record.end > checkpoint.position.end_lsn
+        ]
+        if ahead and self.rng.random() < 0.5:
+            self.postgres.move_slot(self.rng.choice(ahead))
+        else:
+            self.postgres.lose_slot()
+
     def _checkpoint(self) -> Checkpoint | None:
         read = self.broker.acknowledged
         return None if read is None else Checkpoint.decode(read, "")
@@ -411,4 +431,5 @@ BREAKS: Final[dict[str, Callable[[World], None]]] = {
     "broker_away": World._take_broker_away,
     "persist_slot": World._persist,
     "move_slot": World._move_slot,
+    "lose_slot": World._lose_slot,
 }

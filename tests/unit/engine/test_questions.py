@@ -35,7 +35,10 @@ def test_a_table_is_relabelled_only_under_the_name_that_the_stream_has(is_new: b
         cast(
             "Any",
             SimpleNamespace(
-                known_oids=frozenset, listed=lambda _answer: [], is_new=lambda _oid, _name: is_new
+                known_oids=frozenset,
+                outdated=list,
+                listed=lambda _answer: [],
+                is_new=lambda _oid, _name: is_new,
             ),
         ),
         labels,

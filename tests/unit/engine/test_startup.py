@@ -8,7 +8,7 @@ import pytest
 
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.record_settings import CHANGES, FORMS, ROOTS
-from cdcd.engine.startup import ASKED_MESSAGES, STEPS, Ready, Start, StartSettings
+from cdcd.engine.startup import ASKED_MESSAGES, LEFT_ROWS_HINT, STEPS, Ready, Start, StartSettings
 from cdcd.engine.startup_requests import (
     BindColumns,
     ConnectCatalog,
@@ -341,6 +341,31 @@ def test_when_needed_reads_the_tables_again_where_the_slot_is_lost():
     assert world.the(CreateSlot).export
     assert ready.exported is EXPORT
     assert ready.checkpoint.snapshot is not None
+    assert ready.checkpoint.snapshot.outdated == Oids((1,))
+
+
+def test_a_gap_is_told_with_its_ends_and_the_tables_whose_former_rows_end():
+    world = World(slot=SlotSeen(200))
+    world.start(replace(SETTINGS, snapshot_mode="when_needed"))
+    (said,) = world.said(GapAccepted)
+    assert isinstance(said, GapAccepted)
+    assert (said.begins, said.ends, said.tables, said.ended) == ("0/64", "0/C8", ["public.t"], 1)
+
+
+def test_without_truncate_records_former_rows_stay_and_the_event_says_so():
+    world = World(slot=None)
+    ready = world.start(replace(SETTINGS, snapshot_mode="when_needed", truncate=False))
+    assert ready.checkpoint.snapshot is not None
+    assert ready.checkpoint.snapshot.outdated == Oids(())
+    (said,) = world.said(SnapshotNeeded)
+    assert isinstance(said, SnapshotNeeded)
+    assert said.hint == LEFT_ROWS_HINT
+
+
+def test_a_first_start_ends_no_former_rows():
+    ready = World(slot=None, found=None).start()
+    assert ready.checkpoint.snapshot is not None
+    assert ready.checkpoint.snapshot.outdated == Oids(())
 
 
 def test_when_needed_refuses_another_server_and_leaves_its_slot():

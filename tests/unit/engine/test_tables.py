@@ -11,6 +11,7 @@ from cdcd.facts import TableAdded, TableReplaced
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.signals import ADDED, REPLACED
+from cdcd.snapshots.table_task import TableTask
 from tests.unit.engine.tables import Facts, Rendering
 
 BEFORE = {1: "public.a", 2: "public.b"}
@@ -489,3 +490,57 @@ def test_where_too_many_names_were_vacated_a_new_one_is_taken_for_one_of_them():
     # THEN they are read, also where tables that are added are not: a topic without rows would lose those of its table
     assert daemon.replaced == [("public.c", 0, 3), ("public.d", 0, 4)]
     assert [oid for oid, _, _ in daemon.to_read] == [3, 4]
+
+
+# Rows from before a gap.
+
+GAP = Progress(known=Oids(BEFORE, BEFORE), outdated=Oids(BEFORE), waiting=Oids(BEFORE))
+
+
+def test_former_rows_end_before_the_first_event_of_a_table_and_only_once():
+    daemon = Daemon(progress=GAP)
+    assert daemon.tables.is_new(1, "public.a")
+    assert daemon.event(1, "public.a")
+    assert not daemon.tables.is_new(1, "public.a")
+    assert not daemon.event(1, "public.a")
+    # The table is read anyhow, and nothing took its name.
+    assert (daemon.to_read, daemon.facts.all) == ([], [])
+    assert daemon.restarted(BEFORE).tables.outdated() == [2]
+
+
+def test_or_before_its_rows_are_read_whichever_comes_first():
+    daemon = Daemon(progress=GAP)
+    assert daemon.listing(a=1, b=2) == [1, 2]
+    assert daemon.event(2, "public.b")
+    daemon.ready = False
+    assert daemon.due(0) == []
+    daemon.ready = True
+    assert daemon.due(0) == [1]
+    assert daemon.due(0) == []
+    assert daemon.listing(a=1, b=2) == []
+    assert daemon.restarted(BEFORE).tables.outdated() == []
+
+
+def test_an_end_that_is_decoded_and_not_delivered_comes_again_after_a_restart():
+    daemon = Daemon(progress=GAP)
+    assert daemon.tables.described(1, "public.a")
+    assert daemon.restarted(BEFORE).tables.outdated() == [1, 2]
+
+
+def test_a_table_that_nobody_could_look_at_is_looked_at_again():
+    daemon = Daemon(progress=GAP)
+    assert daemon.tables.listed(Published({1: "public.a"}, 500, {})) == [1]
+    daemon.tables.forget(1)
+    assert daemon.tables.listed(Published({1: "public.a"}, 500, {})) == [1]
+
+
+def test_former_rows_stay_where_truncates_make_no_records_or_rows_are_nobodys_concern():
+    for daemon in (Daemon(progress=GAP, ends_rows=False), Daemon(progress=GAP, reads=False)):
+        assert daemon.tables.outdated() == []
+        assert not daemon.event(1, "public.a")
+
+
+def test_a_table_that_cannot_be_read_keeps_its_former_rows():
+    progress = Progress(tasks=(TableTask("public.a", 1, number=1),), outdated=Oids(BEFORE))
+    assert progress.end(progress.tasks[0], "somebody has locked it").outdated == Oids((2,))
+    assert progress.end(progress.tasks[0]).outdated == Oids(BEFORE)

@@ -8,12 +8,13 @@ from cdcd.snapshots.beginning import (
     ONLY,
     WHEN_NEEDED,
     begin,
+    end_former_rows,
     first_tables,
     initial,
     leave_out,
     wanted,
 )
-from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.oids import Oids, name_sum
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.snapshots.signals import ADDED, REPLACED
 from cdcd.snapshots.table_task import TableTask
@@ -126,3 +127,34 @@ def test_an_interrupted_snapshot_leaves_out_what_is_excluded_by_now():
     assert left.outcomes[-1].error == "snapshot.exclude"
     assert (left.waiting.oids[left.begun :], left.tables_left) == ((3,), 2)
     assert leave_out(asked, names, ("public.z",)) is asked
+
+
+# After a gap.
+
+
+def test_after_a_gap_the_former_rows_of_all_tables_that_are_read_end():
+    published = {1: "a.b", 2: "a.c"}
+    progress = initial(Progress(), published, ["a.c"], exported=True)
+    ended = end_former_rows(progress, Progress(), published, ["a.c"])
+    assert ended.outdated == Oids((1,))
+    assert replace(ended, outdated=Oids(())) == progress
+
+
+def test_names_that_tables_had_before_a_gap_stay_known():
+    """Whoever takes such a name next ends the rows of the table that had it."""
+    names = {1: "a.kept", 2: "a.renamed", 3: "a.dropped", 4: "a.made_again", 5: "a.excluded"}
+    found = Progress(known=Oids(names, names), vacated=(name_sum("a.vacated"), name_sum("a.new")))
+    now = {1: "a.kept", 2: "a.new", 5: "a.excluded", 6: "a.made_again"}
+    progress = initial(Progress(), now, ["a.excluded"], exported=True)
+    ended = end_former_rows(progress, found, now, ["a.excluded"])
+    assert ended.outdated == Oids((1, 2, 6))
+    known = {1: "a.kept", 2: "a.new", 3: "a.dropped", 5: "a.excluded", 6: "a.made_again"}
+    assert ended.known == Oids(known, known)
+    assert ended.vacated == tuple(sorted((name_sum("a.vacated"), name_sum("a.renamed"))))
+
+
+def test_a_table_that_is_excluded_before_it_is_read_keeps_its_former_rows():
+    published = {1: "a.b", 2: "a.c"}
+    progress = initial(Progress(), published, [], exported=False)
+    ended = end_former_rows(progress, Progress(), published, [])
+    assert leave_out(ended, published, ["a.c"]).outdated == Oids((1,))

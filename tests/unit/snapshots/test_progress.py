@@ -133,6 +133,7 @@ def test_it_is_read_back_as_it_was_written():
         waiting,
         known,
         left,
+        replace(known, outdated=Oids((1, 2))),
         askers,
         named,
         Progress(),
@@ -240,6 +241,7 @@ def test_the_checkpoint_record_is_small_with_ten_thousand_tables_to_read(text: s
         known=Oids({**names, **gone}, {**names, **gone}),
         vacated=tuple(sorted(random.sample(range(1 << 16), VACATED_MAX))),
         unlisted=Oids(gone),
+        outdated=Oids(names),
     )
     # WHEN the checkpoint is written
     record = Checkpoint("7" * 19, 1, "v4 streaming", Position(1 << 60, 1 << 60), 1 << 60, snapshot=progress)
