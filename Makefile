@@ -12,15 +12,23 @@ BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 # Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo test compiled unit check attacks upgrade sim wide integration versions chaos debezium ha switchover trial soak spark bench optimised cost profile pages deploy-test dist lock clean
+.PHONY: setup servers demo lab lab-stop test compiled unit check attacks upgrade sim wide integration versions chaos debezium ha switchover trial soak spark bench optimised cost profile pages deploy-test dist lock clean
 
 setup: .venv/stamp
 
 servers: setup
 	.venv/bin/python -m deploy.local
 
-demo: .venv/stamp-spark servers
-	.venv/bin/python -m deploy.demo --mirror iceberg $(if $(SECONDS),--seconds $(SECONDS))
+# Fetches what it needs itself, with a line of progress: it is the first command of a new reader.
+demo:
+	@$(PYTHON) -m deploy.first deploy.demo --mirror iceberg $(if $(SECONDS),--seconds $(SECONDS))
+
+# PostgreSQL and Kafka on known ports for the tutorial, until Ctrl-C or `make lab-stop`.
+lab:
+	@$(PYTHON) -m deploy.first deploy.lab
+
+lab-stop:
+	@$(PYTHON) -m deploy.lab --stop
 
 test: check servers .venv/stamp-docs
 	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled && $(PYTEST) $(BESIDE) -m "not ($(SLOW) or again)"; \

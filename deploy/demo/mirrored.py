@@ -116,9 +116,10 @@ class MirrorProcess:
     def start(self, *arguments: str) -> None:
         """Returns at once; `arguments` come after `cdcd mirror --config FILE`."""
         self._path.write_text(yaml.safe_dump(self.config, sort_keys=False))
+        command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-u", "-m", "cdcd.cli", "mirror"]
         with self.log_path.open("a") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "cdcd.cli", "mirror", "--config", str(self._path), *arguments],
+                [*command, "--config", str(self._path), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -160,10 +161,14 @@ class MirrorProcess:
             if process.stdout is not None:
                 process.stdout.close()
 
-    def stop(self) -> int:
-        """SIGTERM; the exit code."""
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM and return at once."""
         assert self._process is not None, "the mirror was never started"
         self._process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.ask_to_stop()
         return self.wait()
 
     def errors(self) -> str:

@@ -1,11 +1,12 @@
 """The demo: PostgreSQL, Kafka, a shop and cdcd between them, watched as it runs.
 
-Ends with `--seconds`, or by Ctrl-C: the shop closes, the daemon is given time to deliver the rest, and the topics
-are held against the tables; with `--mirror`, so are the lakehouse tables that `cdcd mirror` makes of the topics. A
-second Ctrl-C leaves at once. Exit codes: 0 all equal the tables, 1 they do not, or something failed; 130 left at once.
+Ends after `--seconds`, or by Ctrl-C: the shop closes, the daemon delivers the rest, and the topics are compared with
+the tables. With `--mirror`, `cdcd mirror` joins as soon as Spark can be had, and its lakehouse tables are compared too.
+A second Ctrl-C leaves at once. Exit codes: 0 equal, 1 not equal or something failed, 130 left at once.
 """
 
 import argparse
+import json
 import shutil
 import signal
 import subprocess
@@ -25,11 +26,12 @@ from rich.live import Live
 from cdcd.errors import EXIT_CODES
 from deploy.demo.daemon import Daemon
 from deploy.demo.fold import Flushed, Report, compare
-from deploy.demo.mirrored import MirrorProcess, reading
+from deploy.demo.joining import JoiningMirror
+from deploy.demo.mirrored import Verdict, reading
 from deploy.demo.mirrored import compare as compare_mirror
 from deploy.demo.shop import TABLES, Shop
 from deploy.demo.topics import Reader, TopicError
-from deploy.demo.view import View, quantile, size
+from deploy.demo.view import View, quantile
 from deploy.local import KAFKA_VERSION, KafkaBroker, LocalServerError, PostgresServer
 from deploy.local.cache import REPOSITORY
 
@@ -96,13 +98,14 @@ class Demo:
         rate: float,
         mirror: str | None = None,
     ) -> None:
-        """`mirror`: the format of the lakehouse tables that are made in the end, if any are."""
+        """`mirror`: the format of the lakehouse tables, if there are any."""
         self.daemon: Daemon | None = None
         self._folder = folder
         self._console = console
         self._interrupts = interrupts
         self._rate = rate
-        self._mirror = mirror
+        self._table_format = mirror
+        self._mirror: JoiningMirror | None = None
         self._view = View(NAME)
         self._lined = 0.0
         self._measured = 0.0
@@ -114,61 +117,93 @@ class Demo:
             DemoError, LocalServerError, TopicError, psycopg.Error: it did not come that far.
         """
         with ExitStack() as stack:
-            self._say(f"Starting PostgreSQL {VERSION} and Kafka {KAFKA_VERSION} (fetched on first use) …")
+            self._say(f"Starting PostgreSQL {VERSION} and Kafka {KAFKA_VERSION} …")
             postgres = PostgresServer(VERSION, self._folder / "postgres")
             stack.callback(postgres.kill)
-            postgres.start()
             broker = KafkaBroker(self._folder / "kafka")
             stack.callback(broker.kill)
-            broker.start()
+            # The JVM needs its time beside PostgreSQL's start.
+            broker.begin()
+            postgres.start()
             postgres.execute(f"CREATE DATABASE {NAME}")
             dsn = postgres.dsn(NAME)
             shop = stack.enter_context(Shop(dsn, rate=self._rate))
             shop.create()
+            broker.await_started()
             self.daemon = Daemon(self._folder, _config(dsn, broker.bootstrap_servers, self._folder / "spool"))
             stack.callback(self.daemon.kill)
+            self._say("Starting cdcd …")
             self.daemon.start()
             self._await_ready(self.daemon)
-            self._say(f"Log: {self.daemon.log_path}   metrics: http://127.0.0.1:{self.daemon.port}/metrics")
+            self._view.page = f"http://127.0.0.1:{self.daemon.port}/"
+            self._say(f"cdcd's page: {self._view.page}")
             self._say("Ctrl-C ends it with a comparison; twice: at once.")
             reader = stack.enter_context(Reader(broker.bootstrap_servers, NAME))
+            if self._table_format:
+                self._mirror = JoiningMirror(self._folder, NAME, broker.bootstrap_servers, self._table_format)
+                stack.callback(self._mirror.kill)
             self._interrupts.patient = True
             started = time.monotonic()
             with self._live():
                 self._watch(shop, reader, seconds)
                 self._catch_up(shop, reader, dsn)
             elapsed = time.monotonic() - started
-            self._say("Comparing the folded topics with the tables …")
+            self._say("\nComparing every row and every value …")
             report = compare(dsn, broker.bootstrap_servers, NAME, TABLES)
-            verified = self._verified()
-            self._summary(report, shop, elapsed)
+            verified, position = self._verified()
             code = self.daemon.stop()
             if code != 0:
                 raise DemoError(f"The daemon did not end in order (exit code {code}).")
-            mirrored = self._mirrored(self._mirror, broker, dsn) if self._mirror else True
-            return report.equal and verified and mirrored
+            verdicts = self._mirrored(dsn)
+            self._summary(report, shop, elapsed)
+            return self._result(report, verified, verdicts, position)
 
-    def _verified(self) -> bool:
-        """What `cdcd verify` says, as a user would ask it."""
+    def _verified(self) -> tuple[bool, str]:
+        """Whether `cdcd verify` finds the topics equal to the tables, and at which LSN. What differs is printed."""
         assert self.daemon is not None
         command = [sys.executable, "-m", "cdcd.cli", "verify", "--config", str(self.daemon.config_path)]
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-        self._say((done.stdout + done.stderr).rstrip())
-        return done.returncode == 0
+        done = subprocess.run(
+            [*command, "--format", "json"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            self._say((done.stdout + done.stderr).rstrip())
+            return False, ""
+        return True, str(json.loads(done.stdout)["lsn"])
 
-    def _mirrored(self, table_format: str, broker: KafkaBroker, dsn: str) -> bool:
-        self._say(f"\nMirroring the topics into {table_format} tables with Spark …")
-        mirror = MirrorProcess(self._folder / "mirror", NAME, broker.bootstrap_servers, table_format)
-        code = mirror.once(say=self._say)
-        if code != 0:
-            raise DemoError(f"cdcd mirror ended with exit code {code}:\n{mirror.errors()[-2000:]}")
-        self._say("Comparing the mirror with the tables …")
-        with reading(table_format, mirror.location) as (spark, target):
-            verdicts = compare_mirror(dsn, spark, target, TABLES)
-        for verdict in verdicts:
-            self._say(str(verdict))
-        equal = all(verdict.equal for verdict in verdicts)
-        self._say("The mirror equals the source" if equal else "The mirror DOES NOT EQUAL the source")
+    def _mirrored(self, dsn: str) -> list[Verdict]:
+        """What the mirror has of each table; nothing if there is no mirror."""
+        if self._mirror is None:
+            return []
+        try:
+            if not self._mirror.finish(self._say):
+                return []
+        except ValueError as error:
+            raise DemoError(str(error)) from error
+        process = self._mirror.process
+        with reading(process.format, process.location) as (spark, target):
+            return compare_mirror(dsn, spark, target, TABLES)
+
+    def _result(self, report: Report, verified: bool, verdicts: list[Verdict], position: str) -> bool:
+        """Print the comparison, its result in one line, and what to do next. True: all are equal."""
+        mirrored = {verdict.table: verdict for verdict in verdicts}
+        for table in report.tables:
+            topics = "equal" if not table.wrong else f"{table.wrong} rows differ"
+            line = f"{table.name:<20} {table.rows:>7} rows   topic: {topics}"
+            if verdict := mirrored.get(table.name):
+                line += f"   mirror: {'equal' if verdict.equal else 'DIFFERS'}"
+            self._say(line)
+            for difference in table.differences:
+                self._say(f"    {difference}")
+        for violation in report.violations.lines():
+            self._say(violation)
+        equal = report.equal and verified and all(verdict.equal for verdict in verdicts)
+        what = f"{len(report.tables)} tables, {sum(table.rows for table in report.tables)} rows"
+        if equal:
+            where = "topics and mirror" if verdicts else "topics"
+            self._say(f"EQUAL: {where} have exactly the rows of PostgreSQL at {position} ({what}).")
+            self._say("Next: docs/tutorial.md follows one table of your own step by step, in ten minutes.")
+        else:
+            self._say(f"NOT EQUAL: see above ({what}).")
         return equal
 
     def _watch(self, shop: Shop, reader: Reader, seconds: float | None) -> None:
@@ -212,6 +247,8 @@ class Demo:
             self._check(self.daemon)
             reader.discover()
             self._view.measure(self.daemon.metrics())
+            if self._mirror is not None:
+                self._view.mirror = self._mirror.look()
         if not self._console.draws and now > self._lined + LINE_EVERY_S:
             self._lined = now
             self._say(self._view.line())
@@ -238,19 +275,15 @@ class Demo:
 
     def _summary(self, report: Report, shop: Shop, elapsed: float) -> None:
         view, say = self._view, self._say
-        kinds = ", ".join(f"{name} {count}" for name, count in sorted(shop.stats.items()))
-        say(f"\nThe shop: {kinds}")
-        say(f"The topics: {report.records} records of {report.transactions} transactions in {elapsed:.0f} s")
-        say(f"The daemon: {view.transactions()}")
+        kinds = ", ".join(f"{count} {name}" for name, count in sorted(shop.stats.items()))
+        say(f"\nThe shop did: {kinds}")
+        say(f"cdcd delivered: {view.transactions()}")
         ordered = sorted(view.latencies)
-        if ordered:
-            half, last = quantile(ordered, 0.5), quantile(ordered, 0.99)
-            say(
-                f"Commit to consumer: p50 {half * 1000:.0f} ms, p99 {last * 1000:.0f} ms; "
-                f"memory {size(view.value('process_resident_memory_bytes'))}\n"
-            )
-        for line in report.lines():
-            say(line)
+        half, last = quantile(ordered, 0.5), quantile(ordered, 0.99)
+        say(
+            f"The whole run: {report.records} records in {elapsed:.0f} s, {report.records / elapsed:.0f}/s on average;"
+            f" commit to consumer p50 {half * 1000:.0f} ms, p99 {last * 1000:.0f} ms (imports are large transactions)\n"
+        )
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -276,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--mirror",
         choices=("iceberg", "delta"),
-        help="also mirror the topics, with Spark (`make demo` does: iceberg)",
+        help="also mirror the topics as soon as Spark is there (`make demo` does: iceberg)",
     )
     options = parser.parse_args(arguments)
     console = Screen()
@@ -311,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _clean(folder: Path, *, keep: bool) -> None:
     """Remove the servers' data, and the logs and the configuration unless they are wanted."""
-    for name in ("postgres", "kafka", "spool", "mirror"):
+    for name in ("postgres", "kafka", "spool", "mirror", "spark-packages"):
         shutil.rmtree(folder / name, ignore_errors=True)
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)

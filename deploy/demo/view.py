@@ -17,7 +17,7 @@ from deploy.demo.daemon import Samples
 from deploy.demo.topics import Raw
 
 WINDOW_S: Final = 3.0
-LAST_WIDTH: Final = 60
+LABEL_WIDTH: Final = 16
 OPS: Final = ("c", "u", "d", "t", "m")
 OP_NAMES: Final = {"c": "created", "u": "updated", "d": "deleted", "t": "truncated", "m": "messages"}
 
@@ -43,6 +43,10 @@ class View:
     def __init__(self, prefix: str) -> None:
         self.phase = "starting"
         self.news = ""
+        self.page = ""
+        """Address of the daemon's page."""
+        self.mirror = ""
+        """How far the mirror is, in words."""
         self.topics: dict[str, TopicView] = {}
         self.records = 0
         self.latencies: list[float] = []
@@ -110,30 +114,33 @@ class View:
     def _header(self) -> Text:
         text = Text()
         text.append(f"{self.phase}", style="bold")
-        text.append(f"  {time.monotonic() - self._started:.0f} s  {self.rate():.0f} records/s\n")
-        for number, (name, value) in enumerate(self._facts()):
-            text.append("" if not number else "   ")
-            text.append(f"{name} ", style="dim")
-            text.append(value)
-        text.append(f"\n{self.news}", style="italic")
+        seconds = time.monotonic() - self._started
+        text.append(f"  {seconds:.0f} s, {self.records} records so far, {self.rate():.0f} records/s now\n")
+        for name, value in self._facts():
+            text.append(f"{name:<{LABEL_WIDTH}}", style="dim")
+            text.append(f"{value}\n")
+        text.append(f"{'the shop':<{LABEL_WIDTH}}", style="dim")
+        text.append(self.news, style="italic")
         return text
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         role = next((label for (label,), on in self._metrics.get("cdcd_role", {}).items() if on), "starting")
-        yield "daemon", f"{role}{', streaming' if self.value('cdcd_streaming') else ''}"
-        yield "lag", f"{size(self.value('cdcd_lag_bytes'))}, {_seconds(self.value('cdcd_lag_seconds'))}"
-        yield "flushed", position(self.value("cdcd_flushed_lsn"))
+        memory = size(self.value("process_resident_memory_bytes"))
+        yield "daemon", f"{role}{', streaming' if self.value('cdcd_streaming') else ''}, {memory} of memory"
+        behind = f"{size(self.value('cdcd_lag_bytes'))}, {_seconds(self.value('cdcd_lag_seconds'))}"
+        yield "behind", f"{behind}; confirmed up to {position(self.value('cdcd_flushed_lsn'))}"
         if self._recent:
             recent = sorted(latency for _, latency in self._recent)
-            yield (
-                "commit to here",
-                f"{quantile(recent, 0.5) * 1000:.0f} ms, p99 {quantile(recent, 0.99) * 1000:.0f} ms",
-            )
+            half, last = (quantile(recent, q) * 1000 for q in (0.5, 0.99))
+            yield "commit to here", f"{half:.0f} ms, p99 {last:.0f} ms (last {WINDOW_S:.0f} s)"
         streamed, prepared = self.value("cdcd_streamed_open"), self.value("cdcd_prepared_open")
-        yield "open", f"{streamed or 0:.0f} streamed, {prepared or 0:.0f} prepared"
-        memory, disk = self.value("cdcd_spool_memory_bytes"), self.value("cdcd_spool_disk_bytes")
-        yield "spool", f"{size(memory)} + {size(disk)} on disk"
-        yield "memory", size(self.value("process_resident_memory_bytes"))
+        held, disk = self.value("cdcd_spool_memory_bytes"), self.value("cdcd_spool_disk_bytes")
+        open_now = f"{streamed or 0:.0f} large transactions (streamed), {prepared or 0:.0f} prepared ones"
+        yield "not committed", f"{open_now}, held back in {size(held)} of memory and {size(disk)} of disk"
+        if self.mirror:
+            yield "mirror", self.mirror
+        if self.page:
+            yield "page", self.page
 
     def _table(self) -> Table:
         table = Table(expand=True)

@@ -19,6 +19,9 @@ from deploy.local.process import UNPRIVILEGED, can_reach
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
+PARTIAL: Final = "partial-"
+"""Beginning of the names of unfinished folders; the name of what they become follows."""
+
 
 class LocalServerError(Exception):
     """A local server or a program for it cannot be had, or does not start; the message says what to do."""
@@ -56,7 +59,7 @@ def cached(name: str, fetch: Callable[[Path], None]) -> Path:
         if folder.exists():
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix="partial-", dir=cache_folder()))
+        partial = Path(tempfile.mkdtemp(prefix=f"{PARTIAL}{name.replace('/', '-')}-", dir=cache_folder()))
         partial.chmod(0o755)
         try:
             fetch(partial)

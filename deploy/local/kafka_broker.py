@@ -132,7 +132,7 @@ class KafkaBroker:
         """Start the process, without waiting."""
         assert not self.is_running(), "the broker is running"
         properties = self._configure()
-        options: list[str] = [] if self.for_measuring else sharing(prepared(_prepare))
+        options: list[str] = [] if self.for_measuring else sharing(prepare_broker())
         if not (self.data_dir / "log" / "meta.properties").exists():
             self._make_storage(properties)
         self._launch(properties, options)
@@ -230,7 +230,7 @@ class KafkaBroker:
         is_usual = all(self.settings.get(name) == DEFAULT_SETTINGS.get(name) for name in STORAGE_SETTINGS)
         if self.mechanism == "PLAIN" and is_usual:
             storage = self.data_dir / "log"
-            copy_storage(prepared(_prepare), storage, node_id=self.settings["node.id"], cluster=self._cluster)
+            copy_storage(prepare_broker(), storage, node_id=self.settings["node.id"], cluster=self._cluster)
         else:
             self._format(properties)
 
@@ -285,6 +285,11 @@ class KafkaBroker:
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
         }
+
+
+def prepare_broker() -> Path:
+    """The folder with the storage and the archive that brokers start from, made on first use."""
+    return prepared(_prepare)
 
 
 def _prepare(folder: Path) -> None:

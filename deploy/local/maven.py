@@ -1,20 +1,23 @@
 """Jars from Maven's central repository, exactly those that a lock file names: the broker's, and others beside it.
 
-Maven fetches them where it is installed. Else Ivy does, which needs no more than a Java runtime; Debian has it as
-`ivy`, and every pyspark brings it along.
+Maven fetches them where it is installed. Else Ivy does, which is one jar of 1.4 MB and needs only a Java runtime;
+Debian has it as `ivy`, and every pyspark brings it along.
 """
 
-import re
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Final
+from urllib.request import urlopen
 from xml.sax.saxutils import escape
 
 from deploy.local.cache import REPOSITORY, LocalServerError, cached, digest, run
-from deploy.local.programs import java, pypi_archive
+from deploy.local.programs import java
 
 _KAFKA: Final = Path(__file__).with_name("kafka.lock")
+
+_IVY_JAR: Final = "https://repo1.maven.org/maven2/org/apache/ivy/ivy/2.5.3/ivy-2.5.3.jar"
+_IVY_SHA256: Final = "9502aa5aabf0b1484924a13ef4b5d24f121f7f91aab6768f11cc9d0906c0803b"
 
 _POM: Final = """<project>
   <modelVersion>4.0.0</modelVersion>
@@ -61,7 +64,7 @@ def jars(name: str, lock: Path) -> Path:
 
 def _fetch(locked: dict[str, str], folder: Path) -> None:
     fetch = _fetch_with_maven if shutil.which("mvn") else _fetch_with_ivy
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="partial-") as work:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as work:
         fetch(locked, Path(work), folder)
     for name, sha256 in locked.items():
         _, artifact, version = name.split(":")
@@ -89,23 +92,24 @@ def _fetch_with_ivy(locked: dict[str, str], work: Path, folder: Path) -> None:
 
 
 def _ivy() -> Path:
-    """Ivy's jar: of an installed pyspark, of Debian, or out of pyspark's archive from PyPI (450 MB, once)."""
+    """Ivy's jar: of an installed pyspark, of Debian, or from Maven's central repository (1.4 MB, once)."""
     places = [*REPOSITORY.glob(".venv/lib/python*/site-packages/pyspark/jars/ivy-*.jar")]
     places += [jar for jar in [Path("/usr/share/java/ivy.jar")] if jar.exists()]
-    if places:
-        return places[0]
-    (jar,) = cached("ivy", _extract_ivy).glob("ivy-*.jar")
-    return jar
+    return places[0] if places else cached("ivy", _download_ivy) / "ivy.jar"
 
 
-def _extract_ivy(folder: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="partial-") as work:
-        archive = pypi_archive("pyspark", REPOSITORY / "requirements-spark.lock", Path(work))
-        member = next(
-            name for name in run(["tar", "-tzf", archive]).split() if re.search(r"/jars/ivy-[^/]*jar$", name)
-        )
-        run(["tar", "-xzf", archive, "--no-same-owner", "-C", work, member])
-        shutil.move(Path(work, member), folder)
+def _download_ivy(folder: Path) -> None:
+    jar = folder / "ivy.jar"
+    try:
+        with urlopen(_IVY_JAR, timeout=60) as answer:
+            jar.write_bytes(answer.read())
+    except OSError as error:
+        raise LocalServerError(
+            f"{_IVY_JAR} cannot be downloaded: {error}. Install Maven (Debian: apt install maven), or check that "
+            "repo1.maven.org can be reached; HTTPS_PROXY names a proxy."
+        ) from error
+    if digest(jar, "sha256").hex() != _IVY_SHA256:
+        raise LocalServerError(f"{_IVY_JAR} is not what it was when it was pinned.")
 
 
 def _fill(document: str, dependency: str, locked: dict[str, str]) -> str:

