@@ -22,13 +22,19 @@ from typing import IO, Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 PYTHON: Final = REPOSITORY / ".venv" / "bin" / "python"
-PACKAGES: Final = REPOSITORY / "requirements-runtime.lock"
+PACKAGES: Final = next(
+    REPOSITORY / name
+    for name in ("requirements-runtime.lock", "requirements.lock")
+    if (REPOSITORY / name).exists()
+)
+DEVELOPMENT: Final = REPOSITORY / "requirements.lock"
+"""Names setuptools."""
 STAMP: Final = REPOSITORY / ".venv" / "stamp-run"
 """Holds the SHA-256 of the lock file whose packages are installed."""
 
 GREETING: Final = "cdcd with PostgreSQL 18 and Kafka, on this machine only. Ctrl-C ends it."
 FETCHES: Final = (
-    "The first start downloads about 90 MB (270 MB in .venv/ and .cache/). Later starts download nothing."
+    "The first start downloads about 90 MB (300 MB in .venv/ and .cache/). Later starts download nothing."
 )
 POLL_S: Final = 0.2
 LINE_EVERY_S: Final = 2.0
@@ -120,7 +126,9 @@ def packages_step(cache: Path) -> Step:
     """Makes .venv/ with the locked packages of `cdcd run`, and setuptools, with which pyspark is built later."""
     wanted = cache / "partial-packages"
     wanted.mkdir(exist_ok=True)
-    lines = (REPOSITORY / "requirements.lock").read_text()
+    lines = "".join(
+        lock.read_text() for lock in sorted(REPOSITORY.glob("requirements-build.lock")) or [DEVELOPMENT]
+    )
     tools = wanted / "tools.txt"
     tools.write_text("".join(re.findall(r"^setuptools==(?:.*\\\n)*.*\n", lines, re.MULTILINE)))
     pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]

@@ -124,6 +124,34 @@ def test_code_that_a_page_shows_can_be_read(page: Path, tmp_path: Path) -> None:
             yaml.safe_load(code)
 
 
+SHORT = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "concepts", "guarantees", "faq")),
+]
+"""The first pages of a new reader."""
+
+
+def test_the_readme_fits_in_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", SHORT, ids=lambda page: page.name)
+def test_cells_of_the_first_pages_are_short(page: Path) -> None:
+    rows = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    cells = [cell.strip() for row in rows for cell in row.strip("|").split(" | ")]
+    # A link's address is not read.
+    long = [cell for cell in cells if len(re.sub(r"\]\([^)]*\)", "]", cell)) > 160]
+    assert long == []
+
+
+def test_every_page_for_users_is_in_the_menu_of_the_site() -> None:
+    menu = (ROOT / "deploy" / "pages" / "mkdocs.yaml").read_text().partition("\nnav:\n")[2]
+    named = set(re.findall(r": (\S+\.md)$", menu, re.MULTILINE))
+    assert {page.relative_to(ROOT).as_posix() for page in {*PAGES, *GENERATED}} - named == {
+        "ARCHITECTURE.md"
+    } - named
+
+
 def test_the_citation_has_the_version_of_the_daemon() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == __version__
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.first import Step, fetch, packages_step, size_of
+from deploy.first import PACKAGES, Step, fetch, packages_step, size_of
 
 
 def step(script: str, *watched: tuple[Path, str], megabytes: int = 3) -> Step:
@@ -60,7 +60,7 @@ def test_the_packages_are_locked_and_setuptools_is_among_them(tmp_path: Path):
     assert lines.startswith("setuptools==")
     assert "--hash=sha256:" in lines
     assert "--require-hashes" in str(made.command[-1])
-    assert "requirements-runtime.lock" in str(made.command[-1])
+    assert str(PACKAGES) in str(made.command[-1])
 
 
 def test_a_python_without_venv_is_told_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
