@@ -254,6 +254,11 @@ def _refuse_options(context: click.Context) -> None:
 
 def _given(file: Path | None) -> Path:
     """UsageError: no configuration is named."""
+    if file is None and "CDCD_CONFIG" in os.environ:
+        raise click.UsageError(
+            "Missing option '--config'. CDCD_CONFIG names the pipeline's configuration; the mirror's own is named by "
+            "CDCD_MIRROR_CONFIG."
+        )
     if file is None:
         raise click.UsageError("Missing option '--config'.")
     return file

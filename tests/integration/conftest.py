@@ -25,6 +25,7 @@ from psycopg import sql
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
 from tests.integration.daemon import Daemon, until
 from tests.integration.faults.trial import Trial
+from tests.integration.former import former, pipeline  # noqa: F401  fixtures
 
 VERSIONS = tuple(
     version

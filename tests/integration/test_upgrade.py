@@ -1,108 +1,15 @@
-"""The version before and this one, on one pipeline: upgrade, rolling upgrade, downgrade, recordings.
+"""Commit 99c61843 and this version on one pipeline: upgrade, rolling upgrade, downgrade, recordings."""
 
-The version before is taken out of git, so the tests need a clone that has its commit.
-"""
-
-import json
-import os
-import subprocess
-import tarfile
-from collections.abc import Callable, Iterator
-from io import BytesIO
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
-from deploy.demo.topics import Reader
-from deploy.local import KafkaBroker
-from deploy.local.cache import REPOSITORY
-from tests.attacks.checkpoints import records_of
-from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.daemon import Daemon, until
 from tests.integration.forked import run_cdcd
-
-FORMER: Final = "99c61843"
-"""The last commit that knows checkpoints of format 1 only."""
+from tests.integration.former import Pipeline
 
 pytestmark = [pytest.mark.postgres(only=[13, 18]), pytest.mark.upgrade]
-
-
-@pytest.fixture(scope="module")
-def former(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which Python finds the version before."""
-    packed = subprocess.run(
-        ["git", "archive", FORMER, "cdcd"], cwd=REPOSITORY, capture_output=True, check=False
-    )
-    if packed.returncode:
-        pytest.skip(f"there is no commit {FORMER} here: {packed.stderr.decode()[:200]}")
-    folder = tmp_path_factory.mktemp("former")
-    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
-    return {**os.environ, "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
-
-
-class Pipeline:
-    """One pipeline, run by both versions."""
-
-    def __init__(self, database: Database, broker: KafkaBroker, name: str, folder: Path, former: Any) -> None:
-        self.database, self.broker, self.name, self.folder = database, broker, name, folder
-        self.rows = 0
-        self.daemons: list[Daemon] = []
-        self._former = former
-        database.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
-        database.execute("INSERT INTO orders VALUES (0, 'first')")
-
-    def start(self, *, old: bool, **sections: Any) -> Daemon:
-        """Start an instance of a version."""
-        sections = {"snapshot": {"mode": "initial"}, **sections}
-        config = configuration(self.name, self.database.dsn(), self.broker.bootstrap_servers, **sections)
-        config["postgres"]["lease_s"] = 2.5
-        # The former version does not know the key.
-        del config["snapshot"]["signals_from"]
-        folder = self.folder / f"{'old' if old else 'new'}{len(self.daemons)}"
-        process = Daemon(folder, config, environment=self._former if old else None)
-        self.daemons.append(process)
-        process.start()
-        return process
-
-    def insert(self, count: int) -> None:
-        """So many more rows."""
-        first = self.rows + 1
-        self.rows += count
-        self.database.execute(
-            f"INSERT INTO orders SELECT n, repeat('x', 10) FROM generate_series({first}, {self.rows}) n"
-        )
-
-    def expect(self) -> None:
-        """Every row is there, once."""
-
-        def all_there() -> list[int] | None:
-            found = self.delivered()
-            return found if len(found) > self.rows else None
-
-        assert sorted(until(all_there, "rows are missing")) == list(range(self.rows + 1))
-
-    def delivered(self) -> list[int]:
-        with Reader(self.broker.bootstrap_servers, self.name) as reader:
-            return [
-                json.loads(raw.value)["after"]["id"]
-                for raw in reader.read_all()
-                if raw.topic == f"{self.name}.public.orders" and raw.value
-            ]
-
-    def newest_format(self) -> int:
-        return int(json.loads(records_of(self.broker, f"{self.name}.checkpoint")[-1][1] or b"{}")["format"])
-
-
-@pytest.fixture
-def pipeline(
-    database: Database, broker: KafkaBroker, unique: str, tmp_path: Path, former: dict[str, str]
-) -> Iterator[Pipeline]:
-    made = Pipeline(database, broker, unique, tmp_path, former)
-    yield made
-    for process in made.daemons:
-        process.kill()
 
 
 @pytest.mark.parametrize("end", [Daemon.stop, Daemon.kill], ids=["stopped", "killed"])

@@ -49,6 +49,14 @@ def test_without_a_configuration_it_says_so(capsys: pytest.CaptureFixture[str]):
     assert "--config" in capsys.readouterr().err
 
 
+def test_the_variable_of_the_pipeline_does_not_name_the_mirrors_configuration(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CDCD_CONFIG", "mirror.yaml")
+    assert run() == 2
+    assert "CDCD_MIRROR_CONFIG" in capsys.readouterr().err
+
+
 def test_a_wrong_configuration_ends_it_before_spark_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
