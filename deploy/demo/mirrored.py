@@ -86,6 +86,9 @@ class MirrorProcess:
     Args:
         folder: gets the configuration, the tables and the output.
         sections: laid over the configuration, section by section.
+
+    Attributes:
+        variables: laid over the environment of the next process.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class MirrorProcess:
         self._path = folder / f"mirror-{table_format}.yaml"
         self.log_path = folder / f"mirror-{table_format}.log"
         self._process: subprocess.Popen[str] | None = None
+        self.variables: Mapping[str, str] = {}
 
     def start(self, *arguments: str) -> None:
         """Returns at once; `arguments` come after `cdcd mirror --config FILE`."""
@@ -125,7 +129,7 @@ class MirrorProcess:
                 stderr=errors,
                 text=True,
                 cwd=REPOSITORY,
-                env=environment(),
+                env={**environment(), **self.variables},
                 start_new_session=True,
             )
 

@@ -52,11 +52,18 @@ class Stage:
 
     @contextmanager
     def source(
-        self, name: str, *tables: str, partitions: int = 2, watermark_s: float = 0
+        self,
+        name: str,
+        *tables: str,
+        partitions: int = 2,
+        watermark_s: float = 0,
+        former: Mapping[str, str] | None = None,
     ) -> "Iterator[Source]":
         """A database with these tables (or other statements), and a daemon that reads and streams from it.
 
-        `watermark_s`: the interval of watermarks in the topics of tables; 0: there are none.
+        Args:
+            watermark_s: the interval of watermarks in the topics of tables; 0: there are none.
+            former: the environment of a daemon of the former version (`tests/integration/former.py`); None: this one.
         """
         self.postgres.execute(f"CREATE DATABASE {name}")
         source = Source(
@@ -66,6 +73,7 @@ class Stage:
             self._folder / name,
             partitions,
             watermark_s=watermark_s,
+            former=former,
         )
         with source.connect() as connection:
             for table in tables:
@@ -84,25 +92,38 @@ class Source:
     """A database, its daemon and its topics."""
 
     def __init__(
-        self, name: str, dsn: str, servers: str, folder: Path, partitions: int, *, watermark_s: float = 0
+        self,
+        name: str,
+        dsn: str,
+        servers: str,
+        folder: Path,
+        partitions: int,
+        *,
+        watermark_s: float = 0,
+        former: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.dsn = dsn
         self.servers = servers
         self.folder = folder
         self.mirrors: list[MirrorProcess] = []
-        self.daemon = Daemon(
-            folder,
-            configuration(
-                name,
-                dsn,
-                servers,
-                topics={"create": {"partitions": partitions}},
-                heartbeat={"watermark_interval_s": watermark_s},
-                # What the tables hold before the first change comes as rows that were read.
-                snapshot={"mode": "initial"},
-            ),
+        self._config = configuration(
+            name,
+            dsn,
+            servers,
+            topics={"create": {"partitions": partitions}},
+            heartbeat={"watermark_interval_s": watermark_s},
+            # What the tables hold before the first change comes as rows that were read.
+            snapshot={"mode": "initial"},
         )
+        self.daemon = self.daemon_of(former)
+
+    def daemon_of(self, former: Mapping[str, str] | None) -> Daemon:
+        """A daemon of this version, or with an environment of the former one; it does not run yet."""
+        config = dict(self._config)
+        if former is not None:
+            config["snapshot"] = {"mode": "initial"}
+        return Daemon(self.folder, config, environment=former)
 
     def connect(self) -> "psycopg.Connection[tuple[Any, ...]]":
         return psycopg.connect(self.dsn, autocommit=True)
