@@ -155,7 +155,7 @@ class Engine:
         )
         self._feedback = parts.feedback(settings.status_interval_s, now)
         self._topics = Topics(marked=settings.watermark_s > 0)
-        self._rendering = SnapshotRows(rows, self.queue, self._topics, chosen_keys)
+        self._rendering = SnapshotRows(rows, self.queue, self._topics, chosen_keys, settings.record_bytes_max)
         self.incremental = parts.incremental(
             start.snapshot or Progress(),
             self._rendering,

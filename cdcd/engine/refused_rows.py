@@ -21,6 +21,13 @@ _TEXTS: Final = frozenset((25, 114, 1042, 1043, 3802))
 """The oids of text, json, bpchar, varchar and jsonb: types that every format writes as their text."""
 
 _HEX_HEAD: Final = 2
+_COPIED_HEX_HEAD: Final = 3
+"""Bytes before the digits of a bytea: in the stream, and in COPY, which escapes the backslash."""
+
+_HINT: Final = (
+    "Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, or set "
+    "kafka.oversized to claim_check or dead_letter."
+)
 
 
 def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> None:
@@ -43,9 +50,47 @@ def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> N
         f"A record of at least {least} bytes for topic {encoder.topic_of(oid)}: the row of "
         f"{relation.schema}.{relation.name} at {Lsn(peek.lsn_of(frame))} has {len(frame)} bytes, and message.max.bytes "
         f"allows records of {bytes_max} bytes.",
-        hint="Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, or "
-        "set kafka.oversized to claim_check or dead_letter.",
+        hint=_HINT,
     )
+
+
+def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int) -> None:
+    """Refuse a row that was read by COPY, as `refuse` does.
+
+    Raises:
+        SinkError: the record of one of the rows has more than `bytes_max` bytes, whatever else is in it.
+    """
+    described = encoder.description(oid)
+    if described is None:
+        return
+    relation = described.relation
+    for line in lines:
+        if len(line) <= bytes_max:
+            continue
+        least = least_bytes_of_line(line, relation)
+        if least > bytes_max:
+            raise SinkError(
+                f"A record of at least {least} bytes for topic {encoder.topic_of(oid)}: a row of "
+                f"{relation.schema}.{relation.name}, read for a snapshot, has {len(line)} bytes, and "
+                f"message.max.bytes allows records of {bytes_max} bytes.",
+                hint=_HINT,
+            )
+
+
+def least_bytes_of_line(line: bytes, relation: Relation) -> int:
+    """The least size of the record of a row that COPY sent, in bytes; 0: it is not known."""
+    least = at = 0
+    for column in relation.columns:
+        end = line.find(b"\t", at)
+        if end < 0:
+            end = len(line) - 1
+        if column.type_oid in _TEXTS:
+            # An escape has at least one backslash, and stands for at least one byte.
+            least += end - at - line.count(b"\\", at, end)
+        elif column.type_oid == BYTEA:
+            least += max(0, end - at - _COPIED_HEX_HEAD) // 2
+        at = end + 1
+    return least if at == len(line) else 0
 
 
 def least_bytes(frame: bytes, in_stream: bool, relation: Relation) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from cdcd.engine.queue import BatchQueue
+from cdcd.engine.refused_rows import LOOKED_AT_BYTES, refuse_lines
 from cdcd.engine.topics import Topics
 from cdcd.formats.encoder import Encoded, Record, RowEncoder, SnapshotPosition
 from cdcd.protocol.messages import Relation
@@ -55,7 +56,11 @@ class Rendering(Protocol):
 
 
 class SnapshotRows:
-    """The `Rendering` of a session. The engine sets `unix_us`, the wall clock in microseconds since 1970."""
+    """The `Rendering` of a session. The engine sets `unix_us`, the wall clock in microseconds since 1970.
+
+    Args:
+        record_bytes_max: as in `EngineSettings`.
+    """
 
     def __init__(
         self,
@@ -63,7 +68,10 @@ class SnapshotRows:
         queue: BatchQueue,
         topics: Topics,
         chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
+        record_bytes_max: int = 0,
     ) -> None:
+        self._row_bytes_max = max(record_bytes_max, LOOKED_AT_BYTES) if record_bytes_max else 0
+        self._record_bytes_max = record_bytes_max
         self.encoder = encoder
         self.unix_us = 0
         self._queue = queue
@@ -128,6 +136,9 @@ class SnapshotRows:
         progress: Callable[[Encoded], None],
         marked: Marked[Any] | None = None,
     ) -> None:
+        # A row that is left out has no record, however large it is.
+        if self._row_bytes_max and not dropped and rows.size > self._row_bytes_max:
+            refuse_lines(rows.lines, oid, self.encoder, self._record_bytes_max)
         end_lsn = self._queue.position.end_lsn
         first = last = others = INCREMENTAL
         if marked is not None:

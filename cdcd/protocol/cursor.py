@@ -102,11 +102,15 @@ class Cursor:
 
     def sized(self, field: str) -> bytes:
         """An Int32 length and so many bytes."""
+        start = self.pass_sized(field)
+        return self.data[start : self.offset]
+
+    def pass_sized(self, field: str) -> int:
+        """Pass over an Int32 length and so many bytes. Return where the bytes begin."""
         size = self.int32(field)
         if size < 0:
             raise self.error(field, f"the length {size} is negative", self.offset - 4)
-        start = self._advance(size, field)
-        return self.data[start : self.offset]
+        return self._advance(size, field)
 
     def string(self, field: str) -> str:
         start = self.offset

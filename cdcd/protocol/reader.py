@@ -99,6 +99,24 @@ def read_message(data: bytes, at: int = 0, *, in_stream: bool = False, abort_inf
     return message
 
 
+def read_message_head(
+    data: bytes, at: int = 0, *, in_stream: bool = False
+) -> tuple[LogicalMessage, memoryview]:
+    """Read a logical message as strictly as `read_message`, without a copy of its content.
+
+    Returns:
+        The message with an empty content, and the content as a part of `data`.
+    """
+    cursor = Cursor(data, LogicalMessage.__name__, at)
+    tag = cursor.uint8("tag")
+    if tag != LogicalMessage.tag:
+        raise cursor.error("tag", f"unknown tag {chr(tag)!r}", at)
+    message = LogicalMessage(*_message_fields(cursor, cursor.xid("xid") if in_stream else None), content=b"")
+    begin = cursor.pass_sized("content")
+    cursor.finish()
+    return message, memoryview(data)[begin:]
+
+
 def _begin(cursor: Cursor, _xid: int | None) -> Message:
     return Begin(
         final_lsn=cursor.set_lsn("final_lsn"),
@@ -108,17 +126,16 @@ def _begin(cursor: Cursor, _xid: int | None) -> Message:
 
 
 def _logical_message(cursor: Cursor, xid: int | None) -> Message:
+    return LogicalMessage(*_message_fields(cursor, xid), content=cursor.sized("content"))
+
+
+def _message_fields(cursor: Cursor, xid: int | None) -> tuple[int | None, bool, int, str]:
+    """The fields of a logical message before its content."""
     transactional = cursor.flags("flags", MESSAGE_TRANSACTIONAL) == MESSAGE_TRANSACTIONAL
     if xid is not None and not transactional:
         # Never written by the server (see messages.py): taking it would put it into a transaction.
         raise cursor.error("flags", "a non-transactional message inside a stream", cursor.offset - 1)
-    return LogicalMessage(
-        xid=xid,
-        transactional=transactional,
-        lsn=cursor.uint64("lsn"),
-        prefix=cursor.string("prefix"),
-        content=cursor.sized("content"),
-    )
+    return xid, transactional, cursor.uint64("lsn"), cursor.string("prefix")
 
 
 def _commit(cursor: Cursor, _xid: int | None) -> Message:

@@ -11,6 +11,7 @@ from typing import Final
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 _MEANING: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 BACKSLASH: Final = b"\\"
+_ESCAPED_BACKSLASH: Final = BACKSLASH * 2
 
 OTHER_WIDTH: Final = "the row has another number of columns than the relation"
 
@@ -19,12 +20,27 @@ NULL: Final = rb"\N"
 
 def split_row(line: bytes) -> list[bytes]:
     """The fields of a row with its newline, as they stand: not unescaped. A row without columns has none."""
-    return line[:-1].split(b"\t") if len(line) > 1 else []
+    if len(line) <= 1:
+        return []
+    fields = line.split(b"\t")
+    # The row as a whole may be large, so that it is not copied for its last byte.
+    fields[-1] = fields[-1][:-1]
+    return fields
 
 
 def unescape(field: bytes) -> bytes:
     """The value of a field that is not NULL."""
-    return _ESCAPE.sub(_meaning, field)
+    value, at = value_in(field)
+    return value[at:]
+
+
+def value_in(field: bytes) -> tuple[bytes, int]:
+    """As `unescape`: bytes that end with the value, and where it begins. Of a bytea, nothing is copied."""
+    if BACKSLASH not in field:
+        return field, 0
+    if field.startswith(_ESCAPED_BACKSLASH) and field.find(BACKSLASH, len(_ESCAPED_BACKSLASH)) < 0:
+        return field, 1
+    return _ESCAPE.sub(_meaning, field), 0
 
 
 def _meaning(match: re.Match[bytes]) -> bytes:

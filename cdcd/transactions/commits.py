@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 from cdcd.errors import PositionError, ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import Begin, Commit, LogicalMessage, Origin
+from cdcd.protocol.messages import Begin, Commit, Origin
 from cdcd.protocol.peek import BEGIN, COMMIT
-from cdcd.protocol.reader import read_message
+from cdcd.protocol.reader import read_message, read_message_head
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Position
 from cdcd.transactions.steps import (
@@ -158,7 +158,7 @@ class CommitOrder:
 
     def non_transactional_message(self, frame: bytes) -> Iterable[Step]:
         """A logical message between transactions."""
-        message = read_as(LogicalMessage, frame)
+        message, _ = read_message_head(frame, XLOG_HEADER)
         if message.transactional:
             raise ProtocolError(
                 f"A transactional message ({message.prefix!r}) at {Lsn(message.lsn)} outside of a transaction.",

@@ -11,9 +11,9 @@ from typing import Final
 
 from cdcd.errors import ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER
-from cdcd.protocol.messages import LogicalMessage, Relation, StreamAbort, StreamCommit, StreamStart
+from cdcd.protocol.messages import Relation, StreamAbort, StreamCommit, StreamStart
 from cdcd.protocol.peek import MESSAGE, RELATION, tag_of
-from cdcd.protocol.reader import read_message
+from cdcd.protocol.reader import read_message, read_message_head
 from cdcd.transactions.commits import REPORT, CommitOrder, read_as
 from cdcd.transactions.drafts import MakeDrafts, SpoolItem
 from cdcd.transactions.open_transactions import OpenTransaction, Replay
@@ -107,7 +107,7 @@ class StreamedTransactions:
         tag = tag_of(frame)
         steps: tuple[Step, ...] = ()
         if tag == MESSAGE:
-            read_as(LogicalMessage, frame, in_stream=True)
+            read_message_head(frame, XLOG_HEADER, in_stream=True)
             self._current.has_message = True
         elif tag == RELATION:
             relation = replace(read_as(Relation, frame, in_stream=True), xid=None)

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
 from tests.bench.forms import FORMS, environment, prepare
 from tests.bench.results import write_section
 from tests.integration.daemon import Daemon, configuration, confirmed, wal_end
+from tests.schema_registry import SchemaRegistry
 from tests.scratch import scratch_folder
 
 MIB: Final = 1 << 20
@@ -43,6 +45,12 @@ AFTER_S: Final = 9.0
 
 SERVER: Final = {"max_wal_size": "8GB", "shared_buffers": "256MB", "logical_decoding_work_mem": "64MB"}
 
+RECORD_BYTES_MAX: Final = 1_000_000_000
+"""Size of a record that the producer and the topic for large records take."""
+
+BROKER: Final = {"socket.request.max.bytes": "1000000000"}
+"""The broker closes the connection of a larger request."""
+
 TEXT: Final = "repeat(md5('a'), {size} / 32)"
 MESSAGE: Final = f"SELECT pg_logical_emit_message({{transactional}}, 'x', {TEXT})"
 STREAMED: Final = "INSERT INTO filler SELECT n, repeat('x', 1000) FROM generate_series(1, 100000) n; "
@@ -58,6 +66,7 @@ class Kind:
         record: bytes of the record for one byte of the value; 0: no record with the value is made.
         settings: sections of the configuration.
         before: SQL that is run before the daemon starts.
+        format: of keys and values.
     """
 
     does: str
@@ -65,12 +74,18 @@ class Kind:
     record: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict)
     before: str = ""
+    format: str = "json"
 
 
 CLAIM: Final[dict[str, Any]] = {"kafka": {"oversized": "claim_check", "claim_check_directory": "{folder}"}}
 ASKED: Final[dict[str, Any]] = {"postgres": {"messages": True}}
 ROW: Final = "INSERT INTO large VALUES (1, {value})"
 BYTEA: Final = "convert_to(" + TEXT + ", 'SQL_ASCII')"
+
+ARRAY: Final = "ARRAY['small', " + TEXT + "]"
+DEAD_LETTER: Final[dict[str, Any]] = {
+    "kafka": {"oversized": "dead_letter", "properties": {"message.max.bytes": RECORD_BYTES_MAX}}
+}
 
 KINDS: Final[dict[str, Kind]] = {
     "unasked": Kind(MESSAGE.format(transactional="false", size="{size}")),
@@ -106,6 +121,49 @@ KINDS: Final[dict[str, Kind]] = {
         settings={**CLAIM, "snapshot": {"mode": "initial"}},
         before="INSERT INTO large VALUES (0, " + TEXT + ")",
     ),
+    "text, snapshot, fail": Kind(
+        "SELECT 1",
+        settings={"snapshot": {"mode": "initial"}},
+        before="INSERT INTO large VALUES (0, " + TEXT + ")",
+    ),
+    "text, dead_letter": Kind(ROW.format(value=TEXT), record=1.0, settings=DEAD_LETTER),
+    "array, claim_check": Kind(
+        ROW.format(value=ARRAY).replace("large", "large_array"), record=1.0, settings=CLAIM
+    ),
+    "array, snapshot, claim_check": Kind(
+        "SELECT 1",
+        record=1.0,
+        settings={**CLAIM, "snapshot": {"mode": "initial"}},
+        before="INSERT INTO large_array VALUES (0, " + ARRAY + ")",
+    ),
+    "avro, text, claim_check": Kind(ROW.format(value=TEXT), record=1.0, settings=CLAIM, format="avro"),
+    "avro, bytea, claim_check": Kind(
+        ROW.format(value=BYTEA).replace("large", "large_bytea"),
+        wire=2.0,
+        record=1.0,
+        settings=CLAIM,
+        format="avro",
+    ),
+    "protobuf, text, claim_check": Kind(
+        ROW.format(value=TEXT), record=1.0, settings=CLAIM, format="protobuf"
+    ),
+    "protobuf, bytea, claim_check": Kind(
+        ROW.format(value=BYTEA).replace("large", "large_bytea"),
+        wire=2.0,
+        record=1.0,
+        settings=CLAIM,
+        format="protobuf",
+    ),
+    "cloudevents, text, claim_check": Kind(
+        ROW.format(value=TEXT), record=1.0, settings=CLAIM, format="cloudevents"
+    ),
+    "cloudevents, bytea, claim_check": Kind(
+        ROW.format(value=BYTEA).replace("large", "large_bytea"),
+        wire=2.0,
+        record=4 / 3,
+        settings=CLAIM,
+        format="cloudevents",
+    ),
     "bytea, snapshot, claim_check": Kind(
         "SELECT 1",
         wire=2.0,
@@ -130,7 +188,7 @@ class Measured:
 
 
 def measure(  # noqa: PLR0917  the parts of one case
-    server: PostgresServer, broker: KafkaBroker, folder: Path, name: str, size: int, form: str
+    server: PostgresServer, broker: KafkaBroker, registry: str, folder: Path, name: str, size: int, form: str
 ) -> Measured:
     """Run one daemon through one large value of `size` bytes."""
     kind = KINDS[name]
@@ -139,7 +197,7 @@ def measure(  # noqa: PLR0917  the parts of one case
     dsn = server.dsn(slot)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE filler (id int, note text)")
-        for table, type_name in (("large", "text"), ("large_bytea", "bytea")):
+        for table, type_name in (("large", "text"), ("large_bytea", "bytea"), ("large_array", "text[]")):
             connection.execute(
                 f"CREATE TABLE {table} (id int PRIMARY KEY, body {type_name}, note text)".encode()
             )
@@ -149,6 +207,14 @@ def measure(  # noqa: PLR0917  the parts of one case
     place = folder / slot
     place.mkdir()
     settings = _filled(kind.settings, str(place))
+    if kind.format != "json":
+        settings["format"] = {
+            "key": "json" if kind.format == "cloudevents" else kind.format,
+            "value": kind.format,
+        }
+        settings["registry"] = {"url": registry}
+    if settings.get("kafka", {}).get("oversized") == "dead_letter":
+        make_topic(broker, f"{slot}.dead_letter")
     settings["postgres"] = {"slot": slot, "messages": None, **settings.get("postgres", {})}
     daemon = Daemon(
         place,
@@ -180,6 +246,14 @@ def measure(  # noqa: PLR0917  the parts of one case
         connection.execute(f"DROP DATABASE {slot} WITH (FORCE)".encode())
     allowed = BASE_MB + (WIRE_COPIES * kind.wire + RECORD_COPIES * kind.record) * size / MB
     return Measured(name, size / MB, peak.bytes / MB, allowed, kept / MB, max(steps, default=0.0), outcome)
+
+
+def make_topic(broker: KafkaBroker, name: str) -> None:
+    """Create a topic that takes records of `RECORD_BYTES_MAX`."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    topic = NewTopic(name, num_partitions=1, config={"max.message.bytes": str(RECORD_BYTES_MAX)})
+    for created in admin.create_topics([topic]).values():
+        created.result()
 
 
 class _EndedError(Exception):
@@ -253,18 +327,22 @@ def main() -> None:
     parser.add_argument("--kinds", choices=list(KINDS), nargs="+", default=list(KINDS))
     parser.add_argument("--form", choices=FORMS, default="uncompiled")
     parser.add_argument("--version", type=int, default=18)
+    parser.add_argument(
+        "--heap-mb", type=int, default=400, help="of the broker; dead letters need several times their size"
+    )
     parser.add_argument("--results", type=Path, help="where the table also goes, as Markdown")
     arguments = parser.parse_args()
     prepare(arguments.form)
     found = []
     with (
         scratch_folder("memory") as folder,
-        KafkaBroker(folder / "kafka") as broker,
+        KafkaBroker(folder / "kafka", settings=BROKER, heap_mb=arguments.heap_mb) as broker,
+        SchemaRegistry() as registry,
         PostgresServer(arguments.version, folder / "postgres", settings=SERVER) as server,
     ):
         for name in arguments.kinds:
             for size in arguments.sizes:
-                one = measure(server, broker, folder, name, size * MB, arguments.form)
+                one = measure(server, broker, registry.url, folder, name, size * MB, arguments.form)
                 print(report([one])[-1], flush=True)
                 found.append(one)
     text = "\n".join(report(found))

@@ -18,6 +18,7 @@ from cdcd.formats.avro.writing import UnfitError
 from cdcd.formats.debezium_json.connect_schema import Schema
 from cdcd.formats.debezium_json.converter import STRING, Converter
 from cdcd.formats.debezium_json.converters import Boolean, Bytea, Float, Integer
+from cdcd.formats.debezium_json.pieces import PIECE_BYTES, bytes_pieces_of_hex, gathered
 from cdcd.formats.debezium_json.strings import BACKSLASH, QUOTE
 from cdcd.formats.unwritable import UnwritableError
 from cdcd.rows.hints import HINT
@@ -263,6 +264,9 @@ class RawBytes(AvroConverter):
         self._to = to
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at > PIECE_BYTES:
+            self._to.put_bytes(gathered(bytes_pieces_of_hex(data, int(at), int(end))), out)
+            return
         text = data[at:end]
         if text[:2] != b"\\x":
             raise ValueError("a bytea that is not in bytea_output hex")

@@ -432,7 +432,14 @@ class AvroEncoder(DebeziumJsonEncoder):
 
     # Logical messages.
 
-    def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
+    def _message(
+        self,
+        message: LogicalMessage,
+        content: memoryview,
+        source: SourceBlock,
+        serial: int,
+        out: list[Record],
+    ) -> int:
         value_head = self._form.head(self._id(self._message_value_use))
         prefix = text(message.prefix)
         block = self._block_alone if source is self._block_alone else self._block
@@ -444,7 +451,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         buffer.write(_EMPTY)
         buffer.write(optional(prefix))
         buffer.append(_SOME)
-        write_bytes(self._content.data(message.content), buffer)
+        write_bytes(self._content.data(content), buffer)
         value = buffer.getvalue()
         return self._put_message(message, value, None, out)
 

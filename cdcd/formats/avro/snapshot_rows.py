@@ -13,7 +13,7 @@ from cdcd.formats.debezium_json.source_block import READ
 from cdcd.formats.encoder import Encoded, Record, SnapshotPosition
 from cdcd.formats.unwritable import Found, named
 from cdcd.protocol.peek import TEXT
-from cdcd.rows.copytext import BACKSLASH, NULL, OTHER_WIDTH, split_row, unescape
+from cdcd.rows.copytext import NULL, OTHER_WIDTH, split_row, value_in
 
 
 class AvroSnapshotEncoder(AvroEncoder):
@@ -101,11 +101,11 @@ def _write_fields(table: AvroTable, line: bytes, buffer: BytesWriter) -> None:
         if field == NULL:
             write_null(table, place, buffer)
         elif place.converter is not None:
-            value = unescape(field) if BACKSLASH in field else field
+            value, at = value_in(field)
             if place.branch is not None:
                 buffer.write(place.branch)
-            place.converter.write(value, 0, len(value), buffer)
+            place.converter.write(value, at, len(value), buffer)
             if place.is_key:
                 place.data, place.kind = value, TEXT
-                place.at, place.until = 0, len(value)
+                place.at, place.until = at, len(value)
         place.begin, place.end = begin, len(buffer)

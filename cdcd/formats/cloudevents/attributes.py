@@ -19,10 +19,12 @@ Tombstones are no events, and have none of these headers.
 """
 
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import Final
 
 from cdcd.formats.cloud_events import STRUCTURED
 from cdcd.formats.cloudevents.blocks import TransactionFacts
+from cdcd.formats.debezium_json.pieces import Part
 from cdcd.formats.debezium_json.strings import escaped
 from cdcd.formats.debezium_json.table_fragments import Headers
 from cdcd.formats.debezium_json.transaction_metadata import TableCount, TransactionMetadata
@@ -79,16 +81,17 @@ class EventForm:
             ("datacontenttype", self._content_type),
         ]
 
-    def value(self, before_data: list[bytes], data: bytes) -> bytes:
-        """A structured event; `before_data` ends with the member's name."""
-        return b"".join((*before_data, b64encode(data) if self.is_base64 else data, self.end))
+    def value(self, before_data: Sequence[Part], data: Sequence[Part]) -> bytes:
+        """A structured event; `before_data` ends with the member's name. `data` is in parts, which are joined once."""
+        parts = [b64encode(b"".join(data))] if self.is_base64 else data
+        return b"".join((*before_data, *parts, self.end))
 
     def event(self, attributes: Attributes, data: bytes) -> tuple[bytes, Headers]:
         """An event, of which nothing is made before."""
         if not self.is_structured:
             return data, [(header_of(name), value) for name, value in attributes]
         pieces = [b"{", *[member(name) + escaped(value) + b'",' for name, value in attributes]]
-        return self.value([*pieces, self.data_member], data), [*self.structured_headers]
+        return self.value([*pieces, self.data_member], [data]), [*self.structured_headers]
 
 
 class Events:
@@ -217,11 +220,12 @@ class Events:
         self._same_bytes = sum([len(name) + len(value) for name, value in self._headers])
 
     def make(  # noqa: PLR0917  what differs between events
-        self, op: str, mark: str, lsn: int, event_no: int, data: bytes, others: Headers | None
+        self, op: str, mark: str, lsn: int, event_no: int, data: Sequence[Part], others: Headers | None
     ) -> tuple[bytes, Headers]:
         """The value and the headers of an event.
 
         Args:
+            data: its parts, which are joined once because they can be large.
             op: of the record.
             mark: stands for the op in the id, where there may be two records of one op.
             others: headers that the record has beside those of the event.
@@ -248,7 +252,7 @@ class Events:
             size += len(value)
             headers[place] = (headers[place][0], value)
         self.header_bytes = size
-        return data, [*headers, *(others or ())]
+        return b"".join(data), [*headers, *(others or ())]
 
     def _value(  # noqa: PLR0917  as `make`
         self, slot: int, op: str, mark: str, lsn: int, event_no: int, total: int, order: int

@@ -78,7 +78,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
             op,
             self._lsn,
             self._serial,
-            self._out.getvalue(),
+            [self._out.getvalue()],
             headers,
         )
         self._header_bytes = self._event_tables.header_bytes
@@ -94,17 +94,24 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         finally:
             self._event_tables.ends_rows = False
 
-    def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
+    def _message(
+        self,
+        message: LogicalMessage,
+        content: memoryview,
+        source: SourceBlock,
+        serial: int,
+        out: list[Record],
+    ) -> int:
         alone = self._event_block_alone
         facts = alone.facts if source is alone else self._event_block.facts
         buffer = self._buffer()
         buffer.write(self._form.head(self._id(self._message_value_use)))
         buffer.write(optional(text(message.prefix)))
         buffer.append(_SOME)
-        write_bytes(self._content.data(message.content), buffer)
+        write_bytes(self._content.data(content), buffer)
         self._message_events.data_schema = self._url(self._message_value_use)
         self._message_events.renew(facts)
         value, headers = self._message_events.make(
-            _MESSAGE_OP, _MESSAGE_OP, message.lsn, serial, buffer.getvalue(), None
+            _MESSAGE_OP, _MESSAGE_OP, message.lsn, serial, [buffer.getvalue()], None
         )
         return self._put_message(message, value, headers, out) + self._message_events.header_bytes

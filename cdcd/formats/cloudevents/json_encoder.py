@@ -14,6 +14,7 @@ from cdcd.formats.cloudevents.schemas import data_schema, message_schema
 from cdcd.formats.cloudevents.tables import EventMetadata, EventTables, content_type
 from cdcd.formats.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, envelope_schema, opening
 from cdcd.formats.debezium_json.drafting import PARTS, parts_of
+from cdcd.formats.debezium_json.pieces import Part, checked_parts, gathered, part_of
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder, row_form
 from cdcd.formats.debezium_json.source_block import DELETED, READ, SourceBlock
 from cdcd.formats.debezium_json.strings import quote
@@ -24,7 +25,7 @@ from cdcd.formats.schema_names import adjusted
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relations import TypeDescription
-from cdcd.rows.wiretext import checked, to_bytes, wire
+from cdcd.rows.wiretext import to_bytes, wire
 from cdcd.transactions.drafts import Draft, row_count
 
 _MESSAGE_OP: Final = "m"
@@ -73,13 +74,13 @@ class JsonEventsEncoder(SnapshotEncoder):
         op: int,
         lsn: int,
         event_no: int,
-        rows: bytes,
+        rows: Sequence[Part],
         headers: Headers | None,
     ) -> tuple[bytes, Headers]:
-        """The value and the headers of an event; `rows` is an envelope up to its source block."""
-        data = rows + _END
+        """The value and the headers of an event; `rows` are the parts of an envelope up to its source block."""
+        data: list[Part] = [*rows, _END]
         if self._has_schema:
-            data = self._openings[table.relation.oid] + data + CLOSING
+            data = [self._openings[table.relation.oid], *data, CLOSING]
         return self._event_tables.make(table, self._block.facts, op, lsn, event_no, data, headers)
 
     def _append_written(self, table: TableFragments, op: int, out: list[Record]) -> int:
@@ -88,7 +89,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         if self._skips[op]:
             return 0
         key = self._writer.key
-        size = self._append_event(table, op, key, self._writer.draft(), None, out)
+        size = self._append_event(table, op, key, [self._writer.draft()], None, out)
         if op == DELETED and key is not None and self._settings.tombstones:
             out.append((table.topic, key, None, None))
             size += len(key)
@@ -107,14 +108,14 @@ class JsonEventsEncoder(SnapshotEncoder):
             return SnapshotEncoder._append(self, table, op, key, parts, headers, out)
         if self._skips[op]:
             return 0
-        return self._append_event(table, op, key, checked(b"".join(parts)), headers, out)
+        return self._append_event(table, op, key, checked_parts(parts), headers, out)
 
     def _append_event(  # noqa: PLR0917  as `_append`
         self,
         table: TableFragments,
         op: int,
         key: bytes | None,
-        rows: bytes,
+        rows: Sequence[Part],
         headers: Headers | None,
         out: list[Record],
     ) -> int:
@@ -140,7 +141,7 @@ class JsonEventsEncoder(SnapshotEncoder):
             self._serial += 1
             self._lsn = int(parts[at + 2])
             key = parts[at] if has_key else None
-            size += self._append_event(table, op, key, parts[at + 1], None, out)
+            size += self._append_event(table, op, key, [parts[at + 1]], None, out)
             if op == DELETED and key is not None and self._settings.tombstones:
                 out.append((table.topic, key, None, None))
                 size += len(key)
@@ -193,7 +194,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         made: list[Record] = []
         for number, (topic, key, written, _) in enumerate(records, event_no + 1):
             assert written is not None, "a row that is read has a value"
-            rows = written[: written.rindex(_END) + 1]
+            rows = [part_of(written, 0, written.rindex(_END) + 1)]
             value, headers = self._event(table, READ, int(position.lsn), number, rows, None)
             self._row_header_bytes += self._event_tables.header_bytes
             made.append((topic, key, value, headers))
@@ -201,13 +202,23 @@ class JsonEventsEncoder(SnapshotEncoder):
 
     # Logical messages.
 
-    def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
+    def _message(
+        self,
+        message: LogicalMessage,
+        content: memoryview,
+        source: SourceBlock,
+        serial: int,
+        out: list[Record],
+    ) -> int:
         facts = self._block_alone.facts if source is self._block_alone else self._block.facts
         prefix = quote(wire(message.prefix))
-        content = self._content.json(message.content)
-        data = to_bytes(f'{{"message":{{"prefix":{prefix},"content":{content}}}}}')
+        data: list[Part] = [
+            to_bytes(f'{{"message":{{"prefix":{prefix},"content":'),
+            gathered(self._content.json_pieces(content)),
+            b"}}",
+        ]
         if self._has_schema:
-            data = self._message_opening + data + CLOSING
+            data = [self._message_opening, *data, CLOSING]
         self._message_events.renew(facts)
         value, headers = self._message_events.make(_MESSAGE_OP, _MESSAGE_OP, message.lsn, serial, data, None)
         key = self.json_message_key(message)

@@ -1,5 +1,6 @@
 """The events of all tables of an encoder, and those of the transaction topic."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from cdcd.formats.cloud_events import CloudEvents
@@ -13,6 +14,7 @@ from cdcd.formats.cloudevents.attributes import (
 )
 from cdcd.formats.cloudevents.blocks import TransactionFacts
 from cdcd.formats.debezium_json.connect_schema import TRANSACTION_VALUE, WITH_SCHEMA, opening
+from cdcd.formats.debezium_json.pieces import Part
 from cdcd.formats.debezium_json.source_block import OPS
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.formats.debezium_json.transaction_metadata import TransactionMetadata
@@ -68,7 +70,7 @@ class EventTables:
         op: int,
         lsn: int,
         event_no: int,
-        data: bytes,
+        data: Sequence[Part],
         others: Headers | None,
     ) -> tuple[bytes, Headers]:
         """The value and the headers of an event. See `Events.make`."""

@@ -194,9 +194,9 @@ def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an objec
             if converter.binary_is_text:
                 values[slot] = escaped(value)
             elif mode in QUOTED:
-                put_whole(values, slot, converter.binary(value).encode("latin-1"))
+                put_whole(values, slot, converter.wire_of_binary(value))
             else:
-                values[slot] = converter.binary(value).encode("latin-1")
+                values[slot] = converter.wire_of_binary(value)
         else:
             raise ValueError("unknown kind of value")
     return at

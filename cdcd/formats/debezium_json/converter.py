@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.formats.debezium_json.strings import quote
+from cdcd.formats.debezium_json.pieces import PIECE_BYTES
+from cdcd.formats.debezium_json.strings import escaped, quote
 from cdcd.formats.debezium_json.writing import write_string
 from cdcd.rows.binary_text import Reader, WithoutReaderError
 from cdcd.rows.copytext import unescape
@@ -53,6 +54,10 @@ class Converter:
         """As `json`, for text as the server sent it: what stage 4 calls."""
         return self.json(value.decode("latin-1")).encode("latin-1")
 
+    def wire_parts(self, value: bytes) -> list[bytes]:
+        """As `wire`, in parts. A large value can be one of them, so that it is not copied."""
+        return [self.wire(value)]
+
     def wire_of_copy(self, field: bytes) -> bytes:
         """As `wire`, for a field of COPY that has escapes."""
         return self.wire(unescape(field))
@@ -61,13 +66,17 @@ class Converter:
         """The same JSON for the same value in binary form."""
         raise WithoutReaderError("there is no reader for the binary form of this type")
 
+    def wire_of_binary(self, data: bytes) -> bytes:
+        """As `binary`, with bytes as the result."""
+        return self.binary(data).encode("latin-1")
+
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         """Append what `wire` makes of `data[at:end]`; types that are usual do it without an object for the value."""
         out.write(self.wire(data[at:end]))
 
     def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         """The same for `binary`."""
-        out.write(self.binary(data[at:end]).encode("latin-1"))
+        out.write(self.wire_of_binary(data[at:end]))
 
     def unchanged(self, placeholder: str) -> str:
         """The JSON that stands for a TOASTed value which the server did not send; never null."""
@@ -86,6 +95,12 @@ class Text(Converter):
 
     def json(self, text: str) -> str:
         return quote(text)
+
+    def wire(self, value: bytes) -> bytes:
+        return Converter.wire(self, value) if len(value) <= PIECE_BYTES else b"".join(self.wire_parts(value))
+
+    def wire_parts(self, value: bytes) -> list[bytes]:
+        return [b'"', escaped(value), b'"']
 
     def binary(self, data: bytes) -> str:
         return quote(data.decode("latin-1"))

@@ -36,8 +36,9 @@ A value that is not of its type's form is a ValueError, which stage 4 turns into
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import md5
+from itertools import chain
 from struct import pack
 from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
@@ -60,7 +61,7 @@ from cdcd.formats.debezium_json.converter import (
 )
 from cdcd.formats.debezium_json.extension_types import Geometry, Hstore, SparseVector, Vector
 from cdcd.formats.debezium_json.mode_types import MODE_CONVERTERS
-from cdcd.formats.debezium_json.pieces import PIECE_BYTES, base64_pieces, base64_pieces_of_hex
+from cdcd.formats.debezium_json.pieces import PIECE_BYTES, base64_pieces, base64_pieces_of_hex, gathered
 from cdcd.formats.debezium_json.strings import QUOTE, quote
 from cdcd.formats.debezium_json.temporal_types import (
     Date,
@@ -274,6 +275,11 @@ _COPIED_HEX: Final = b"\\\\x"
 """What a bytea begins with in COPY."""
 
 
+def _quoted(pieces: Iterator[bytes]) -> bytes:
+    """The pieces between quotes."""
+    return gathered(chain((b'"',), pieces, (b'"',)))
+
+
 class Bytea(Converter):
     r"""`\xff00` (bytea_output hex)."""
 
@@ -285,13 +291,13 @@ class Bytea(Converter):
     def wire(self, value: bytes) -> bytes:
         if len(value) <= PIECE_BYTES:
             return Converter.wire(self, value)
-        return b"".join((b'"', *base64_pieces_of_hex(value, 0, len(value)), b'"'))
+        return _quoted(base64_pieces_of_hex(value, 0, len(value)))
 
     def wire_of_copy(self, field: bytes) -> bytes:
         if len(field) <= PIECE_BYTES or not field.startswith(_COPIED_HEX):
             return Converter.wire_of_copy(self, field)
         # Of a bytea in hexadecimal form, only the first backslash is escaped.
-        return b"".join((b'"', *base64_pieces_of_hex(field, 1, len(field)), b'"'))
+        return _quoted(base64_pieces_of_hex(field, 1, len(field)))
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         if end - at <= PIECE_BYTES:
@@ -304,6 +310,11 @@ class Bytea(Converter):
 
     def binary(self, data: bytes) -> str:
         return base64_json(data)
+
+    def wire_of_binary(self, data: bytes) -> bytes:
+        if len(data) <= PIECE_BYTES:
+            return Converter.wire_of_binary(self, data)
+        return _quoted(base64_pieces(data, 0, len(data)))
 
     def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         if end - at <= PIECE_BYTES:
@@ -381,6 +392,8 @@ class Array(Converter):
         self._element = element
         self._flat = element.mode == AS_IS and delimiter == ","
         self._token = literals.array_token(delimiter)
+        self._delimiter = delimiter.encode("latin-1")
+        self._pattern = literals.element_pattern(delimiter)
 
     def json(self, text: str) -> str:
         if self._flat:
@@ -389,6 +402,24 @@ class Array(Converter):
             return literals.array_json(text, self._token, self._element.json)
         except UnwritableError as error:
             raise _of_element(error) from None
+
+    def wire(self, value: bytes) -> bytes:
+        if len(value) <= PIECE_BYTES or self._flat:
+            return Converter.wire(self, value)
+        rest, large = literals.without_large(value, self._delimiter, self._pattern)
+        if not large:
+            return Converter.wire(self, value)
+        try:
+            json = literals.array_json(rest.decode("latin-1"), self._token, self._element_json)
+            return literals.with_large(
+                json.encode("latin-1"), [self._element.wire_parts(each) for each in large]
+            )
+        except UnwritableError as error:
+            raise _of_element(error) from None
+
+    def _element_json(self, text: str) -> str:
+        """The JSON of an element, and the mark of a large one as it is."""
+        return text if text == literals.LARGE else self._element.json(text)
 
     def binary(self, data: bytes) -> str:
         try:

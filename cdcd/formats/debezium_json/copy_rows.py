@@ -13,7 +13,7 @@ from cdcd.formats.debezium_json.converter import (
     STRING,
     Converter,
 )
-from cdcd.formats.debezium_json.strings import escaped, find_escaped
+from cdcd.formats.debezium_json.strings import escaped, has_escaped
 from cdcd.formats.unwritable import Found, UnwritableError, stood_in
 from cdcd.protocol.messages import Relation, TupleData
 from cdcd.rows.copytext import BACKSLASH, NULL, OTHER_WIDTH, escape, fields_of, split_row, unescape
@@ -63,7 +63,7 @@ def _convert(values: list[bytes], converter: Converter) -> tuple[list[bytes], bo
     if mode == AS_IS:
         return values, True
     if mode == STRING:
-        if find_escaped(b"".join(values)) is None:
+        if not has_escaped(b"".join(values)):
             return values, False
         return [escaped(value) for value in values], False
     if mode == DECIMAL and not b"".join(values).translate(None, _DECIMAL):

@@ -213,7 +213,7 @@ def finish(  # noqa: PLR0917  what a transaction has and a draft has not
         number += 1
         key = parts[at] if has_key else None
         if envelope is None:
-            value = table.source.joined(parts[at + 1], parts[at + 2], b"%d" % number, ending)
+            value = table.source.joined([parts[at + 1]], parts[at + 2], b"%d" % number, ending)
         else:
             value = envelope.value(parts[at + 1], parts[at + 2], number, buffer)
         out.append((table.topic, key, value, None))

@@ -27,6 +27,7 @@ Rows of a transaction whose fate is open are drafted (`draft_all`), on the same 
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from struct import error
 from typing import Final
 
@@ -49,6 +50,7 @@ from cdcd.formats.debezium_json.drafting import (
 from cdcd.formats.debezium_json.heartbeats import HeartbeatRecords
 from cdcd.formats.debezium_json.known_tables import KnownTables
 from cdcd.formats.debezium_json.message_content import MessageContent, message_schema
+from cdcd.formats.debezium_json.pieces import gathered
 from cdcd.formats.debezium_json.row_writer import LSN_MAX, RowWriter
 from cdcd.formats.debezium_json.source_block import (
     CREATED,
@@ -75,6 +77,7 @@ from cdcd.protocol.peek import (
     DELETE,
     HEAD_BYTES,
     INSERT,
+    MESSAGE,
     NEW_ROW,
     OLD_KEY,
     OLD_ROW,
@@ -86,7 +89,7 @@ from cdcd.protocol.peek import (
     row_width,
     xid_of,
 )
-from cdcd.protocol.reader import read_message
+from cdcd.protocol.reader import read_message, read_message_head
 from cdcd.protocol.writer import write_message
 from cdcd.rows.hints import HINT
 from cdcd.rows.wiretext import checked, to_bytes, wire
@@ -266,7 +269,7 @@ class DebeziumJsonEncoder(KnownTables):
         self._serial += 1
         self._set_now(now_us)
         table: TableFragments | None = None
-        known = 0
+        known = tag = 0
         try:
             self._lsn, tag, oid, kind, width = read_head(frame, in_stream)
             at = STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES
@@ -281,11 +284,12 @@ class DebeziumJsonEncoder(KnownTables):
                     del out[known:]
                     table.tally.counts[DELETED] -= 1
                 return self._stand_in(table, frame, in_stream, out, cause)
+        if tag == MESSAGE:
+            head, content = read_message_head(frame, XLOG_HEADER, in_stream=in_stream)
+            return self._message(head, content, self._source, self._serial, out)
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
-        if isinstance(message, Truncate):
-            return self._truncate(message, out)
-        assert isinstance(message, LogicalMessage), "only events come here"
-        return self._message(message, self._source, self._serial, out)
+        assert isinstance(message, Truncate), "only events come here"
+        return self._truncate(message, out)
 
     def encode_moved(
         self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
@@ -350,12 +354,11 @@ class DebeziumJsonEncoder(KnownTables):
         record, where the next commit record may begin; the byte before it stands for the commit's
         (`CommitOrder.non_transactional_message`).
         """
-        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
-        assert isinstance(message, LogicalMessage), "only logical messages come here"
+        message, content = read_message_head(frame, XLOG_HEADER, in_stream=in_stream)
         self._now_us = now_us
         self._processed_at = processed_at(now_us)
         self._alone.begin(None, message.lsn - 1, now_us, last_commit_lsn)
-        return self._message(message, self._alone, 0, out)
+        return self._message(message, content, self._alone, 0, out)
 
     def _row(  # noqa: PLR0917  what the head of a frame says, as it is there
         self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
@@ -489,7 +492,7 @@ class DebeziumJsonEncoder(KnownTables):
         number = EVENT_NOS[serial] if serial < len(EVENT_NOS) else str(serial).encode("ascii")
         source = table.source
         value = checked(
-            source.joined(b"".join(parts), self._lsn_bytes(), number, source.ending(op, self._processed_at))
+            source.joined(parts, self._lsn_bytes(), number, source.ending(op, self._processed_at))
         )
         table.tally.counts[op] += 1
         out.append((table.topic, key, value, headers))
@@ -545,20 +548,28 @@ class DebeziumJsonEncoder(KnownTables):
         self._recent = table
         return table
 
-    def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
+    def _message(
+        self,
+        message: LogicalMessage,
+        content: memoryview,
+        source: SourceBlock,
+        serial: int,
+        out: list[Record],
+    ) -> int:
+        """Append the record of a logical message; `message` is without its content."""
         prefix = quote(wire(message.prefix))
         lsn = message.lsn
         # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.
         self._message_source.renew(source)
         before = f'{{"op":"m","ts_ms":{self._now_us // 1000}'.encode("ascii")
         until_content = self._message_source.joined(
-            before,
+            [before],
             b"%d" % lsn,
             b"%d" % serial,
             to_bytes(f'}},"transaction":null,"message":{{"prefix":{prefix},"content":'),
         )
-        content = self._content.json_pieces(message.content)
-        value = b"".join((until_content, *content, b"}}", self._message_end))
+        written = self._content.json_pieces(content)
+        value = gathered(chain((until_content,), written, (b"}}", self._message_end)))
         key = self.json_message_key(message)
         self._messages += 1
         out.append((self._message_topic, key, value, None))

@@ -18,6 +18,7 @@ from typing import Final
 from cdcd.facts import FlatteningCollision, Observer, unheard
 from cdcd.formats.debezium_json.added_values import AddedValues
 from cdcd.formats.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, flat_schema, opening
+from cdcd.formats.debezium_json.pieces import Part, checked_parts, part_of
 from cdcd.formats.debezium_json.row_writer import WITHOUT_OLD
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder, row_form
 from cdcd.formats.debezium_json.source_block import DELETED, READ, TRUNCATED
@@ -61,8 +62,8 @@ class FlatTable:
         self.deleted = [f',{name}:"{each}"'.encode() if has_deleted else b"" for each in ("false", "true")]
         self.fragments = [f",{quote(wire(name))}:".encode("latin-1") for name in fields.names]
 
-    def value(self, row: bytes, op: int, lsn: bytes, event_no: int, now_us: int) -> bytes:
-        """The record's value; `row` is a JSON object."""
+    def value(self, row: Sequence[Part], op: int, lsn: bytes, event_no: int, now_us: int) -> bytes:
+        """The record's value; `row` are the parts of a JSON object, of which the last one ends with its brace."""
         parts = [self.deleted[op == DELETED]]
         for fragment, value in zip(
             self.fragments, self.fields.of_event(op, lsn, event_no, now_us), strict=True
@@ -70,10 +71,11 @@ class FlatTable:
             parts += (fragment, value)
         added = b"".join(parts)
         if not added:
-            return b"".join((self.opening, row, self.closing))
-        if row == _EMPTY:
+            return b"".join((self.opening, *row, self.closing))
+        last = row[-1]
+        if last == _EMPTY:
             added = added[1:]
-        return b"".join((self.opening, row[:-1], added, b"}", self.closing))
+        return b"".join((self.opening, *row[:-1], last[:-1], added, b"}", self.closing))
 
 
 class FlatEncoder(SnapshotEncoder):
@@ -162,12 +164,12 @@ class FlatEncoder(SnapshotEncoder):
         writer = self._writer
         written = writer.draft()
         if op == DELETED:
-            row = written[_BEFORE:-_NO_AFTER]
+            row = part_of(written, _BEFORE, len(written) - _NO_AFTER)
         elif written.startswith(WITHOUT_OLD):
-            row = written[len(WITHOUT_OLD) :]
+            row = part_of(written, len(WITHOUT_OLD), len(written))
         else:
-            row = written[writer.row_at :]
-        return self._append_row(table, op, writer.key, row, None, out)
+            row = part_of(written, writer.row_at, len(written))
+        return self._append_row(table, op, writer.key, [row], None, out)
 
     def _append_delete(
         self,
@@ -177,7 +179,7 @@ class FlatEncoder(SnapshotEncoder):
         headers: Headers | None,
         out: list[Record],
     ) -> int:
-        return self._append_row(table, DELETED, key, checked(before), headers, out)
+        return self._append_row(table, DELETED, key, [checked(before)], headers, out)
 
     def _append(  # noqa: PLR0917  as in `DebeziumJsonEncoder`
         self,
@@ -190,14 +192,15 @@ class FlatEncoder(SnapshotEncoder):
     ) -> int:
         if op == TRUNCATED:
             return 0
-        return self._append_row(table, op, key, checked(b"".join(parts[2:]))[_AFTER:], headers, out)
+        first, *others = checked_parts(parts[2:])
+        return self._append_row(table, op, key, [first[_AFTER:], *others], headers, out)
 
     def _append_row(  # noqa: PLR0917  as `_append`
         self,
         table: TableFragments,
         op: int,
         key: bytes | None,
-        row: bytes,
+        row: Sequence[Part],
         headers: Headers | None,
         out: list[Record],
     ) -> int:
@@ -234,7 +237,7 @@ class FlatEncoder(SnapshotEncoder):
         for number, (topic, key, written, _) in enumerate(records, event_no + 1):
             assert written is not None, "a row that is read has a value"
             # The row's number is behind it.
-            row = written[: written.rindex(b"}") + 1]
+            row = [part_of(written, 0, written.rindex(b"}") + 1)]
             headers = flat.headers.headers(READ, lsn, number, now_us) or None
             made.append((topic, key, flat.value(row, READ, lsn, number, now_us), headers))
         return made

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from cdcd.formats.debezium_json.strings import quote
+from cdcd.formats.debezium_json.pieces import PIECE_BYTES
+from cdcd.formats.debezium_json.strings import QUOTE, quote
 from cdcd.rows import binary
 
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -108,3 +109,56 @@ def hstore_json(text: str) -> str:
 def unescape(text: str) -> str:
     """Backslashes taken away from before the characters that they protect."""
     return _ESCAPE.sub(r"\1", text) if "\\" in text else text
+
+
+LARGE: Final = "\0"
+"""Stands for a large element where the rest of an array is read. No text of PostgreSQL has this character."""
+
+_LARGE: Final = b"\0"
+
+_ESCAPED_BYTE: Final = re.compile(rb"\\(.)", re.DOTALL)
+
+_ELEMENTS_MAX: Final = 10_000
+"""Elements above which an array is read as a whole, because most of its memory is that of its elements."""
+
+
+def element_pattern(delimiter: str) -> re.Pattern[bytes]:
+    """The pattern that finds elements of an array literal in bytes, with their quotes."""
+    escaped = re.escape(delimiter.encode("latin-1"))
+    return re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[^{}"\\' + escaped + rb"]+", re.DOTALL)
+
+
+def without_large(value: bytes, delimiter: bytes, element: re.Pattern[bytes]) -> tuple[bytes, list[bytes]]:
+    """An array literal with `LARGE` in place of each large element, and these elements.
+
+    The text of an array is copied several times while it is read. What is large in it is copied once.
+    """
+    rest: list[bytes] = []
+    large: list[bytes] = []
+    if _LARGE in value or value.count(delimiter) > _ELEMENTS_MAX:
+        return value, large
+    at = 0
+    for found in element.finditer(value):
+        begin, end = found.span()
+        if end - begin <= PIECE_BYTES:
+            continue
+        rest += (value[at:begin], _LARGE)
+        at = end
+        if value[begin] == QUOTE:
+            begin += 1
+            end -= 1
+        content = value[begin:end]
+        large.append(_ESCAPED_BYTE.sub(rb"\1", content) if b"\\" in content else content)
+    rest.append(value[at:])
+    return b"".join(rest), large
+
+
+def with_large(json: bytes, large: list[list[bytes]]) -> bytes:
+    """The JSON of the rest of an array with the JSON of its large elements, each in parts."""
+    pieces = json.split(_LARGE)
+    if len(pieces) != len(large) + 1:
+        raise ValueError("malformed array literal")
+    parts = [pieces[0]]
+    for element, piece in zip(large, pieces[1:], strict=True):
+        parts += (*element, piece)
+    return b"".join(parts)

@@ -4,6 +4,8 @@ Debezium's connector applies `binary.handling.mode` to it as well (LogicalDecodi
 text in base64 or hex.
 """
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import Final
 
 from cdcd.formats.debezium_json.connect_schema import Schema, message_value, schema_of
@@ -32,16 +34,16 @@ class MessageContent:
         self._is_base64 = isinstance(self._converter, Bytea)
         self._is_text = schema_of(_form(modes))["type"] == "string"
 
-    def json(self, content: bytes) -> str:
+    def json(self, content: memoryview) -> str:
         """As JSON has it."""
-        return self._converter.binary(content)
+        return self._converter.binary(bytes(content))
 
-    def json_pieces(self, content: bytes) -> list[bytes]:
+    def json_pieces(self, content: memoryview) -> Iterable[bytes]:
         """As JSON has it, in pieces: a large content must not be copied more often than necessary."""
         if self._is_base64 and len(content) > PIECE_BYTES:
-            return [b'"', *base64_pieces(content, 0, len(content)), b'"']
+            return chain((b'"',), base64_pieces(content, 0, len(content)), (b'"',))
         return [to_bytes(self.json(content))]
 
-    def data(self, content: bytes) -> bytes:
+    def data(self, content: memoryview) -> bytes:
         """As a format has it that writes the length before the bytes of either a text or bytes."""
-        return self.json(content)[1:-1].encode("ascii") if self._is_text else content
+        return self.json(content)[1:-1].encode("ascii") if self._is_text else bytes(content)

@@ -206,9 +206,11 @@ class TableSource:
         """What follows the event's number."""
         return self._closings[op] + processed_at + self._end
 
-    def joined(self, row: bytes, lsn: bytes, event_no: bytes, ending: bytes) -> bytes:
-        """A record: its row, and all that follows."""
-        return b"".join((self.opening, row, self._head, lsn, self._middle, lsn, self._tail, event_no, ending))
+    def joined(self, row: list[bytes], lsn: bytes, event_no: bytes, ending: bytes) -> bytes:
+        """A record: the parts of its row, joined once because they can be large, and all that follows."""
+        return b"".join(
+            (self.opening, *row, self._head, lsn, self._middle, lsn, self._tail, event_no, ending)
+        )
 
     def envelope(self, ending: bytes) -> Envelope | None:
         """The pieces around rows that follow each other. None: each record also has its place in the transaction."""
@@ -216,7 +218,7 @@ class TableSource:
 
     def around_number(self, row: bytes, lsn: bytes, op: int, processed_at: bytes) -> tuple[bytes, bytes]:
         """A record of the row: before the event's number, and after it."""
-        return self.joined(row, lsn, b"", b""), self.ending(op, processed_at)
+        return self.joined([row], lsn, b"", b""), self.ending(op, processed_at)
 
     def write(self, op: int, lsn: "i64", event_no: "i64", processed_at: bytes, out: BytesWriter) -> None:
         """Append all that follows a row. What it begins with, the caller has written."""

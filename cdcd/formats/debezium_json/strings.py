@@ -5,10 +5,11 @@ multi-byte UTF-8 character is, so quoting wire text is safe, and may look at byt
 """
 
 import re
+from collections.abc import Iterator
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Final
 
-from cdcd.formats.debezium_json.pieces import PIECE_BYTES
+from cdcd.formats.debezium_json.pieces import PIECE_BYTES, gathered
 from cdcd.protocol.peek import COMPILED
 
 if TYPE_CHECKING:
@@ -51,8 +52,22 @@ def escaped(value: bytes) -> bytes:
     return encode_basestring(value.decode("latin-1"))[1:-1].encode("latin-1")
 
 
+def has_escaped(value: bytes) -> bool:
+    """Whether `value` has a byte that JSON does not allow inside a string as it is."""
+    if len(value) <= PIECE_BYTES:
+        return find_escaped(value) is not None
+    for at in range(0, len(value), PIECE_BYTES):
+        piece = value[at : at + PIECE_BYTES]
+        # In a large value, this takes a third of the time that the search takes.
+        if len(piece.translate(None, _ESCAPED)) != len(piece):
+            return True
+    return False
+
+
 def _escaped_large(value: bytes) -> bytes:
-    places = range(0, len(value), PIECE_BYTES)
-    if not any(find_escaped(value, at, at + PIECE_BYTES) for at in places):
-        return value
-    return b"".join([escaped(value[at : at + PIECE_BYTES]) for at in places])
+    return gathered(_escaped_pieces(value)) if has_escaped(value) else value
+
+
+def _escaped_pieces(value: bytes) -> Iterator[bytes]:
+    for at in range(0, len(value), PIECE_BYTES):
+        yield escaped(value[at : at + PIECE_BYTES])

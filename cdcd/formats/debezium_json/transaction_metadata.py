@@ -178,7 +178,7 @@ class CountedTableSource(TableSource):
             return TableSource.ending(self, op, processed_at)
         return self._op_closings[op] + processed_at + self._end
 
-    def joined(self, row: bytes, lsn: bytes, event_no: bytes, ending: bytes) -> bytes:
+    def joined(self, row: list[bytes], lsn: bytes, event_no: bytes, ending: bytes) -> bytes:
         """See `TableSource`."""
         place = self._place() + ending if self._is_counted else ending
         return TableSource.joined(self, row, lsn, event_no, place)

@@ -22,7 +22,15 @@ from cdcd.formats.protobuf.form import PREFIX, ProtobufForm
 from cdcd.formats.protobuf.heartbeats import ProtobufHeartbeats
 from cdcd.formats.protobuf.source_block import ProtobufSourceBlock, ProtobufTableSource, times
 from cdcd.formats.protobuf.transaction_metadata import CountedProtobufSource
-from cdcd.formats.protobuf.writing import LENGTH, number_field, tag, text_field, write_bytes
+from cdcd.formats.protobuf.writing import (
+    LENGTH,
+    number_field,
+    tag,
+    text_field,
+    varint_size,
+    write_bytes,
+    write_varint,
+)
 from cdcd.protocol.messages import LogicalMessage
 
 if TYPE_CHECKING:
@@ -95,28 +103,40 @@ class ProtobufEncoder(AvroSnapshotEncoder):
         record = self._new_record()
         record.write(table.value_head)
         rows = self._out.getvalue()
+        if len(rows) > _BUFFER_BYTES_MAX:
+            # The rows are written once more, behind their length. So a large record is not kept in both buffers.
+            self._out = BytesWriter()
         if self._has_before:
             record.write(_BEFORE)
             write_bytes(rows[: self._split] if self._has_after else rows, record)
         if self._has_after:
             record.write(_AFTER)
             write_bytes(rows[self._split :] if self._has_before else rows, record)
+        rows = b""
         table.source.write(op, self._lsn, self._serial, self._times, record)
         return record.getvalue()
 
-    def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
+    def _message(
+        self,
+        message: LogicalMessage,
+        content: memoryview,
+        source: SourceBlock,
+        serial: int,
+        out: list[Record],
+    ) -> int:
         value_head = self._form.head(self._id(self._message_value_use))
         block = self._block_alone if source is self._block_alone else self._block
         self._of_messages.renew(block)
-        body = self._buffer()
-        body.write(text_field(PREFIX, message.prefix))
-        body.write(_CONTENT)
-        write_bytes(self._content.data(message.content), body)
+        head = text_field(PREFIX, message.prefix) + _CONTENT
+        data = self._content.data(content)
         record = self._new_record()
         record.write(value_head)
         record.write(_MESSAGE_OP)
         record.write(number_field(_MESSAGE_TS_MS, self._now_us // 1000))
         self._of_messages.write_source(message.lsn, serial, record)
         record.write(_MESSAGE)
-        write_bytes(body.getvalue(), record)
+        size: i64 = len(data)
+        write_varint(len(head) + varint_size(size) + size, record)
+        record.write(head)
+        write_bytes(data, record)
         return self._put_message(message, record.getvalue(), None, out)

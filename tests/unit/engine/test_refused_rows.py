@@ -5,12 +5,19 @@ from typing import Any
 
 import pytest
 
-from cdcd.engine.refused_rows import least_bytes, refuse
+from cdcd.engine.refused_rows import LOOKED_AT_BYTES, least_bytes, least_bytes_of_line, refuse, refuse_lines
+from cdcd.engine.rendering import SnapshotRows
+from cdcd.engine.topics import Topics
 from cdcd.errors import SinkError
+from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.formats.encoder import EncoderSettings
 from cdcd.protocol.frames import XLogData, write_frame
 from cdcd.protocol.messages import Binary, Column, Delete, Insert, Relation, TupleData, Update
 from cdcd.protocol.writer import write_message
 from cdcd.rows.relation_changes import Described
+from cdcd.rows.relations import TableDescription
+from cdcd.snapshots.reading import Rows
+from tests.unit.engine.test_queue import make
 
 TEXT, BYTEA, DATE, NUMERIC = 25, 17, 1082, 1700
 
@@ -68,3 +75,40 @@ def test_a_row_that_is_certainly_too_large_is_refused_with_table_position_and_si
 def test_deletes_and_tables_that_were_never_described_are_left_to_the_encoder():
     refuse(frame_of(Delete(None, 7, "O", (b"a" * 500,))), False, encoder(relation(TEXT)), 1)
     refuse(frame_of(Insert(None, 7, (b"a" * 500,))), False, encoder(None), 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "types", "least"),
+    [
+        (b"a" * 100 + b"\t1\n", (TEXT, NUMERIC), 100),
+        (rb"\\x" + b"ff" * 50 + b"\t" + b"a" * 10 + b"\n", (BYTEA, TEXT), 60),
+        (b"a\\tb\\\\c\\N\n", (TEXT,), 5),
+        (b"\\N\t\\N\n", (TEXT, BYTEA), 1),
+        (b"a\n", (TEXT, TEXT), 0),
+        (b"a\tb\n", (TEXT,), 0),
+    ],
+)
+def test_the_values_of_a_row_of_copy_count_without_their_escapes(line, types, least):
+    assert least_bytes_of_line(line, relation(*types)) == least
+
+
+def test_a_row_of_copy_that_is_certainly_too_large_is_refused_with_table_and_sizes():
+    lines = [b"small\n", b"a" * 101 + b"\n"]
+    refuse_lines(lines, 7, encoder(relation(TEXT)), 101)
+    with pytest.raises(SinkError) as raised:
+        refuse_lines(lines, 7, encoder(relation(TEXT)), 100)
+    assert "at least 101 bytes for topic shop.public.t: a row of public.t" in raised.value.message
+    assert "claim_check" in raised.value.hint
+    refuse_lines(lines, 7, encoder(None), 1)
+
+
+def test_a_row_that_a_change_has_overtaken_is_not_refused():
+    settings = EncoderSettings("1", "p", "d")
+    large = LOOKED_AT_BYTES + 1
+    rows = Rows([b"1\t" + b"a" * large + b"\n"], large + 3)
+    found = SnapshotRows(SnapshotEncoder(settings), make(), Topics(), record_bytes_max=1000)
+    described = Relation(None, 1, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, "c", TEXT, -1)))
+    found.define(described, TableDescription(("id",)), {})
+    found.put(1, rows, event_no=0, dropped={b'{"id":1}'}, progress=lambda _: None)
+    with pytest.raises(SinkError, match="read for a snapshot"):
+        found.put(1, rows, event_no=0, dropped=set(), progress=lambda _: None)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from cdcd.protocol.messages import (
     Binary,
     Column,
     Insert,
+    LogicalMessage,
     Relation,
     StreamAbort,
     StreamStop,
     Truncate,
     Update,
 )
-from cdcd.protocol.reader import RULES, Place, read_message
+from cdcd.protocol.reader import RULES, Place, read_message, read_message_head
 from cdcd.protocol.writer import write_message
 from tests.unit.protocol.strategies import by_class, messages
 
@@ -219,3 +221,25 @@ OID = b"\0\0\x40\x01"
 )
 def test_an_error_names_message_field_and_offset(data, mode, text):
     assert refusal(data, **mode) == text
+
+
+@pytest.mark.parametrize("in_stream", [False, True])
+def test_a_logical_message_is_read_without_a_copy_of_its_content(in_stream):
+    whole = LogicalMessage(5 if in_stream else None, True, 240, "x", b"content")
+    data = write_message(whole)
+    head, content = read_message_head(data, in_stream=in_stream)
+    assert replace(head, content=bytes(content)) == read_message(data, in_stream=in_stream) == whole
+    assert content.obj is data
+
+
+@settings(max_examples=200)
+@given(data=st.binary(max_size=40), in_stream=st.booleans())
+def test_a_logical_message_without_its_content_is_read_as_strictly(data, in_stream):
+    def problem(read: Any) -> str:
+        try:
+            read(b"M" + data, in_stream=in_stream)
+        except ProtocolError as error:
+            return error.message
+        return ""
+
+    assert problem(read_message_head) == problem(read_message)

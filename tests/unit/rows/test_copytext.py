@@ -7,7 +7,7 @@ from cdcd.formats.debezium_json.converter import QUOTED
 from cdcd.formats.debezium_json.copy_rows import convert_rows, explain_row
 from cdcd.formats.debezium_json.table_fragments import TableFragments, Tally
 from cdcd.protocol.messages import Column, Relation
-from cdcd.rows.copytext import NULL, escape, split_row, unescape
+from cdcd.rows.copytext import NULL, escape, split_row, unescape, value_in
 from cdcd.rows.relations import TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
 
@@ -103,3 +103,17 @@ def test_a_row_that_is_malformed_is_explained_without_its_values(line: bytes, sa
     assert isinstance(error, ProtocolError)
     assert says in error.message
     assert "fast" not in error.message
+
+
+@given(st.binary(max_size=30))
+def test_a_value_is_at_the_end_of_what_is_found(value: bytes):
+    for each in (value, b"\\x" + value.hex().encode()):
+        found, at = value_in(escape(each))
+        assert found[at:] == unescape(escape(each)) == each
+
+
+def test_a_bytea_is_not_copied():
+    field = escape(b"\\xff00")
+    found, at = value_in(field)
+    assert found is field
+    assert at == 1

@@ -6,9 +6,12 @@ from random import Random
 import pytest
 from librt.strings import BytesWriter
 
-from cdcd.formats.debezium_json.converters import Bytea
-from cdcd.formats.debezium_json.pieces import PIECE_BYTES
-from cdcd.formats.debezium_json.strings import escaped
+from cdcd.formats.avro.converters import RawBytes
+from cdcd.formats.avro.primitives import Primitives
+from cdcd.formats.debezium_json.converter import Text
+from cdcd.formats.debezium_json.converters import Array, Bytea
+from cdcd.formats.debezium_json.pieces import PIECE_BYTES, checked_parts, part_of
+from cdcd.formats.debezium_json.strings import escaped, has_escaped
 from cdcd.formats.debezium_json.writing import write_string
 from cdcd.rows import wiretext
 from cdcd.rows.wiretext import checked
@@ -67,3 +70,77 @@ def test_a_large_text_is_checked_also_where_a_piece_ends_within_a_character(cut)
 def test_bytea_of_copy_has_the_same_base64(size):
     data = Random(size).randbytes(size)
     assert Bytea().wire_of_copy(b"\\\\x" + data.hex().encode()) == b'"' + b64encode(data) + b'"'
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_bytea_in_binary_form_has_the_same_base64(size):
+    data = Random(size).randbytes(size)
+    assert Bytea().wire_of_binary(data) == b'"' + b64encode(data) + b'"'
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_bytea_has_the_same_bytes_in_a_binary_format(size):
+    data = Random(size).randbytes(size)
+    text, binary = BytesWriter(), BytesWriter()
+    converter = RawBytes(Primitives("Avro"))
+    converter.write(b"before\\x" + data.hex().encode(), 6, 8 + 2 * size, text)
+    converter.write_binary(data, 0, size, binary)
+    assert text.getvalue() == binary.getvalue()
+
+
+@pytest.mark.parametrize("byte", [b'"', b"\\", b"\n", b"\x00", b"\x1f"])
+@pytest.mark.parametrize("at", [0, PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES])
+def test_a_byte_that_needs_an_escape_is_found_wherever_it_is(byte, at):
+    clean = "ä ~".encode() * PIECE_BYTES
+    assert not has_escaped(clean)
+    assert has_escaped(clean[:at] + byte + clean[at:])
+
+
+LARGE_PLAIN = b"a;b" * (PIECE_BYTES // 2)
+LARGE_QUOTED = b'"x, \\"y\\" \\\\ {z}\n' + b"q" * (2 * PIECE_BYTES) + b'"'
+
+
+@pytest.mark.parametrize(
+    "literal",
+    [
+        b"{%b}" % LARGE_PLAIN,
+        b"{NULL,small,%b}" % LARGE_PLAIN,
+        b"{%b,%b}" % (LARGE_QUOTED, LARGE_QUOTED),
+        b'[0:1]={%b,"NULL"}' % LARGE_QUOTED,
+        b"{{%b,b},{c,%b}}" % (LARGE_PLAIN, LARGE_QUOTED),
+        b"{%b}" % b",".join([b"a"] * PIECE_BYTES),
+    ],
+)
+def test_an_array_with_large_elements_is_the_array_that_is_read_as_a_whole(literal):
+    array = Array(Text(), ",")
+    assert array.wire(literal) == array.json(literal.decode("latin-1")).encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    "literal",
+    [
+        b"{%b" % LARGE_PLAIN,
+        b"%b}" % LARGE_PLAIN,
+        b"{%b%b}" % (LARGE_QUOTED, LARGE_QUOTED),
+        b"{%b}{%b}" % (LARGE_PLAIN, LARGE_PLAIN),
+        b"{a%b}" % LARGE_QUOTED,
+    ],
+)
+def test_a_malformed_array_with_large_elements_is_refused(literal):
+    with pytest.raises(ValueError, match="malformed"):
+        Array(Text(), ",").wire(literal)
+
+
+def test_the_parts_of_a_large_value_are_checked_one_by_one():
+    large = b"a" * (2 * PIECE_BYTES)
+    assert checked_parts([b'{"a":', b"1", b"}"]) == [b'{"a":1}']
+    assert checked_parts([b'"', large, b'"']) == [b'"', large, b'"']
+    for parts in ([b"\xff"], [b'"', large, b"\xff"]):
+        with pytest.raises(UnicodeDecodeError):
+            checked_parts(parts)
+
+
+def test_a_part_of_a_large_value_is_not_copied():
+    large = b"a" * (2 * PIECE_BYTES)
+    assert isinstance(part_of(large, 1, len(large)), memoryview)
+    assert part_of(large, 1, 4) == b"aaa"

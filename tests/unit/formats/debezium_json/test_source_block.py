@@ -20,7 +20,7 @@ def block(source: SourceBlock, lsn: int = 100, serial: int = 7) -> dict[str, obj
     table = TableSource("public", "orders")
     table.renew(source)
     ending = table.ending(CREATED, processed_at(5_000_000))
-    text = table.joined(b"", str(lsn).encode(), str(serial).encode(), ending)
+    text = table.joined([], str(lsn).encode(), str(serial).encode(), ending)
     assert text.startswith(b",")
     envelope = json.loads(b"{" + text[1:])
     source_block: dict[str, object] = envelope["source"]
@@ -94,7 +94,7 @@ def test_the_ways_to_write_a_block_give_the_same_bytes():
     table = TableSource("public", 'or"ders', "0f3a")
     table.renew(source)
     now = processed_at(5_000_000)
-    joined = table.joined(b"{row}", b"100", b"7", table.ending(UPDATED, now))
+    joined = table.joined([b"{row}"], b"100", b"7", table.ending(UPDATED, now))
     before, after = table.around_number(b"{row}", b"100", UPDATED, now)
     assert before + b"7" + after == joined
     envelope = table.envelope(table.ending(UPDATED, now))
