@@ -144,6 +144,25 @@ def test_cells_of_the_first_pages_are_short(page: Path) -> None:
     assert long == []
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/performance.md"])
+def test_measured_figures_that_a_page_shows_are_in_the_results(page: str) -> None:
+    """Rows a second, memory, CPU and times of the tables about Debezium, each rounded as the page rounds it."""
+    measured = (
+        (ROOT / "tests" / "bench" / "RESULTS.md").read_text().partition("## Drain")[2].partition("\n## ")[0]
+    )
+    rates = {f"{float(n.replace(',', '')) / 1000:.0f},000" for n in re.findall(r"([\d,]+) rows/s", measured)}
+    rest = {
+        f"{float(number.replace(',', '')):,.{digits}f} {unit}"
+        for number, unit in re.findall(r"([\d,.]+) (MB|µs|s|ms)\b", measured)
+        for digits in (0, 1)
+    }
+    table = (ROOT / page).read_text()
+    table = re.findall(r"(?:^\|.*Debezium.*\n)(?:^\|.*\n)+", table, re.MULTILINE)[0]
+    shown = re.findall(r"\d+,000|[\d,.]+ (?:MB|µs|s)\b", table.partition("\n")[2])
+    assert len(shown) >= 12
+    assert [figure for figure in shown if figure not in rates | rest] == []
+
+
 def test_every_page_for_users_is_in_the_menu_of_the_site() -> None:
     menu = (ROOT / "deploy" / "pages" / "mkdocs.yaml").read_text().partition("\nnav:\n")[2]
     named = set(re.findall(r": (\S+\.md)$", menu, re.MULTILINE))
