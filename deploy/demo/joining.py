@@ -5,7 +5,7 @@ missing in the end is said, and is no failure of the demo: a first run may be ov
 """
 
 import importlib
-import importlib.util
+import importlib.metadata
 import json
 import signal
 import sys
@@ -21,6 +21,14 @@ from deploy.local.process import Child
 PACKAGES: Final = REPOSITORY / "requirements-spark.lock"
 MEGABYTES: Final = 500
 """Size of the download, about: pyspark and pyarrow. The jars of 70 MB come when the mirror starts."""
+
+
+def spark_is_installed() -> bool:
+    """Whether pyspark and pyarrow are complete. An installation that was killed has their files and no metadata."""
+    try:
+        return all(importlib.metadata.version(name) for name in ("pyspark", "pyarrow"))
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 class JoiningMirror:
@@ -47,7 +55,7 @@ class JoiningMirror:
             return self._failure
         if self._reading is not None:
             return self._said if self._reading.is_alive() else "ended; the demo will say why"
-        if self._fetching is None and importlib.util.find_spec("pyspark") is None:
+        if self._fetching is None and not spark_is_installed():
             self._fetch()
         if self._fetching is not None:
             if self._fetching.is_running():
