@@ -107,6 +107,7 @@ class Demo:
         self._table_format = mirror
         self._mirror: JoiningMirror | None = None
         self._view = View(NAME)
+        self._picture: Live | None = None
         self._lined = 0.0
         self._measured = 0.0
 
@@ -249,6 +250,8 @@ class Demo:
             self._view.measure(self.daemon.metrics())
             if self._mirror is not None:
                 self._view.mirror = self._mirror.look()
+        if self._picture is not None:
+            self._picture.refresh()
         if not self._console.draws and now > self._lined + LINE_EVERY_S:
             self._lined = now
             self._say(self._view.line())
@@ -269,9 +272,11 @@ class Demo:
             time.sleep(0.1)
 
     def _live(self) -> Live:
-        live = Live(self._view, console=self._console, refresh_per_second=4, transient=False)
+        # Drawn by `_look`: a thread of its own would read the view while records change it, and end by that.
+        live = Live(self._view, console=self._console, auto_refresh=False, transient=False)
         # Written to a file or a pipe, its last picture alone would be there; `_look` prints lines then.
-        return live if self._console.draws else Live(console=Console(quiet=True))
+        self._picture = live if self._console.draws else Live(console=Console(quiet=True), auto_refresh=False)
+        return self._picture
 
     def _summary(self, report: Report, shop: Shop, elapsed: float) -> None:
         view, say = self._view, self._say

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,12 @@ def test_the_second_interrupt_ends_it_whatever_becomes_of_it(ends: Callable[...,
     assert ends(run.DemoError("The daemon ended."), 2) == 130
     # It was lost, so that the demo came to its end.
     assert ends(None, 2) == 0
+
+
+def test_the_picture_is_drawn_by_the_thread_that_changes_it(tmp_path: Path) -> None:
+    # With a thread of its own, "deque mutated during iteration" froze the picture of a demo after a minute.
+    demo = run.Demo(tmp_path, run.Screen(force_terminal=True), run.Interrupts(), rate=1)
+    assert not demo._live().auto_refresh
 
 
 def test_the_first_interrupt_excuses_nothing(ends: Callable[..., int]) -> None:
