@@ -226,9 +226,12 @@ PUBLICATION: Final = (
     Option(
         "column.include.list",
         None,
-        impossible(
-            "Give the publication a column list: ALTER PUBLICATION ... SET TABLE orders (id, note); (PostgreSQL 15 "
-            "and newer)."
+        if_given(
+            differs(
+                "columns.include. A column that is added or renamed to such a name later is left out until "
+                "columns.include is changed. All columns of keys must be in the list, and a column of each table: "
+                "which these are, the database says."
+            )
         ),
     ),
     Option(

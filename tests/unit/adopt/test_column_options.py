@@ -29,6 +29,39 @@ def test_columns_that_are_left_out_are_left_out() -> None:
     assert of("column.exclude.list", r"public\.orders\.email").kind is Kind.DIFFERENT
 
 
+def test_columns_that_are_included_are_the_only_ones() -> None:
+    value = r"public\.orders\.(id|email), public.customers.id"
+    wanted = ("public.orders.id", "public.orders.email", "public.customers.id")
+    assert config({**CONNECTOR, "column.include.list": value}, KNOWN).columns.include == wanted
+    verdict = of("column.include.list", value, KNOWN)
+    assert verdict.kind is Kind.DIFFERENT
+    assert "left out until columns.include is changed" in verdict.why
+    # Case, and expressions without a pattern: the columns of today.
+    verdict = of("column.include.list", r"PUBLIC\.orders\.[ie].*, .*\.id", KNOWN)
+    assert dict(verdict.keys) == {
+        "columns.include": ["public.orders.id", "public.orders.email", "public.customers.id"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (r"public\.orders\.(id|email)", "no column of public.customers"),
+        (r"public\.orders\.email, public\.customers\..*", "Column id is in the key of public.orders"),
+        (r"public\.orders\.\p{L}+", "Only Java reads"),
+    ],
+)
+def test_a_list_that_would_show_more_or_lacks_a_key_stands_in_the_way(value: str, why: str) -> None:
+    verdict = of("column.include.list", value, KNOWN)
+    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
+    assert why in verdict.why
+
+
+def test_without_the_database_nobody_knows_which_tables_a_list_of_included_columns_leaves_out() -> None:
+    verdict = of("column.include.list", r"public\.orders\.(id|email)")
+    assert (verdict.kind, dict(verdict.keys)) == (Kind.UNKNOWN, {})
+
+
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
