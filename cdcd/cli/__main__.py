@@ -30,7 +30,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "snapshot": "Ask a running daemon to read tables, and see how far it is.",
     "tail": "Show changes as they come, from the topics or a slot.",
     "record": "Record the stream into files, by a temporary slot.",
-    "replay": "Replay a recording through the engine, or redact it.",
+    "replay": "Replay a recording through the engine, or make it pseudonymous.",
     "verify": "Compare the topics, or a mirror, with the tables at one moment.",
     "drop": "Take away the slot and all else that a pipeline left.",
     "reset": "Let a pipeline begin anew: its slot and checkpoint go.",

@@ -34,13 +34,28 @@ from cdcd.cli.output import say
     "target",
     type=click.Path(path_type=Path),
     metavar="NEW-FOLDER",
-    help="Replay nothing. Write a copy of the recording in which each value is replaced by one of the same type and "
-    "length.",
+    help="Replay nothing. Write a pseudonymous copy of the recording: each value is replaced by one of the same type "
+    "and length, and equal values stay equal.",
+)
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="PATTERN=MODE",
+    help="With --redact: what becomes of the columns that match <schema>.<table>.<column>, or of all columns of "
+    "<schema>.<table>. Modes: replace (the default), keep, null, hash (texts only). The last option that matches "
+    "holds. Repeatable.",
 )
 def command(  # noqa: PLR0917  one for each option
-    folder: Path, file: Path | None, output: str, begin: str, end: str, target: Path | None
+    folder: Path,
+    file: Path | None,
+    output: str,
+    begin: str,
+    end: str,
+    target: Path | None,
+    columns: tuple[str, ...],
 ) -> int:
-    """Replay a recording through the engine, or redact it.
+    """Replay a recording through the engine, or make it pseudonymous.
 
     FOLDER is what `record.directory` or `cdcd record --directory` named. Without other options, the records are those
     that the daemon wrote, byte for byte.
@@ -49,6 +64,7 @@ def command(  # noqa: PLR0917  one for each option
       cdcd replay /var/lib/cdcd/recording --output nothing
       cdcd replay recording --from 0/16B3748 --to 2026-03-01T12:00:00Z
       cdcd replay recording --redact /tmp/for-the-issue
+      cdcd replay recording --redact /tmp/copy --column 'public.*=null' --column 'public.*.id=replace'
 
     A segment that was torn when the daemon was killed is read up to the tear, which is told. A segment that was altered
     is refused, with its name and the offset.
@@ -57,11 +73,18 @@ def command(  # noqa: PLR0917  one for each option
         raise click.UsageError("--output topics needs --config, which names the topics.")
     if target is not None and (file is not None or output != "stdout"):
         raise click.UsageError("--redact writes a recording, and takes neither --config nor --output.")
+    if columns and target is None:
+        raise click.UsageError(
+            "--column says what --redact does with columns. Name the new folder by --redact."
+        )
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
     config = None if file is None else load_config(file, os.environ)
 
     from cdcd.operations import replay  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.recording.redacted_columns import ColumnModes, parse_mode  # noqa: PLC0415  as above
+
+    modes = ColumnModes([parse_mode(each) for each in columns])
 
     def notice(text: str) -> None:
         say(f"note: {text}", err=True)
@@ -74,7 +97,7 @@ def command(  # noqa: PLR0917  one for each option
         if target is not None:
             from cdcd.operations import redact  # noqa: PLC0415  as above
 
-            redact.redact(folder, target, wanted, notice=notice)
+            redact.redact(folder, target, wanted, modes=modes, notice=notice)
         else:
             replay.replay(folder, config, output, wanted, show=say, notice=notice)
     except BrokenPipeError:

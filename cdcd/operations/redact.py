@@ -1,4 +1,4 @@
-"""`cdcd replay --redact`: a copy of a recording without its values."""
+"""`cdcd replay --redact`: a pseudonymous copy of a recording, whose values are replaced."""
 
 import os
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from cdcd.pasted import cdcd
 from cdcd.recording.events import Began, item_of
 from cdcd.recording.packed import Item, pack, size_of
 from cdcd.recording.playback import events_by_segment
+from cdcd.recording.redacted_columns import ColumnModes
 from cdcd.recording.redaction import Redaction
 from cdcd.recording.segments import Tear
 from cdcd.recording.writer import Limits, RecordingWriter
@@ -19,17 +20,20 @@ BLOCK_BYTES: Final = 1 << 18
 UNLIMITED: Final = Limits(bytes_max=1 << 62, age_s_max=None, segment_bytes=1 << 40)
 
 
-def redact(folder: Path, target: Path, wanted: Range, *, notice: Callable[[str], None]) -> None:
-    """Write the segments of the range, without their values, into a new folder.
+def redact(
+    folder: Path, target: Path, wanted: Range, *, modes: ColumnModes, notice: Callable[[str], None]
+) -> None:
+    """Write the segments of the range, with other values, into a new folder.
 
     Raises:
         RecordingError: the recording is altered, or begins later.
         LimitError: the new folder is not empty, or cannot be written.
+        ConfigError: a mode does not fit its column.
     """
     segments = wanted.segments(folder)
     if target.exists() and any(target.iterdir()):
         raise LimitError(f"{target} is not empty.", hint="Name a folder that does not exist yet.")
-    redaction = Redaction(os.urandom(32))
+    redaction = Redaction(os.urandom(32), modes)
     try:
         writer = RecordingWriter(target, UNLIMITED)
     except OSError as error:
@@ -69,6 +73,7 @@ def redact(folder: Path, target: Path, wanted: Range, *, notice: Callable[[str],
             f"{target} cannot be written: {writer.failure}.", hint="Make room, or name another folder."
         )
     notice(
-        f"{events} events without their values are in {target}. Names of tables and columns, times and LSNs stay: look "
-        f"at them (`{cdcd('replay', target)}`) before you give the recording to anybody."
+        f"{events} events with replaced values are in {target}. The copy is pseudonymous, not anonymous: it shows "
+        "which values are equal, how often each occurs and how long it is, and it has all names of tables and columns, "
+        f"times and LSNs. Look at it (`{cdcd('replay', target)}`) before you give it to anybody."
     )

@@ -1,11 +1,13 @@
 """A recording without its values: each event with other values of the same types and lengths.
 
 The rule: whatever came from a row, from a message or from what a person wrote (a condition, a label, a default) is
-replaced, everywhere in the same way, so that keys still match and a question still finds its answer. Names of tables,
-columns, types and topics stay, and so do LSNs, times of commits, transaction ids and sizes. The key by which values are
-replaced is drawn for each redaction, and is not kept.
+replaced, everywhere in the same way, so that keys still match and a question still finds its answer. So the copy is
+pseudonymous: equal values stay equal. A mode of a column (`redacted_columns.py`) makes its rows show more or less.
+Names of tables, columns, types and topics stay, and so do LSNs, times of commits, transaction ids and sizes. The key by
+which values are replaced is drawn for each redaction, and is not kept.
 """
 
+import hmac
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -35,6 +37,8 @@ from cdcd.protocol.reader import read_message
 from cdcd.protocol.writer import write_message
 from cdcd.recording.events import Answered, Began, CatalogAnswer, Event, Frames, LockLost, Next
 from cdcd.recording.permuting import Permutation
+from cdcd.recording.redacted_columns import HASH, KEEP, REPLACE, ColumnModes
+from cdcd.recording.redacted_columns import NULL as NULLED
 from cdcd.recording.redacted_values import RedactedValues
 from cdcd.rows.binary_compound import reader_for
 from cdcd.rows.copytext import NULL, escape, split_row, unescape
@@ -48,6 +52,8 @@ from cdcd.snapshots.table_task import Key
 REDACTED: Final = "+redacted"
 """Ends the version of a redacted recording, so that its replay is a free one: records have other sizes."""
 
+HASH_DIGITS: Final = 32
+
 _TEXT: Final = 25
 _WITH_VALUES: Final = frozenset(map(ord, "IUDM"))
 _WITH_NAMES_OF_TRANSACTIONS: Final = frozenset(map(ord, "bPKrp"))
@@ -59,10 +65,15 @@ class Redaction:
 
     Args:
         key: a secret, of 16 to 64 bytes.
+        modes: what becomes of the values of single columns.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, modes: ColumnModes | None = None) -> None:
+        self._hash_key = key
         self._values = RedactedValues(Permutation(key))
+        self._modes = ColumnModes() if modes is None else modes
+        self._modes_of: dict[int, tuple[str, ...]] = {}
+        """The modes of the columns of the relations that the stream has described."""
         self._columns: dict[int, tuple[int, ...]] = {}
         """The types of the columns of the relations that the stream has described."""
         self._in_stream = False
@@ -137,6 +148,7 @@ class Redaction:
 
     def _learn(self, relation: Relation) -> None:
         self._columns[relation.oid] = tuple(column.type_oid for column in relation.columns)
+        self._modes_of[relation.oid] = self._modes.of(relation, self._values.types)
 
     # Frames.
 
@@ -166,34 +178,47 @@ class Redaction:
         if isinstance(message, LogicalMessage):
             return replace(message, content=self._content(message))
         assert isinstance(message, Insert | Update | Delete)
-        types = self._columns.get(message.relation_oid, ())
+        oid = message.relation_oid
         if isinstance(message, Insert):
-            return replace(message, new=self._row(message.new, types))
+            return replace(message, new=self._row(message.new, oid))
         if isinstance(message, Delete):
-            return replace(message, old=self._row(message.old, types))
-        old = None if message.old is None else self._row(message.old, types)
-        return replace(message, old=old, new=self._row(message.new, types))
+            return replace(message, old=self._row(message.old, oid))
+        old = None if message.old is None else self._row(message.old, oid)
+        return replace(message, old=old, new=self._row(message.new, oid))
 
-    def _row(self, row: TupleData, types: Sequence[int]) -> TupleData:
+    def _row(self, row: TupleData, relation: int) -> TupleData:
+        types, modes = self._columns.get(relation, ()), self._modes_of.get(relation, ())
         return tuple(
-            self._value(types[place] if place < len(types) else _TEXT, value)
+            self._value(types[place], value, modes[place])
+            if place < len(types)
+            else self._value(_TEXT, value)
             for place, value in enumerate(row)
         )
 
-    def _value(self, oid: int, value: Value) -> Value:
+    def _value(self, oid: int, value: Value, mode: str = REPLACE) -> Value:
         if value is None or value is UNCHANGED:
             return value
         if isinstance(value, Binary):
-            return self._from_binary(oid, value.data)
+            return self._from_binary(oid, value.data, mode)
         assert isinstance(value, bytes)
-        return self._values.value(oid, value)
+        return self._by_mode(oid, value, mode)
 
-    def _from_binary(self, oid: int, data: bytes) -> bytes:
+    def _from_binary(self, oid: int, data: bytes, mode: str = REPLACE) -> bytes | None:
         """A redacted value is sent as text, from which the same records are made."""
         read = reader_for(oid, self._values.types)
         if read is None:
             return b""
-        return self._values.value(oid, to_bytes(read(data)))
+        return self._by_mode(oid, to_bytes(read(data)), mode)
+
+    def _by_mode(self, oid: int, value: bytes, mode: str) -> bytes | None:
+        """A value in text form; None is NULL."""
+        if mode == KEEP:
+            return value
+        if mode == NULLED:
+            return None
+        if mode == HASH:
+            return hmac.digest(self._hash_key, value, "sha256").hex()[:HASH_DIGITS].encode()
+        return self._values.value(oid, value)
 
     def _content(self, message: LogicalMessage) -> bytes:
         if message.prefix in RESERVED:
@@ -229,12 +254,17 @@ class Redaction:
 
     def _lines(self, lines: Iterable[bytes], relation: Relation) -> Iterator[bytes]:
         types = [column.type_oid for column in relation.columns]
+        modes = self._modes.of(relation, self._values.types)
         for line in lines:
             found = [
-                field if field == NULL else escape(self._values.value(oid, unescape(field)))
-                for oid, field in zip(types, split_row(line), strict=True)
+                field if field == NULL else self._field(oid, field, mode)
+                for oid, field, mode in zip(types, split_row(line), modes, strict=True)
             ]
             yield b"\t".join(found) + b"\n"
+
+    def _field(self, oid: int, field: bytes, mode: str) -> bytes:
+        value = self._by_mode(oid, unescape(field), mode)
+        return NULL if value is None else escape(value)
 
     def _redacted(self, value: Any) -> Any:
         """What is within dataclasses, tuples and mappings: only some texts of some classes are a person's."""
@@ -273,8 +303,12 @@ class Redaction:
         return replace(value, **changed)
 
     def _key_query(self, query: KeyQuery) -> KeyQuery:
-        by_name = {column.name: column.type_oid for column in query.table.relation.columns}
-        types = [by_name.get(name, _TEXT) for name in query.key_columns]
+        relation = query.table.relation
+        modes = self._modes.of(relation, self._values.types)
+        by_name = {
+            column.name: (column.type_oid, mode) for column, mode in zip(relation.columns, modes, strict=True)
+        }
+        types = [by_name.get(name, (_TEXT, REPLACE)) for name in query.key_columns]
         return replace(
             query,
             table=self._redacted(query.table),
@@ -282,11 +316,13 @@ class Redaction:
             conditions=tuple(map(self._values.words, query.conditions)),
         )
 
-    def _key(self, key: Key, types: Sequence[int]) -> Key:
-        return tuple(
-            (False, self._from_binary(oid, data) if binary else self._values.value(oid, data))
-            for oid, (binary, data) in zip(types, key, strict=True)
-        )
+    def _key(self, key: Key, types: Sequence[tuple[int, str]]) -> Key:
+        found: list[tuple[bool, bytes]] = []
+        for (oid, mode), (binary, data) in zip(types, key, strict=True):
+            value = self._from_binary(oid, data, mode) if binary else self._by_mode(oid, data, mode)
+            # A key that REPLICA IDENTITY FULL hides may have the mode null. No row has it, in the copy neither.
+            found.append((False, b"" if value is None else value))
+        return tuple(found)
 
 
 _JSON: Final = 114

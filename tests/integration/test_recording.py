@@ -19,12 +19,14 @@ from cdcd.operations.change_lines import Seen, as_json
 from cdcd.operations.redact import redact
 from cdcd.operations.replay import Range, replay
 from cdcd.protocol.lsn import Lsn
+from cdcd.recording.redacted_columns import ColumnModes
 from cdcd.recording.segments import list_segments
 from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker
 from deploy.local.cache import REPOSITORY
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, Daemon, configuration, until
+from tests.integration.forked import run_cdcd
 from tests.integration.visible_records import await_decided
 
 TWO_PHASE_SINCE = 15
@@ -193,11 +195,26 @@ def test_a_recording_needs_neither_kafka_nor_a_daemon(database: Database, unique
     until(lambda: not database.execute(slots) or None, "a slot is left")
     # AND a redacted copy has as many, without what they say
     target = scratch / f"redacted-{unique}"
-    redact(folder, target, Range(), notice=notes.append)
+    redact(folder, target, Range(), modes=ColumnModes(), notice=notes.append)
     copied, _ = replayed(target)
     assert len(copied[f"{unique}.public.t"]) == 500
     assert secret in "".join(found[f"{unique}.public.t"])
     assert not any(word in "".join(copied[f"{unique}.public.t"]) for word in ("nobody", "note that"))
+    # AND one with a mode for a column has that column as asked
+    kept = scratch / f"kept-{unique}"
+    made = run_cdcd(
+        *("replay", str(folder), "--redact", str(kept)),
+        *("--column", "public.t=replace", "--column", "public.*.note=null"),
+    )
+    assert made.returncode == 0, made.stderr
+    assert "pseudonymous, not anonymous" in made.stderr
+    nulled, _ = replayed(kept)
+    rows = [json.loads(line)["value"]["after"] for line in nulled[f"{unique}.public.t"]]
+    assert len(rows) == 500
+    assert all(row["note"] is None for row in rows)
+    refused = run_cdcd("replay", str(folder), "--redact", f"{kept}-2", "--column", "public.t.id=null")
+    assert refused.returncode == 2
+    assert "public.t.id is part of a key" in refused.stderr
 
 
 def _is_confirmed(database: Database, end: str) -> bool | None:
