@@ -114,9 +114,19 @@ class Bindings:
 
     # What is known of the columns of a table.
 
-    def note(self, oid: int, table: TableDescription) -> None:
-        """A look-up has seen the table: it is a former state for what is committed later."""
-        if not table.columns or not table.seen:
+    def note(self, relation: Relation, table: TableDescription) -> None:
+        """A look-up has seen the table: it is a former state for what is committed later.
+
+        Of a table that nobody saw before it was dropped, the columns of its first message are the former state. Their
+        places stand for the attribute numbers, which nobody will know.
+        """
+        oid = relation.oid
+        if not table.columns:
+            if oid not in self._states and table.at >= 0:
+                places = range(1, len(relation.columns) + 1)
+                self._states[oid] = [TableState(table.at, len(places), dict.fromkeys(places, 0))]
+            return
+        if not table.seen:
             return
         state = state_of(table)
         states = self._states.setdefault(oid, [])
@@ -156,6 +166,8 @@ class Bindings:
             return _as_of_now(relation, table)
         former = self._state_before(relation.oid, table.at)
         if former is None:
+            if not table.columns and table.at >= 0:
+                return [Numbers((place,), proved=False) for place in range(1, len(relation.columns) + 1)]
             return _without_former(relation, table)
         if not table.columns:
             return _of_dropped(relation, former)

@@ -174,7 +174,7 @@ class Protections:
         self._refuse_lost(table)
         if self._included:
             found = self._with_left_out(relation, table, numbers, found)
-        self._bindings.note(relation.oid, table)
+        self._bindings.note(relation, table)
         return found
 
     def _with_left_out(
@@ -296,12 +296,9 @@ class Protections:
         name = f"{relation.schema}.{relation.name}"
         for rule in self._rules:
             bound = self._bindings.of_table(rule.digest, oid)
-            if not bound:
-                continue
             for column, rules, each in zip(relation.columns, named, numbers, strict=True):
                 if each.certain is None:
-                    doubtful = rule not in rules and any(number in bound for number in each.possible)
-                    doubtful = doubtful or (rule in rules and each.proved)
+                    doubtful = rule in rules or any(number in bound for number in each.possible)
                 else:
                     # The table was dropped, so the order alone says which column this is.
                     doubtful = (

@@ -49,6 +49,7 @@ class Attack:
         rules: the section `columns`, without keys.
         outcome: FOLLOWED or WITHHELD.
         fell: commit 99c61843 fell to it.
+        withheld: with the outcome WITHHELD, the rule that the error names.
     """
 
     transactions: Sequence[Sequence[str]]
@@ -56,6 +57,7 @@ class Attack:
     rules: dict[str, Any] = field(default_factory=lambda: {"hash": ["public.t.ssn"]})
     outcome: str = FOLLOWED
     fell: bool = True
+    withheld: str = "columns.hash (public.t.ssn)"
 
 
 _INHERITED: Final = (
@@ -297,10 +299,172 @@ RUNNING: Final[dict[str, Attack]] = {
         before=_INHERITED,
         rules={"hash": ["public.t.ssn"]},
     ),
+    "rename in a subtransaction that is rolled back": Attack(
+        [
+            [
+                "SAVEPOINT s",
+                "ALTER TABLE t RENAME COLUMN ssn TO x",
+                secret(1, "id, x, note"),
+                "ROLLBACK TO s",
+                secret(2),
+                "SAVEPOINT s",
+                "ALTER TABLE t RENAME COLUMN ssn TO x",
+                "RELEASE s",
+                secret(3, "id, x, note"),
+            ]
+        ],
+    ),
+    "rename in a transaction that is rolled back": Attack(
+        [
+            ["ALTER TABLE t RENAME COLUMN ssn TO x", secret(1, "id, x, note"), "ROLLBACK"],
+            [secret(2)],
+            ["ALTER TABLE t RENAME COLUMN ssn TO x"],
+            [secret(3, "id, x, note")],
+        ],
+    ),
+    "swap the names of two tables and of their columns in one transaction": Attack(
+        [
+            [
+                secret(1),
+                "ALTER TABLE t RENAME TO tmp",
+                "ALTER TABLE u RENAME TO t",
+                "ALTER TABLE tmp RENAME TO u",
+                "ALTER TABLE u RENAME COLUMN ssn TO tmp",
+                "ALTER TABLE u RENAME COLUMN note TO ssn",
+                "ALTER TABLE u RENAME COLUMN tmp TO note",
+                secret(2, "id, note, ssn", table="u"),
+                secret(2, table="t"),
+            ],
+        ],
+        before=(_TABLE, "CREATE TABLE u (id int PRIMARY KEY, ssn text, note text)"),
+    ),
+    "rename the root of partitions, and its column": Attack(
+        [
+            ["ALTER TABLE t RENAME TO u", "ALTER TABLE u RENAME COLUMN ssn TO x"],
+            [secret(1, "id, x, note", table="u")],
+            ["ALTER TABLE t_1 RENAME TO v", secret(2, "id, x, note", table="v")],
+        ],
+        before=_INHERITED,
+    ),
+    "a child of a child, renamed": Attack(
+        [
+            ["CREATE TABLE child () INHERITS (t)", "CREATE TABLE grandchild () INHERITS (child)"],
+            ["ALTER TABLE t RENAME COLUMN ssn TO x"],
+            [secret(1, "id, x, note", table="grandchild")],
+            ["ALTER TABLE grandchild NO INHERIT child", "ALTER TABLE grandchild RENAME COLUMN x TO y"],
+            [secret(2, "id, y, note", table="grandchild")],
+        ],
+    ),
+    "a type that is no text any more": Attack(
+        [
+            [
+                "ALTER TABLE t ALTER COLUMN ssn TYPE jsonb USING to_jsonb(ssn)",
+                "ALTER TABLE t RENAME COLUMN ssn TO x",
+                f"INSERT INTO t VALUES (1, to_jsonb('{MARKER}-1'::text), 'plain')",
+            ],
+            [
+                "ALTER TABLE t ALTER COLUMN x TYPE text[] USING ARRAY[x::text]",
+                f"INSERT INTO t VALUES (2, ARRAY['{MARKER}-2'], 'plain')",
+            ],
+            [
+                "ALTER TABLE t ALTER COLUMN x TYPE bytea USING x[1]::bytea",
+                f"INSERT INTO t VALUES (3, '{MARKER}-3'::bytea, 'plain')",
+            ],
+        ],
+    ),
     "a child of a protected table": Attack(
         [["CREATE TABLE child () INHERITS (t)"], [secret(1, table="child")]],
     ),
 }
+
+_PEOPLE: Final = "CREATE TABLE people (id int PRIMARY KEY, a text, ssn text, note text)"
+_ANY_SSN: Final = {"hash": ["*.*.ssn"]}
+
+NEW: Final[dict[str, Attack]] = {
+    "renamed after its first row": Attack(
+        [
+            [
+                _PEOPLE,
+                secret(1, table="people"),
+                "ALTER TABLE people RENAME COLUMN ssn TO x",
+                secret(2, "id, x, note", table="people"),
+            ]
+        ],
+        before=(),
+        rules=_ANY_SSN,
+    ),
+    "two columns renamed after its first row": Attack(
+        [
+            [
+                _PEOPLE,
+                secret(1, table="people"),
+                "ALTER TABLE people RENAME COLUMN ssn TO x",
+                "ALTER TABLE people RENAME COLUMN note TO y",
+                secret(2, "id, x, y", table="people"),
+            ]
+        ],
+        before=(),
+        rules=_ANY_SSN,
+    ),
+    "the name is given to a column that is added": Attack(
+        [
+            [
+                _PEOPLE,
+                secret(1, table="people"),
+                "ALTER TABLE people RENAME COLUMN ssn TO x",
+                secret(2, "id, x, note", table="people"),
+                "ALTER TABLE people DROP COLUMN a",
+                "ALTER TABLE people ADD COLUMN ssn text",
+                secret(3, "id, x, note", table="people"),
+            ]
+        ],
+        before=(),
+        rules=_ANY_SSN,
+        outcome=WITHHELD,
+        withheld="columns.hash (*.*.ssn)",
+    ),
+    "dropped in the end": Attack(
+        [
+            [
+                _PEOPLE,
+                secret(1, table="people"),
+                "ALTER TABLE people RENAME COLUMN ssn TO x",
+                secret(2, "id, x, note", table="people"),
+            ],
+            ["DROP TABLE people"],
+        ],
+        before=(),
+        rules=_ANY_SSN,
+        outcome=WITHHELD,
+        withheld="columns.hash (*.*.ssn)",
+    ),
+    "swapped and dropped in the end": Attack(
+        [
+            [
+                _PEOPLE,
+                secret(1, table="people"),
+                "ALTER TABLE people RENAME COLUMN ssn TO x",
+                "ALTER TABLE people RENAME COLUMN note TO ssn",
+                secret(2, "id, x, ssn", table="people"),
+            ],
+            ["DROP TABLE people"],
+        ],
+        before=(),
+        rules=_ANY_SSN,
+        outcome=WITHHELD,
+        withheld="columns.hash (*.*.ssn)",
+    ),
+    "with a column that was added later": Attack(
+        [
+            [_PEOPLE, secret(1, table="people")],
+            ["ALTER TABLE people ADD COLUMN more text", "ALTER TABLE people ADD COLUMN ever text"],
+            [secret(2, table="people")],
+        ],
+        before=(),
+        rules=_ANY_SSN,
+    ),
+}
+"""Tables that are made, written and altered before the daemon can look at them."""
 
 DOWN: Final[dict[str, Attack]] = {
     name: RUNNING[name]
@@ -313,6 +477,15 @@ DOWN: Final[dict[str, Attack]] = {
         "former values of REPLICA IDENTITY FULL",
         "a pattern whose table is renamed",
         "an excluded column",
+        "rename the schema",
+        "rename, write, rename back",
+        "turn the names of three columns",
+        "drop the column and add another one under its name",
+        "move all names by one, then drop and add",
+        "rename in a subtransaction that is rolled back",
+        "swap the names of two tables and of their columns in one transaction",
+        "a child of a child, renamed",
+        "a column that columns.include does not name",
     )
 }
 
@@ -352,8 +525,7 @@ def await_outcome(
     if attack.outcome == WITHHELD:
         assert process.wait() == 2
         said = process.output(all_lives=True)
-        assert "public.t" in said
-        assert "columns.hash (public.t.ssn)" in said
+        assert attack.withheld in said
         return list(everything(broker, unique))
 
     def passed() -> list[bytes] | None:
@@ -399,6 +571,34 @@ def test_a_value_stays_protected_while_the_daemon_runs(
 
 @pytest.mark.parametrize("attack", _marked(DOWN))
 def test_a_value_stays_protected_while_the_daemon_is_down(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, attack: Attack
+):
+    process = start(daemon, database, broker, unique, attack)
+    assert process.stop() == 0
+    carry_out(database, attack.transactions)
+    process.start()
+    assert_hidden(process, await_outcome(process, database, broker, unique, attack))
+
+
+@pytest.mark.parametrize(
+    "attack",
+    _marked(
+        {
+            name: NEW[name]
+            for name in ("renamed after its first row", "the name is given to a column that is added")
+        }
+    ),
+)
+def test_a_value_of_a_table_that_is_new_stays_protected_while_the_daemon_runs(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, attack: Attack
+):
+    process = start(daemon, database, broker, unique, attack)
+    carry_out(database, attack.transactions)
+    assert_hidden(process, await_outcome(process, database, broker, unique, attack))
+
+
+@pytest.mark.parametrize("attack", _marked(NEW))
+def test_a_value_of_a_table_that_is_new_stays_protected(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, attack: Attack
 ):
     process = start(daemon, database, broker, unique, attack)

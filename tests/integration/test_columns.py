@@ -4,6 +4,9 @@ Every planted value holds the marker. It is looked for in whatever the daemon wr
 snapshots by both methods, transactions that wait on disk, defaults of columns, and a daemon that was killed.
 """
 
+import hmac
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker
@@ -152,3 +156,74 @@ def test_a_protected_value_is_in_no_topic_file_log_or_page(
         assert_hidden(page, process.page(page).encode())
     assert process.stop() == 0
     assert_hidden("log", process.output(all_lives=True).encode())
+
+
+def test_keys_are_replaced_with_an_overlap(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN a pipeline that has delivered with one key for each action
+    database.execute("CREATE TABLE people (id int PRIMARY KEY, mail text, pay text)")
+    former, key = b64encode(b"f" * 32).decode(), b64encode(b"n" * 32).decode()
+    rules = {"hash": ["public.people.mail"], "encrypt": ["public.people.pay"], "per_column": True}
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            columns={**rules, "hash_key": "the former hash key", "encryption_key": former},
+        )
+    )
+    process.await_streaming()
+    database.execute(f"INSERT INTO people VALUES (1, '{MARKER}', '{MARKER}-pay')")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert process.stop() == 0
+
+    # WHEN both keys are replaced, while the columns are renamed
+    database.execute("ALTER TABLE people RENAME COLUMN mail TO m")
+    database.execute("ALTER TABLE people RENAME COLUMN pay TO p")
+    database.execute(f"INSERT INTO people VALUES (2, '{MARKER}', '{MARKER}-pay')")
+    process.config["columns"] = {
+        **rules,
+        "hash_key": "the new key of hashes",
+        "encryption_key": key,
+        "former_keys": ["the former hash key", former],
+    }
+    process.start()
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    told = {event["setting"] for event in process.events if event["event"] == "settings.changed"}
+    assert told == {"columns.hash_key", "columns.encryption_key"}
+    assert process.stop() == 0
+
+    # AND the former ones are taken out after that start
+    del process.config["columns"]["former_keys"]
+    process.start()
+    process.await_streaming()
+    database.execute(f"INSERT INTO people VALUES (3, '{MARKER}', '{MARKER}-pay')")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert process.stop() == 0
+
+    # THEN each checkpoint was authentic, and each ciphertext says which key it needs
+    assert not [event for event in process.events if event["event"] == "checkpoint.unsigned"]
+    rows = {row["id"]: row for row in rows_of(broker, f"{unique}.public.people")}
+    assert decrypted_of(rows[1]["pay"], [key, former], "public", "people", "pay") == f"{MARKER}-pay"
+    for number in (2, 3):
+        assert decrypted_of(rows[number]["p"], [former, key], "public", "people", "p") == f"{MARKER}-pay"
+        with pytest.raises(KeyError):
+            decrypted_of(rows[number]["p"], [former], "public", "people", "p")
+    assert rows[2]["m"] == rows[3]["m"] != rows[1]["mail"]
+    for data in everything(broker, unique):
+        assert_hidden("topics", data)
+
+
+def rows_of(broker: KafkaBroker, topic: str) -> list[dict[str, Any]]:
+    values = (data.split(b"\n")[1] for data in everything(broker, topic))
+    return [json.loads(value)["after"] for value in values if value]
+
+
+def decrypted_of(text: str, keys: list[str], schema: str, table: str, column: str) -> str:
+    """As docs/columns.md has it (tests/unit/credentials/test_column_forms.py compares)."""
+    data = b64decode(text)
+    by_id = {hmac.digest(b64decode(key), b"cdcd: id of a key", "sha256")[:4]: b64decode(key) for key in keys}
+    names = json.dumps([schema, table, column], ensure_ascii=False, separators=(",", ":")).encode()
+    padded = AESGCM(by_id[data[1:5]]).decrypt(data[5:17], data[17:], data[:5] + names)
+    return padded[: padded.rindex(b"\x80")].decode()

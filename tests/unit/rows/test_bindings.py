@@ -107,7 +107,8 @@ def test_a_column_that_was_added_for_a_dropped_one_is_no_reason_to_withhold():
 def test_a_look_up_behind_the_message_proves_nothing_of_what_was_before():
     # The look-up at 100 came after the commit at 90, so it may have seen columns that the message lacks.
     protections = known()
-    protections.bindings.note(OID, table({1: "id", 3: "note", 4: "y"}, seen=150, changed=[4]))
+    seen = table({1: "id", 3: "note", 4: "y"}, seen=150, changed=[4])
+    protections.bindings.note(relation("id", "note", "y"), seen)
     now = table({1: "id", 3: "note", 4: "y"}, seen=300, at=120, changed=[4])
     assert actions(protections, relation("id", "x", "note"), now) == ["", HASH, ""]
 
@@ -119,6 +120,26 @@ def test_a_dropped_table_keeps_its_columns_in_their_order():
         known().in_force(relation("id", "x", "note"), gone)
     with pytest.raises(WithheldError):
         known().in_force(relation("id", "x", "note", "more"), gone)
+
+
+def test_a_table_that_was_made_and_dropped_unseen_keeps_its_columns_in_their_order():
+    """The catalog has never had the table for anybody who looked."""
+    gone = replace(TableDescription(), at=200)
+    later = replace(gone, at=300)
+    first = Protections([rule("*.*.ssn")])
+    assert actions(first, relation("id", "ssn", "note"), gone) == ["", HASH, ""]
+    for protections in (first, restarted(first, 250)):
+        assert actions(protections, relation("id", "ssn", "other"), later) == ["", HASH, ""]
+        for names in (("id", "x", "note"), ("id", "note", "ssn"), ("id", "x", "ssn", "note"), ("x", "note")):
+            with pytest.raises(WithheldError):
+                protections.in_force(relation(*names), later)
+
+
+def test_a_named_column_without_a_certain_number_withholds_a_table_that_was_never_seen():
+    # ssn is column 2 or 3: if it is 2, x was it before.
+    now = table({1: "id", 2: "x", 4: "y", 5: "z"}, seen=300, at=200)
+    with pytest.raises(WithheldError, match=r"Column public\.t\.ssn may be the one"):
+        Protections([rule("*.*.ssn")]).in_force(relation("id", "ssn", "more"), now)
 
 
 def test_a_rule_that_names_a_column_which_is_not_there_withholds_the_table():
@@ -196,7 +217,8 @@ def test_a_restart_keeps_what_rules_are_bound_to():
 def test_a_restart_goes_by_the_state_of_the_table_before_what_comes_again():
     protections = known()
     # The daemon saw the new columns, and was stopped before Kafka had what was committed before.
-    protections.bindings.note(OID, table({1: "id", 3: "note", 4: "y"}, seen=300, changed=[4]))
+    seen = table({1: "id", 3: "note", 4: "y"}, seen=300, changed=[4])
+    protections.bindings.note(relation("id", "note", "y"), seen)
     after = restarted(protections, 150)
     now = table({1: "id", 3: "note", 4: "y"}, seen=400, at=200, changed=[4])
     assert actions(after, relation("id", "x", "note"), now) == ["", HASH, ""]
