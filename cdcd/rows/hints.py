@@ -10,7 +10,3 @@ HINT_BINARY: Final = (
     "Set postgres.binary: false, so that values come as text at every start, or leave the table out of the"
     " publication."
 )
-HINT_ENCODING: Final = (
-    "A database with encoding SQL_ASCII holds whatever bytes were put in, and PostgreSQL cannot convert them to UTF-8."
-    " Correct the row, or leave the table out of the publication."
-)

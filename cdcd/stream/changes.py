@@ -68,11 +68,14 @@ class Insert:
         table: the table.
         lsn: where the change is in the WAL. Rows of one statement may share an LSN.
         new: the row.
+        unwritable: names of columns whose values are bytes that are no text in the database's encoding, or that have no
+            character in UTF-8. None stands for each of them.
     """
 
     table: Table
     lsn: Lsn
     new: Row
+    unwritable: tuple[str, ...] = ()
 
     @property
     def key(self) -> Row:
@@ -90,12 +93,15 @@ class Update:
         new: the row after the change. A large value that the update did not touch is `UNCHANGED`, unless `old` has it.
         old: what PostgreSQL sends of the row before the change: all of it under REPLICA IDENTITY FULL; the columns of
             the replica identity if one of them changed; else None.
+        unwritable: names of columns whose values are bytes that are no text in the database's encoding, or that have no
+            character in UTF-8. None stands for each of them, in `new` or in `old`.
     """
 
     table: Table
     lsn: Lsn
     new: Row
     old: Row | None
+    unwritable: tuple[str, ...] = ()
 
     @property
     def key(self) -> Row:
@@ -111,11 +117,14 @@ class Delete:
         table: the table.
         lsn: where the change is in the WAL.
         old: all of the row under REPLICA IDENTITY FULL, else the columns of the replica identity.
+        unwritable: names of columns whose values are bytes that are no text in the database's encoding, or that have no
+            character in UTF-8. None stands for each of them.
     """
 
     table: Table
     lsn: Lsn
     old: Row
+    unwritable: tuple[str, ...] = ()
 
     @property
     def key(self) -> Row:

@@ -15,7 +15,7 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import UNCHANGED, Binary, LogicalMessage, Relation
 from cdcd.protocol.peek import lsn_of
 from cdcd.protocol.reader import read_message
-from cdcd.rows.hints import HINT, HINT_ENCODING
+from cdcd.rows.hints import HINT
 from cdcd.rows.money import DIGITS_OF_C
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
 from cdcd.stream.changes import (
@@ -25,7 +25,6 @@ from cdcd.stream.changes import (
     Insert,
     Message,
     ReplicaIdentity,
-    Row,
     Table,
     Truncate,
     Update,
@@ -124,12 +123,16 @@ class ChangeDecoder:
         match message:
             case messages.Insert():
                 layout = self._layout(message.relation_oid, lsn)
-                return [Insert(layout.table, lsn, _row(layout, message.new))]
+                unwritable: list[str] = []
+                row = _row(layout, message.new, unwritable)
+                return [Insert(layout.table, lsn, row, tuple(unwritable))]
             case messages.Update():
                 return [self._update(message, lsn)]
             case messages.Delete():
                 layout = self._layout(message.relation_oid, lsn)
-                return [Delete(layout.table, lsn, _old(layout, message.old_kind, message.old))]
+                unwritable = []
+                row = _old(layout, message.old_kind, message.old, unwritable)
+                return [Delete(layout.table, lsn, row, tuple(unwritable))]
             case messages.Truncate():
                 tables = tuple(self._layout(oid, lsn).table for oid in message.relation_oids)
                 return [Truncate(tables, lsn, message.cascade, message.restart_identity)]
@@ -144,16 +147,17 @@ class ChangeDecoder:
 
     def _update(self, message: messages.Update, lsn: Lsn) -> Update:
         layout = self._layout(message.relation_oid, lsn)
-        new = _row(layout, message.new)
+        unwritable: list[str] = []
+        new = _row(layout, message.new, unwritable)
         if message.old is None:
-            return Update(layout.table, lsn, new, None)
-        old = _old(layout, message.old_kind, message.old)
+            return Update(layout.table, lsn, new, None, tuple(unwritable))
+        old = _old(layout, message.old_kind, message.old, unwritable)
         # What the update did not touch is as it was, so that a whole old row has it. NULL is no large value.
         filled: dict[str, Value] = {}
         for name, value in new.items():
             before = old.get(name) if value is UNCHANGED else None
             filled[name] = value if before is None else before
-        return Update(layout.table, lsn, filled, old)
+        return Update(layout.table, lsn, filled, old, tuple(dict.fromkeys(unwritable)))
 
     def _layout(self, oid: int, lsn: int) -> _Layout:
         layout = self._layouts.get(oid)
@@ -172,15 +176,16 @@ def _message(message: LogicalMessage) -> Message:
     return Message(Lsn(message.lsn), message.prefix, message.content, message.transactional)
 
 
-def _old(layout: _Layout, kind: str, values: messages.TupleData) -> Row:
+def _old(layout: _Layout, kind: str, values: messages.TupleData, unwritable: list[str]) -> dict[str, Value]:
     """An old row: of an old key (K) only the columns of the replica identity, because the others are NULL by form."""
-    row = _row(layout, values)
+    row = _row(layout, values, unwritable)
     if kind == "O":
         return row
     return {name: row[name] for name, _, is_key in layout.columns if is_key}
 
 
-def _row(layout: _Layout, values: messages.TupleData) -> dict[str, Value]:
+def _row(layout: _Layout, values: messages.TupleData, unwritable: list[str]) -> dict[str, Value]:
+    """The values by their columns. `unwritable` gets the names of columns whose values cannot be decoded."""
     columns = layout.columns
     if len(values) != len(columns):
         raise ProtocolError(
@@ -192,17 +197,22 @@ def _row(layout: _Layout, values: messages.TupleData) -> dict[str, Value]:
         if value is None or value is UNCHANGED:
             row[name] = value
         else:
-            row[name] = _read(layout, name, read, value)
+            row[name] = _read(layout, name, read, value, unwritable)
     return row
 
 
-def _read(layout: _Layout, column: str, read: Callable[[str], Value], value: bytes | Binary) -> Value:
+def _read(
+    layout: _Layout, column: str, read: Callable[[str], Value], value: bytes | Binary, unwritable: list[str]
+) -> Value:
     """A value, without showing it where it is wrong: it may be somebody's secret."""
     assert not isinstance(value, Binary), "binary transfer is not asked for"
     try:
-        return read(value.decode())
+        text = value.decode()
     except UnicodeDecodeError:
-        raise ProtocolError(f"A value of {layout.table}.{column} is not UTF-8.", hint=HINT_ENCODING) from None
+        unwritable.append(column)
+        return None
+    try:
+        return read(text)
     except (ValueError, ArithmeticError, IndexError):
         raise ProtocolError(
             f"A value of {layout.table}.{column}, of {len(value)} bytes, is not of its type's form.",

@@ -15,6 +15,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
+import cdcd
 from cdcd.config.loading import load_config
 from cdcd.verify.report import EQUAL
 from cdcd.verify.topics import Options, TopicsTarget
@@ -292,6 +293,106 @@ def test_a_key_that_cannot_be_decoded_ends_the_daemon_by_name_and_the_table_can_
         assert running.stop() == 0
         await_decided(servers, f"{unique}.public.other")
         assert records(servers, unique, "other").keys() == {7}
+
+
+@attack
+@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "EUC_KR"])
+def test_a_program_goes_on_behind_a_value_that_cannot_be_decoded(
+    encoding: str, postgres: PostgresServer, unique: str
+):
+    value = {"SQL_ASCII": b"\xe9", "EUC_KR": b"\xc9\xa1"}[encoding]
+
+    async def read(dsn: str) -> list[cdcd.Change]:
+        async with cdcd.connect(dsn, publication="all_of_it") as stream:
+            with psycopg.connect(dsn, autocommit=True) as sql:
+                sql.execute(f"INSERT INTO t VALUES (1, {as_sql(value)}, ARRAY[{as_sql(value)}])".encode())
+                sql.execute(b"UPDATE t SET note = 'sound' WHERE id = 1")
+            found: list[cdcd.Change] = []
+            async for transaction in stream:
+                found += [change async for change in transaction]
+                if len(found) == 2:
+                    return found
+        return found
+
+    with encoded(postgres, unique, encoding) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as sql:
+            sql.execute("CREATE TABLE t (id int PRIMARY KEY, note text, notes text[])")
+            sql.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+            sql.execute("CREATE PUBLICATION all_of_it FOR ALL TABLES")
+        inserted, updated = asyncio.run(read(dsn))
+    assert isinstance(inserted, cdcd.Insert)
+    assert isinstance(updated, cdcd.Update)
+    assert inserted.new == {"id": 1, "note": None, "notes": None}
+    assert inserted.unwritable == ("note", "notes")
+    assert updated.new == {"id": 1, "note": "sound", "notes": None}
+    assert updated.unwritable == ("notes", "note")
+
+
+@attack
+@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "EUC_KR"])
+def test_a_text_within_another_type_costs_that_value_only(  # noqa: PLR0917  fixtures
+    encoding: str,
+    binary: bool,
+    postgres: PostgresServer,
+    broker: KafkaBroker,
+    daemon: Callable[..., Daemon],
+    unique: str,
+):
+    servers = broker.bootstrap_servers
+    value = {"SQL_ASCII": b"\xe9", "EUC_KR": b"\xc9\xa1"}[encoding]
+    odd = as_sql(value)
+    document = as_sql(b'{"k": "' + value + b'"}')
+    with encoded(postgres, unique, encoding) as dsn:
+        with psycopg.connect(dsn, autocommit=True, client_encoding="SQL_ASCII") as sql:
+            for statement in (
+                "CREATE EXTENSION citext",
+                "CREATE DOMAIN mail AS text",
+                "CREATE TYPE pair AS (a text, b int)",
+                "CREATE TABLE t (id int PRIMARY KEY, j json, jb jsonb, d mail, ds mail[], p pair, c citext)",
+                "ALTER TABLE t ADD v varchar(9), ADD b char(4), ADD js jsonb[], ADD cs citext[], ADD other text",
+            ):
+                sql.execute(statement.encode())
+            row = (
+                f"{document}, {document}, {odd}, ARRAY[{odd}]::mail[], ROW({odd}, 1)::pair, {odd}, {odd}, {odd}, "
+                f"ARRAY[{document}]::jsonb[], ARRAY[{odd}]::citext[], 'sound'"
+            )
+            sql.execute(f"INSERT INTO t VALUES (1, {row})".encode())
+            running = daemon(
+                configuration(unique, dsn, servers, postgres={"binary": binary}, snapshot={"mode": "initial"})
+            )
+            running.await_event("snapshot.finished")
+            running.await_streaming()
+            sql.execute(f"INSERT INTO t VALUES (1001, {row})".encode())
+            sql.execute(b"INSERT INTO t (id, other) VALUES (5000, 'the end')")
+        await_flushed(dsn, f"cdcd_{unique}")
+        assert running.stop() == 0
+        await_decided(servers, f"{unique}.public.t")
+        found = records(servers, unique)
+    assert found.keys() == {1, 1001, 5000}
+    names = ["j", "jb", "d", "ds", "p", "c", "v", "b", "js", "cs"]
+    for number in (1, 1001):
+        assert found[number].unwritable == names
+        assert found[number].after == {"id": number, **dict.fromkeys(names), "other": "sound"}
+
+
+@attack
+@pytest.mark.postgres(only=[13, 18])
+def test_a_label_of_an_enum_that_cannot_be_decoded_ends_the_daemon_by_name(
+    postgres: PostgresServer, broker: KafkaBroker, daemon: Callable[..., Daemon], unique: str
+):
+    """A label is a name of the catalog, and not a value of a row."""
+    with encoded(postgres, unique, "SQL_ASCII") as dsn:
+        with psycopg.connect(dsn, autocommit=True, client_encoding="SQL_ASCII") as sql:
+            sql.execute(b"CREATE TYPE mood AS ENUM ('fine', '\xe9')")
+            sql.execute(b"CREATE TABLE t (id int PRIMARY KEY, m mood)")
+            running = daemon(configuration(unique, dsn, broker.bootstrap_servers))
+            running.await_streaming()
+            sql.execute(b"INSERT INTO t VALUES (1, 'fine')")
+            assert running.wait() == 3
+        assert "a label of an enum" in running.last_words()
 
 
 @attack

@@ -107,7 +107,6 @@ def test_in_a_stream_an_xid_follows_the_tag():
     [
         ((b"1", b"a"), "has 2 values, but the table has 3 columns"),
         ((b"secret", None, None), r"A value of public\.t\.id, of 6 bytes, is not of its type's form"),
-        ((b"1", b"\xff", None), r"A value of public\.t\.note is not UTF-8"),
     ],
 )
 def test_a_malformed_row_is_refused_without_its_values(row, said):
@@ -115,6 +114,24 @@ def test_a_malformed_row_is_refused_without_its_values(row, said):
         decoder().decode(frame(Insert(None, OID, row)), False)
     assert caught.value.hint
     assert "secret" not in str(caught.value)
+
+
+def test_a_value_that_cannot_be_decoded_is_null_and_named():
+    (inserted,) = decoder().decode(frame(Insert(None, OID, (b"1", b"\xff", b"sound"))), False)
+    assert isinstance(inserted, changes.Insert)
+    assert inserted.new == {"id": 1, "note": None, "big": "sound"}
+    assert inserted.unwritable == ("note",)
+    (updated,) = decoder("f").decode(update((b"1", b"\xff", UNCHANGED), (b"1", b"\xff", b"\xff"), "O"), False)
+    assert isinstance(updated, changes.Update)
+    assert updated.old == {"id": 1, "note": None, "big": None}
+    assert updated.new == {"id": 1, "note": None, "big": UNCHANGED}
+    assert updated.unwritable == ("note", "big")
+    (deleted,) = decoder("f").decode(frame(Delete(None, OID, "O", (b"1", b"a", b"\xff"))), False)
+    assert isinstance(deleted, changes.Delete)
+    assert (deleted.old["big"], deleted.unwritable) == (None, ("big",))
+    (sound,) = decoder().decode(update((b"1", None, UNCHANGED)), False)
+    assert isinstance(sound, changes.Update)
+    assert sound.unwritable == ()
 
 
 def test_a_relation_that_was_not_described_is_refused():
