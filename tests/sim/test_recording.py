@@ -11,6 +11,7 @@ from cdcd.engine.building import SessionStart
 from cdcd.operations.redact import redact
 from cdcd.operations.replay import Range
 from cdcd.recording.playback import read_events
+from cdcd.recording.redacted_columns import ColumnModes
 from cdcd.recording.replay import Replay
 from cdcd.recording.segments import Segment, list_segments
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
@@ -162,7 +163,9 @@ def test_a_redacted_recording_has_the_same_changes_with_other_values(tmp_path, m
         try:
             for name in recorded.shipped:
                 target = tmp_path / f"redacted{seed}{name}"
-                redact(recorded.folder_of(name), target, Range(), notice=lambda text: None)
+                redact(
+                    recorded.folder_of(name), target, Range(), modes=ColumnModes(), notice=lambda text: None
+                )
                 segments = list_segments(recorded.folder_of(name))
                 assert [each.head for each in list_segments(target)] == [each.head for each in segments]
                 # The free replay of the original is what the free replay of the other one is compared with.
