@@ -365,8 +365,9 @@ class DurableSpoolDelivered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class HttpActionAsked(Fact):
-    """Somebody with the token asked for an action by HTTP: `action` for `tables`, from the address `peer`. `status` is
-    that of the answer; 202: the request is in the WAL.
+    """Somebody with a token asked for an action by HTTP: `action` for `tables`, from the address `peer`. `name` is that
+    of the token in `http.tokens_file`; empty: it is `http.token`. `status` is that of the answer; 202: the request is
+    in the WAL.
     """
 
     event: ClassVar[str] = "http.action"
@@ -376,6 +377,7 @@ class HttpActionAsked(Fact):
     tables: list[str]
     request: str
     status: int
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,7 @@ def engine_settings(
         added_tables=snapshot.added_tables,
         signals=snapshot.signals,
         request_tokens=request_tokens(config),
+        rereads_per_hour_max=config.snapshot.rereads_per_hour_max,
         truncate=config.topics.writes_truncates,
         snapshot_only=snapshot.mode == ONLY,
         heartbeat_s=config.heartbeat.interval_s,

@@ -19,8 +19,8 @@ Every key of the configuration with its default. Made from the models by `cdcd c
 Any key can be set in the environment, and wins over the file: CDCD_POSTGRES__DSN is postgres.dsn,
 CDCD_KAFKA__PROPERTIES__SASL_USERNAME is kafka.properties' sasl.username. In the file, ${NAME} and
 ${NAME:-default} are filled in from the environment; $${ stands for ${. Secrets can be in files:
-postgres.dsn_file, postgres.password_file, kafka.properties_files, http.token_file, http.read_token_file,
-columns.hash_key_file, columns.encryption_key_file."""
+postgres.dsn_file, postgres.password_file, kafka.properties_files, http.token_file, http.tokens_file,
+http.read_token_file, columns.hash_key_file, columns.encryption_key_file."""
 _EXAMPLE_NAME: Final = "shop"
 
 

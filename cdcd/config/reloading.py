@@ -20,6 +20,8 @@ AT_ONCE: Final = (
     "http.stall_s_max",
     "http.token",
     "http.token_file",
+    "http.tokens",
+    "http.tokens_file",
     "log.format",
     "log.level",
     "postgres.prepared_warning_age_s",

@@ -284,6 +284,7 @@ def read_secret_files(layers: Layers) -> None:
         ("postgres", "dsn_file"),
         ("postgres", "password_file"),
         ("http", "token_file"),
+        ("http", "tokens_file"),
         ("http", "read_token_file"),
         ("registry", "password_file"),
         ("registry", "token_file"),

@@ -206,8 +206,11 @@ def _check_dsn(secret: SecretStr) -> SecretStr:
     return SecretStr(text)
 
 
+_TOKEN: Final = re.compile(r"[!-~]{16,1000}")
+
+
 def _check_token(secret: SecretStr) -> SecretStr:
-    if re.fullmatch(r"[!-~]{16,1000}", secret.get_secret_value()) is None:
+    if _TOKEN.fullmatch(secret.get_secret_value()) is None:
         raise ValueError(
             "must be 16 to 1000 printable ASCII characters without blanks (openssl rand -hex 32)"
         )
@@ -251,6 +254,41 @@ CommandLine = Annotated[
 TablePatterns = Annotated[tuple[TablePattern, ...], Field(strict=False), AfterValidator(_not_empty)]
 Dsn = Annotated[SecretStr, AfterValidator(_check_dsn)]
 Token = Annotated[SecretStr, AfterValidator(_check_token)]
+
+
+_TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
+
+
+def named_tokens(text: str) -> list[tuple[str, str]]:
+    """The tokens in lines of a name, a space and a token. ValueError says which line is none, without its token."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, _, token = line.strip().partition(" ")
+        token = token.strip()
+        if _TOKEN_NAME.fullmatch(name) is None or _TOKEN.fullmatch(token) is None:
+            raise ValueError(
+                f"line {number} is not a name (at most 63 letters, digits, '.', '_', '@' and '-'), a space and a token "
+                "of 16 to 1000 printable ASCII characters without blanks"
+            )
+        if name in found:
+            raise ValueError(f"line {number} has the name of an earlier line")
+        if token in found.values():
+            raise ValueError(f"line {number} has the token of an earlier line")
+        found[name] = token
+    if not found:
+        raise ValueError("it has no line with a name and a token")
+    return list(found.items())
+
+
+def _check_tokens(tokens: SecretStr) -> SecretStr:
+    named_tokens(tokens.get_secret_value())
+    return tokens
+
+
+NamedTokens = Annotated[SecretStr, AfterValidator(_check_tokens)]
+"""Lines of a name and a token."""
 
 
 def _refuse_own(name: str) -> str:

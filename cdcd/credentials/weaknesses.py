@@ -95,6 +95,7 @@ def _files(config: Config) -> Iterator[tuple[str, Path]]:
         "postgres.dsn_file": postgres.dsn_file,
         "postgres.password_file": postgres.password_file,
         "http.token_file": http.token_file,
+        "http.tokens_file": http.tokens_file,
         "http.read_token_file": http.read_token_file,
         "http.key_file": http.key_file,
         "registry.password_file": registry.password_file,
@@ -178,8 +179,10 @@ def _weak_keys(config: Config) -> Iterator[Weakness]:
         "http.read_token": config.http.read_token,
         "registry.token": config.registry.token,
     }
-    for key, secret in tokens.items():
-        if secret is not None and (why := weak_token(secret.get_secret_value())):
+    texts = {key: secret.get_secret_value() for key, secret in tokens.items() if secret is not None}
+    named = {f"http.tokens ({name})": token.decode() for name, token in config.http.action_tokens() if name}
+    for key, text in (texts | named).items():
+        if why := weak_token(text):
             yield _weak(key, why, "openssl rand -hex 32")
 
 

@@ -146,6 +146,7 @@ class Pipeline:
         """Set when something was reported to the engine, which may have other actions then."""
         self._wanted = asyncio.Event()
         """Set when the engine may want frames."""
+        self._refused_before = telemetry.requests_refused
         self._totals_before = (telemetry.events, telemetry.transactions, telemetry.transactions_cut)
         self._unwritable_before = telemetry.unwritable
         self._delivered_before = (telemetry.delivered_rows, telemetry.delivered_transactions)
@@ -357,6 +358,7 @@ class Pipeline:
         telemetry.unwritable = _sum(unwritable, engine.rows.unwritable)
         telemetry.transactions = _sum(transactions, engine.assembler.counts)
         telemetry.transactions_cut = cut + engine.cuts
+        telemetry.requests_refused = self._refused_before + engine.requests_refused
         if self._spool.disk_bytes and not telemetry.spool_disk_bytes:
             self._observe(
                 SpoolSpilled(memory_bytes=self._spool.memory_bytes, disk_bytes=self._spool.disk_bytes)

@@ -123,7 +123,7 @@ def run(
     memory.settle()
     telemetry = Telemetry(config.name, config.postgres.slot)
     screen = terminal(lambda: telemetry.snapshot)
-    observe = telemetry.problems.observing(configure_logging(config.log, screen))
+    observe = telemetry.counting(telemetry.problems.observing(configure_logging(config.log, screen)))
     telemetry.reach.observe(observe)
     supervisor = Supervisor(
         config, telemetry, observe, accept_gap=accept_gap, screen=screen, reread_file=reread_file

@@ -176,12 +176,13 @@ class Engine:
             observe=observe,
         )
         labels = Labels(self.incremental.tasks)
-        requests = parts.requests(
+        requests = self._requests = parts.requests(
             self.incremental,
             name=settings.name,
             allowed=settings.signals,
             observe=observe,
             tokens=settings.request_tokens,
+            rereads_per_hour_max=settings.rereads_per_hour_max,
         )
         self._delivery = parts.delivery(self.queue, ledger, start, bindings)
         if bindings is not None:
@@ -304,6 +305,11 @@ class Engine:
     def cuts(self) -> int:
         """How many transactions were cut because they were larger than a Kafka transaction may be."""
         return self._ingest.cuts
+
+    @property
+    def requests_refused(self) -> int:
+        """How many requests for snapshots were refused, also those that the log leaves out."""
+        return self._requests.refused
 
     @property
     def delivered_rows(self) -> int:

@@ -10,7 +10,7 @@ added or replaced), but cannot cancel it.
 """
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -36,6 +36,11 @@ WORDS_MAX: Final = 200
 """Characters of a sender's words that a fact repeats."""
 
 
+HOUR_S: Final = 3600
+
+TABLES_MAX: Final = 10_000
+"""How many tables' readings are remembered one by one. Those that are older than an hour are forgotten then."""
+
 REFUSALS_MAX: Final = 60
 """How many refusals are facts at once. After these, there is one a second."""
 
@@ -51,6 +56,7 @@ class Requests:
         name: the name of this pipeline. A request may be for another one.
         allowed: which requests are followed: all, without_where or off.
         tokens: digests of tokens (`token_digest`), one of which a request must have; None: it needs none.
+        rereads_per_hour_max: how often an hour requests may have one table read; 0: as often as they like.
     """
 
     def __init__(
@@ -61,7 +67,13 @@ class Requests:
         allowed: str,
         observe: Observer,
         tokens: tuple[str, ...] | None = None,
+        rereads_per_hour_max: int = 0,
     ) -> None:
+        self.refused = 0
+        """How many requests were refused, whether the log says so or not."""
+        self._rereads_max = rereads_per_hour_max
+        self._read_at: dict[str, list[int]] = {}
+        """By table: when requests have had it read within the last hour, in Unix seconds."""
         self._incremental = incremental
         self._name = name
         self._allowed = allowed
@@ -99,6 +111,7 @@ class Requests:
 
     def _report(self, reason: str) -> None:
         """A refusal is a fact, unless there were many: whoever may connect can send any number of requests."""
+        self.refused += 1
         now_s = self._incremental.tasks.unix_s
         self._refusals = max(0, self._refusals - max(0, now_s - self._refused_s))
         self._refused_s = now_s
@@ -160,7 +173,7 @@ class Requests:
             TableTask(name, request=request, where=signal.where, askers=askers, asked=own.unix_s)
             for name in signal.tables
         ]
-        problem = excess(self._incremental.progress, tasks)
+        problem = excess(self._incremental.progress, tasks) or self._too_often(signal.tables, own.unix_s)
         if problem:
             raise ValueError(problem)
         before = own.progress.awaited(signal.request)
@@ -169,6 +182,26 @@ class Requests:
         added = own.progress.awaited(signal.request) - before
         if signal.request and added:
             own.replace(own.progress.request(signal.request, added, own.unix_s))
+
+    def _too_often(self, names: Iterable[str], now_s: int) -> str:
+        """Why these tables may not be read now; "": they may, and count as read."""
+        if not self._rereads_max:
+            return ""
+        if len(self._read_at) > TABLES_MAX:
+            self._read_at = {
+                name: times for name, times in self._read_at.items() if times[-1] > now_s - HOUR_S
+            }
+        counted = {}
+        for name in names:
+            times = [each for each in self._read_at.get(name, ()) if each > now_s - HOUR_S]
+            if len(times) >= self._rereads_max:
+                return (
+                    f"{cut_short(name, WORDS_MAX)} was asked for {len(times)} times within an hour, and "
+                    f"snapshot.rereads_per_hour_max is {self._rereads_max}"
+                )
+            counted[name] = [*times, now_s]
+        self._read_at |= counted
+        return ""
 
     def _refuse(self, request: str, error: str) -> None:
         own = self._incremental.tasks

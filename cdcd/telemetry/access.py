@@ -81,11 +81,8 @@ def reading(current: Callable[[], Config]) -> Callable[[Request], Reply | None]:
             return None
         given = given_token(asked.headers)
         # Each is compared, in constant time: the time of the answer says nothing of the tokens.
-        matches = [
-            hmac.compare_digest(given, token.get_secret_value().encode())
-            for token in (http.read_token, http.token)
-            if token is not None
-        ]
+        tokens = [http.read_token.get_secret_value().encode(), *[token for _, token in http.action_tokens()]]
+        matches = [hmac.compare_digest(given, token) for token in tokens]
         if any(matches):
             return None
         return text(401, READ, **{"WWW-Authenticate": 'Basic realm="cdcd", Bearer realm="cdcd"'})

@@ -58,7 +58,7 @@ REFUSED_HINT: Final = (
 _KEYS: Final = ("tables", "where", "id")
 
 OFF: Final = (
-    "Actions are off. Set http.token_file (or http.token) in the daemon's configuration, and send its content as "
+    "Actions are off. Set http.token_file (or http.tokens_file) in the daemon's configuration, and send its content as "
     "`Authorization: Bearer …`."
 )
 
@@ -106,18 +106,15 @@ class _Actions:
     def _refusal(self, asked: Request) -> Reply | None:
         if is_cross_site(asked.headers):
             return problem(403, "A page of another site may not ask for actions.")
-        token = self._current().http.token
-        if token is None or self._ask is None:
+        tokens = self._current().http.action_tokens()
+        if not tokens or self._ask is None:
             return problem(403, OFF)
-        scheme, _, given = asked.headers.get("Authorization", "").partition(" ")
-        expected = token.get_secret_value().encode()
-        # Also for another scheme, and in constant time: the time that the answer takes says nothing of the token.
-        matches = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), expected)
-        if scheme.lower() == "bearer" and matches:
+        if _whose(asked, tokens) is not None:
             return None
         return problem(
             401,
-            "The token is missing or wrong. Send `Authorization: Bearer` with the content of http.token_file.",
+            "The token is missing or wrong. Send `Authorization: Bearer` with the content of http.token_file, or with "
+            "a token of http.tokens_file.",
             **{"WWW-Authenticate": 'Bearer realm="cdcd"'},
         )
 
@@ -135,6 +132,7 @@ class _Actions:
                 HttpActionAsked(
                     action=action,
                     peer=asked.peer,
+                    name=_whose(asked, config.http.action_tokens()) or "",
                     tables=tables,
                     request=cut_short(signal.request, NAME_MAX),
                     status=reply.status,
@@ -190,6 +188,15 @@ class _Actions:
 
         Thread(target=run, name="http action", daemon=True).start()
         return await done
+
+
+def _whose(asked: Request, tokens: list[tuple[str, bytes]]) -> str | None:
+    """The name of the token that the request has; None: it has none of them."""
+    scheme, _, given = asked.headers.get("Authorization", "").partition(" ")
+    token = given.strip().encode(errors="surrogateescape")
+    # Each is compared, also for another scheme, in constant time: the time of the answer says nothing of the tokens.
+    names = [name for name, expected in tokens if hmac.compare_digest(token, expected)]
+    return names[0] if names and scheme.lower() == "bearer" else None
 
 
 def _signal(action: str, pipeline: str, body: bytes) -> Signal:

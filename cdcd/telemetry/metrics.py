@@ -376,6 +376,19 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _one(lambda t: t.transactions_cut),
     ),
     Definition(
+        "cdcd_requests_refused_total",
+        "counter",
+        "Requests for snapshots by logical message that were refused: malformed, without a known token, or too many.",
+        _one(lambda t: t.requests_refused),
+    ),
+    Definition(
+        "cdcd_ignored_records_total",
+        "counter",
+        "Records of the checkpoint topic that do not count, because somebody else wrote them.",
+        _by_label(lambda t: t.ignored_records),
+        ("topic",),
+    ),
+    Definition(
         "cdcd_kafka_transactions_total",
         "counter",
         "Batches that Kafka acknowledged; Kafka transactions with exactly-once delivery.",

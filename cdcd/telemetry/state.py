@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 
 from cdcd.engine.reachability import Reachability, Waiting
 from cdcd.engine.wal_forecast import WalForecast
-from cdcd.facts import Side
+from cdcd.facts import Fact, Observer, Side
+from cdcd.facts_operation import CheckpointRecordsIgnored
 from cdcd.snapshots.progress import Progress
 from cdcd.telemetry.histogram import Histogram
 from cdcd.telemetry.last_problems import LastProblems
@@ -66,6 +67,7 @@ class Telemetry:
         "heartbeat_bytes",
         "heartbeat_queries",
         "heartbeats",
+        "ignored_records",
         "kafka_bytes",
         "kafka_token_failures",
         "kafka_transactions",
@@ -84,6 +86,7 @@ class Telemetry:
         "reconnects",
         "recorded_bytes",
         "recording_stopped",
+        "requests_refused",
         "retained_wal_bytes",
         "role",
         "sent_lsn",
@@ -115,11 +118,7 @@ class Telemetry:
         self.problems = LastProblems()
         """The last warnings and errors. It has to be told of them (`observing`)."""
 
-        self.received_lsn = 0
-        self.sent_lsn = 0
-        self.acked_lsn = 0
-        self.flushed_lsn = 0
-        self.server_wal_end = 0
+        self.received_lsn = self.sent_lsn = self.acked_lsn = self.flushed_lsn = self.server_wal_end = 0
         self.last_commit_time: float | None = None
         self._caught_up = False
         self._behind_since = 0.0
@@ -133,6 +132,9 @@ class Telemetry:
         self.events: dict[tuple[str, str], int] = {}
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
         self.transactions_cut = 0
+        self.requests_refused = 0
+        self.ignored_records: dict[str, int] = {}
+        """By topic of the pipeline's own: records that do not count, because somebody else wrote them."""
         self.unwritable: dict[tuple[str, str], int] = {}
         self.heartbeats = 0
         self.heartbeat_bytes = 0
@@ -203,6 +205,16 @@ class Telemetry:
         if self._caught_up and not value:
             self._behind_since = time.time()
         self._caught_up = value
+
+    def counting(self, observe: Observer) -> Observer:
+        """`observe`, and before it the count of records that do not count."""
+
+        def both(fact: Fact) -> None:
+            if isinstance(fact, CheckpointRecordsIgnored):
+                self.ignored_records[fact.topic] = self.ignored_records.get(fact.topic, 0) + fact.count
+            observe(fact)
+
+        return both
 
     def observe_commit(self, seconds: float) -> None:
         """Count a batch that the broker acknowledged, `seconds` after it was handed over."""

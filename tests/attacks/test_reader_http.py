@@ -124,6 +124,24 @@ def test_who_asked_for_an_action_stands_in_the_log():
         assert ACT not in str(events)
 
 
+NAMED = {"anna": "0f1e2d3c4b5a69788796a5b4c3d2e1f0", "airflow": "a1b2c3d4e5f60718293a4b5c6d7e8f90"}
+
+
+@pytest.mark.attack(gains="an action in the name of somebody else", before="failed")
+def test_who_has_a_token_with_a_name_asks_under_that_name():
+    lines = "\\n".join(f"{name} {token}" for name, token in NAMED.items())
+    with serving(f', token: {ACT}, tokens: "{lines}"') as served:
+        for name, token in {**NAMED, "": ACT}.items():
+            given = f"Bearer {token}"
+            assert served.ask("/v1/pause", "POST", b"", Authorization=given)[0] == 202
+            assert served.facts[-1].logged()["name"] == name
+        told = len(served.facts)
+        for wrong in ("anna", f"anna {NAMED['anna']}", NAMED["anna"][:-1]):
+            assert served.ask("/v1/pause", "POST", b"", Authorization=f"Bearer {wrong}")[0] == 401
+        assert {fact.event for fact in served.facts[told:]} == {"http.refused"}
+        assert not any(token in str(served.facts) for token in NAMED.values())
+
+
 @pytest.mark.attack(gains="a log that has no room for anything else", before="withstood")
 def test_requests_that_are_refused_do_not_fill_the_log():
     with serving(f", token: {ACT}") as served:

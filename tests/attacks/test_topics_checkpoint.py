@@ -105,6 +105,12 @@ FORGED: Final[Mapping[str, Callable[[Checkpoint], bytes]]] = {
             "known": squeezed((500_000).to_bytes(4, "big") + b"\xff" * 500_000),
         },
     ),
+    "outdated tables of another type": lambda good: altered(
+        good, snapshot={"method": "incremental", "outdated": 7}
+    ),
+    "outdated tables that expand": lambda good: altered(
+        good, snapshot={"method": "incremental", "outdated": squeezed(bytes(300_000_000))}
+    ),
     "a task without a name": lambda good: altered(
         good, snapshot={"method": "incremental", "tasks": [{"oid": 1}]}
     ),
@@ -127,6 +133,8 @@ def test_a_record_that_is_no_checkpoint_ends_nothing(start: Callable[..., Pipeli
     assert told["first_offset"] == told["last_offset"]
     assert 0 < len(told["reason"]) < 1000
     pipeline.deliver(2)
+    # Alerts can watch it.
+    pipeline.process.await_metric("cdcd_ignored_records_total", lambda count: count == 1, pipeline.topic)
     assert pipeline.process.stop() == 0
 
 

@@ -63,6 +63,10 @@ ROWS: Final[Mapping[str, bytes]] = {
     "a message of another type": b'{"op": "m", "message": [1], "source": {"schema": "", "table": "", "ts_ms": 1}}',
     "a deep value": b'{"op": "c", "after": {"a": ' + b"[" * 5000 + b"]" * 5000
     + b"}, " + SOURCE,
+    "an op that nobody knows": b'{"op": "x", "after": {"id": 1}, ' + SOURCE,
+    "hidden characters": '{"op": "c", "after": {"id": 1, "note": "\u202e\u200b"}, '.encode() + SOURCE,
+    "NUL and control characters": b'{"op": "c", "after": {"id": 1, "note": "\\u0000\\u001b[2J"}, ' + SOURCE,
+    "a row that is a list": b'{"op": "c", "after": [1, 2], ' + SOURCE,
     "a number without end": b'{"op": "c", "after": {"a": 1e999999999}, ' + SOURCE,
 }  # fmt: skip
 
@@ -129,6 +133,7 @@ def test_garbage_in_a_topic_of_a_table_ends_no_command(
         assert done.returncode == 0, done.stderr[-1500:]
         assert "Traceback" not in done.stderr
         assert "after" in done.stdout
+        assert not {"\x00", "\x1b", "\u202e", "\u200b"} & set(done.stdout + done.stderr)
     done = run_cdcd("verify", "--config", file)
     assert "Traceback" not in done.stderr
     # It says that the topic has something else, or counts it; it does not say that the daemon is wrong.

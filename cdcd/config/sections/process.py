@@ -5,7 +5,19 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
 from cdcd.config.masking import MASK
-from cdcd.config.types import GIB, KIB, MIB, TIB, FilePath, HostPattern, Section, Text, Token
+from cdcd.config.types import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    FilePath,
+    HostPattern,
+    NamedTokens,
+    Section,
+    Text,
+    Token,
+    named_tokens,
+)
 
 
 class SpoolConfig(Section):
@@ -143,6 +155,16 @@ class HttpConfig(ListenConfig):
         None,
         description="File that holds the token, instead of token. SIGHUP reads it again.",
     )
+    tokens: NamedTokens | None = Field(
+        None,
+        description="Further tokens for actions, one for each person or program: lines of a name, a space and a token "
+        "of at least 16 characters. The event http.action says whose token it was. Lines that begin with # do not "
+        "count.",
+    )
+    tokens_file: FilePath | None = Field(
+        None,
+        description="File that holds the lines of tokens, instead of tokens. SIGHUP reads it again.",
+    )
 
     read_token: Token | None = Field(
         None,
@@ -155,7 +177,13 @@ class HttpConfig(ListenConfig):
         description="File that holds the token for reading, instead of read_token. SIGHUP reads it again.",
     )
 
-    @field_serializer("token", "read_token")
+    def action_tokens(self) -> list[tuple[str, bytes]]:
+        """The tokens that allow actions, each with its name; "" is the name of `token`."""
+        named = [] if self.tokens is None else named_tokens(self.tokens.get_secret_value())
+        own = [] if self.token is None else [("", self.token.get_secret_value())]
+        return [(name, token.encode()) for name, token in (*own, *named)]
+
+    @field_serializer("token", "read_token", "tokens")
     def _show_token(self, token: SecretStr | None) -> str | None:
         return None if token is None else MASK
 

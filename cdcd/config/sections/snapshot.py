@@ -72,6 +72,14 @@ class SnapshotConfig(Section):
     signal_token_file: FilePath | None = Field(
         None, description="File that holds signal_token, instead of signal_token."
     )
+    rereads_per_hour_max: int = Field(
+        60,
+        ge=0,
+        le=3600,
+        description="How often an hour requests may have one table read. A further request is refused "
+        "(snapshot.refused), because each reading costs the source, Kafka and all readers as much as the table is "
+        "large. 0: as often as they ask.",
+    )
     condition_timeout_s: float = Field(
         60.0,
         ge=0.1,

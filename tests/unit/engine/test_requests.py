@@ -26,6 +26,7 @@ class Daemon:
         allowed: str = "without_where",
         progress: Progress | None = None,
         tokens: tuple[str, ...] | None = None,
+        rereads_per_hour_max: int = 0,
     ) -> None:
         self.facts, self.changes = Facts(), 0
         self.incremental = Incremental(
@@ -38,7 +39,12 @@ class Daemon:
             changed=self._changed,
         )
         self.requests = Requests(
-            self.incremental, name="shop", allowed=allowed, observe=self.facts, tokens=tokens
+            self.incremental,
+            name="shop",
+            allowed=allowed,
+            observe=self.facts,
+            tokens=tokens,
+            rereads_per_hour_max=rereads_per_hour_max,
         )
 
     def _changed(self) -> None:
@@ -310,3 +316,31 @@ def test_many_refusals_are_few_facts_with_a_count():
     tasks.unix_s = 13
     daemon.take(b"{")
     assert daemon.facts.of(SnapshotSignalRefused)[-1].left_out == 5000
+
+
+def test_a_table_is_read_by_request_a_limited_number_of_times_an_hour():
+    daemon = Daemon(rereads_per_hour_max=2)
+    for second in (1000, 1010):
+        daemon.incremental.tasks.unix_s = second
+        daemon.take(Signal("start", ("public.a",)))
+    assert daemon.refused == []
+    # What is refused reads nothing, also not the other tables of the request, and counts for none of them.
+    daemon.incremental.tasks.unix_s = 4599
+    before = daemon.tasks
+    daemon.take(Signal("start", ("public.b", "public.a")))
+    (reason,) = daemon.refused
+    assert "public.a was asked for 2 times within an hour" in reason
+    assert "rereads_per_hour_max is 2" in reason
+    assert daemon.tasks == before
+    daemon.incremental.tasks.unix_s = 4600
+    daemon.take(Signal("start", ("public.b", "public.a")))
+    daemon.take(Signal("start", ("public.b",)))
+    assert len(daemon.refused) == 1
+
+
+def test_each_refusal_is_counted_whether_the_log_says_so_or_not():
+    daemon = Daemon()
+    for _ in range(REFUSALS_MAX + 40):
+        daemon.take(b"nonsense")
+    assert daemon.requests.refused == REFUSALS_MAX + 40
+    assert len(daemon.facts.of(SnapshotSignalRefused)) == REFUSALS_MAX

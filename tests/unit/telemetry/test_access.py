@@ -66,3 +66,40 @@ def test_the_token_for_reading_is_a_secret_of_the_configuration(tmp_path):
         parse_config(text % "read_token: short", {})
     with pytest.raises(ConfigError, match=r"http\.hosts"):
         parse_config(text % "hosts: ['http://x']", {})
+
+
+NAMED = "# who may ask\nanna 0f1e2d3c4b5a69788796a5b4c3d2e1f0\n\nairflow  a1b2c3d4e5f60718293a4b5c6d7e8f90\n"
+
+
+def test_named_tokens_are_secrets_in_a_file(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text(NAMED)
+    text = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'b:1'}\nhttp: {%s}\n"
+    config = parse_config(text % f"tokens_file: {file}", {})
+    assert config.http.action_tokens() == [
+        ("anna", b"0f1e2d3c4b5a69788796a5b4c3d2e1f0"),
+        ("airflow", b"a1b2c3d4e5f60718293a4b5c6d7e8f90"),
+    ]
+    assert "0f1e2d3c" not in str(config.model_dump())
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "",
+        "# nobody",
+        "anna",
+        "anna short",
+        "an/na 0f1e2d3c4b5a69788796a5b4c3d2e1f0",
+        "anna 0f1e2d3c4b5a6978 8796a5b4c3d2e1f0",
+        "anna 0f1e2d3c4b5a69788796a5b4c3d2e1f0\nanna a1b2c3d4e5f60718293a4b5c6d7e8f90",
+        "anna 0f1e2d3c4b5a69788796a5b4c3d2e1f0\nbert 0f1e2d3c4b5a69788796a5b4c3d2e1f0",
+    ],
+)
+def test_lines_that_are_no_named_tokens_are_refused_without_being_shown(tmp_path, lines):
+    file = tmp_path / "tokens"
+    file.write_text(lines)
+    text = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'b:1'}\nhttp: {%s}\n"
+    with pytest.raises(ConfigError, match=r"http\.tokens") as refused:
+        parse_config(text % f"tokens_file: {file}", {})
+    assert "0f1e2d3c" not in str(refused.value)
