@@ -51,6 +51,7 @@ def test_every_key_has_a_description_and_every_number_has_bounds_and_a_unit(path
         assert "Ge(" in bounds
         assert "Le(" in bounds
         counts = {"port", "partitions", "replication_factor", "records_max", "parallelism", "digits"}
+        counts.add("rereads_per_hour_max")
         assert path[-1] in counts or {"s", "bytes"} & set(path[-1].split("_"))
 
 

@@ -68,6 +68,7 @@ class Engine:
     ends_when: Callable[[], bool] = lambda: False
     caught_up: bool | None = None
     cuts: int = 0
+    requests_refused: int = 0
     server_wal_end: int = 0
     delivered_rows: int = 0
     delivered_transactions: int = 0
