@@ -2,8 +2,8 @@
 
 A file is named for its row of the trust boundary (docs/security.md): `test_<row>_<subject>.py`. Each test carries
 `@pytest.mark.attack(gains="…", before="failed")`: what the attacker would gain, and whether commit 99c61843 fell to the
-attack (`failed`) or withstood it (`withstood`). `make attacks` runs all of them and ends with a table. The tests that
-are also marked `worst` are part of `make test`.
+attack on some version of PostgreSQL (`failed`) or withstood it (`withstood`). `make attacks` runs all of them and ends
+with a table. The tests that are also marked `worst` are part of `make test`.
 """
 
 from collections import Counter
