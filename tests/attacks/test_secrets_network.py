@@ -15,6 +15,7 @@ from cdcd.credentials.command import Command, output_of
 from cdcd.errors import CdcdError, TransientError
 from cdcd.registry.client import Registry
 from cdcd.telemetry.http_client import fetch, status_of
+from tests.attacks.checkpoints import cases
 
 LOGIN = "hV7kQz93mPwT"
 
@@ -103,7 +104,7 @@ def test_what_listens_on_the_daemons_port_redirects_to_a_stranger():
         assert not stranger.asked
 
 
-@pytest.mark.attack(gains="what `cdcd status` asks the daemon of the same machine", before="failed")
+@pytest.mark.attack(gains="what `cdcd status` asks the daemon of the same machine", before="withstood")
 def test_a_proxy_of_the_environment_is_not_asked_for_the_daemon_of_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -120,7 +121,7 @@ def test_a_proxy_of_the_environment_is_not_asked_for_the_daemon_of_this_machine(
         assert (len(server.asked), proxy.asked) == (1, [])
 
 
-@pytest.mark.attack(gains="the proxy's password, from an error", before="failed")
+@pytest.mark.attack(gains="the proxy's password, from an error", before="withstood")
 @pytest.mark.parametrize("ask", [connect_api, registry])
 def test_a_proxy_with_a_password_does_not_show_it(ask, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("http_proxy", f"http://user:{LOGIN}/x@127.0.0.1:9")
@@ -147,10 +148,14 @@ SAID = [
 ]
 
 
-@pytest.mark.attack(
-    gains="a short token, from the log, where the command that prints it fails", before="failed"
+@pytest.mark.parametrize(
+    "said",
+    cases(
+        {said: said for said in SAID},
+        "a short token, from the log, where the command that prints it fails",
+        failed={*SAID} - {"bad password: swordfish", "key=x7q9 expired"},
+    ),
 )
-@pytest.mark.parametrize("said", SAID)
 def test_a_command_that_fails_says_its_secret(said: str):
     program = f"import sys; sys.stderr.write({said!r}); sys.exit(3)"
     with pytest.raises(TransientError) as caught:
@@ -160,7 +165,7 @@ def test_a_command_that_fails_says_its_secret(said: str):
         assert secret not in shown
 
 
-@pytest.mark.attack(gains="parts of a token, from the log", before="failed")
+@pytest.mark.attack(gains="parts of a token, from the log", before="withstood")
 @pytest.mark.parametrize(
     "secret", ["ab1", "letmein", "open sesame", json.dumps({"access_token": "wonderland"})]
 )
