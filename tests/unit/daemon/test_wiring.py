@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -10,11 +11,12 @@ from cdcd.checks.settings import encoder_settings, engine_settings
 from cdcd.config.loading import Config, parse_config
 from cdcd.config.sections.format import FormatConfig
 from cdcd.daemon import wiring
-from cdcd.errors import ConfigError
+from cdcd.errors import ConfigError, SourceError
 from cdcd.formats.available import FORMATS
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.postgres import look_up
 from cdcd.protocol.messages import Column, Relation
+from cdcd.protocol.versions import Options, StreamingMode
 from cdcd.rows.modes import Modes
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.snapshots.visibility import Visibility
@@ -153,3 +155,36 @@ def test_a_type_that_is_not_built_in_is_looked_up(monkeypatch):
     catalog = Catalog(NEW, NEW)
     looked_up(monkeypatch, catalog, relation)
     assert catalog.asked[0] == "types [99999]"
+
+
+class _Stream:
+    server_version = 180004
+
+    def __init__(self, refusal: Exception | None, order: list[str]) -> None:
+        self._refusal = refusal
+        self._order = order
+
+    async def start(self, *_: object, **__: object) -> None:
+        await asyncio.sleep(0)
+        self._order.append("accepted" if self._refusal is None else "refused")
+        if self._refusal is not None:
+            raise self._refusal
+
+
+@pytest.mark.parametrize("refusal", [None, SourceError("the slot is gone")])
+def test_the_stream_is_told_as_started_only_after_the_server_has_accepted_it(refusal: Exception | None):
+    order: list[str] = []
+    options = Options(4, StreamingMode.PARALLEL, True, (), True)
+    made: Any = SimpleNamespace(
+        config=configured(),
+        stream=_Stream(refusal, order),
+        ready=SimpleNamespace(options=options, checkpoint=SimpleNamespace(position="0/64")),
+        wal_sender_timeout_s=60.0,
+        observe=lambda fact: order.append(fact.event),
+    )
+    if refusal is None:
+        asyncio.run(wiring.start_replication(made))
+    else:
+        with pytest.raises(SourceError):
+            asyncio.run(wiring.start_replication(made))
+    assert order == (["accepted", "stream.started"] if refusal is None else ["refused"])
