@@ -20,22 +20,22 @@ from cdcd.errors import CdcdError, cause, out_of_files
 
 COMMANDS: Final[Mapping[str, str]] = {
     "init": "Write a first cdcd.yaml, and the SQL that a DBA runs.",
-    "adopt": "Take over from a connector of Debezium's for PostgreSQL.",
-    "handover": "Let another server take the place of the one that is read.",
+    "adopt": "Take over from a Debezium connector for PostgreSQL.",
+    "handover": "Move a pipeline to another PostgreSQL server.",
     "run": "Stream committed changes to Kafka until stopped.",
-    "check": "Look at both sides and say what is missing, with the fix.",
-    "status": "Show how a pipeline is, what is wrong with it and what to do.",
+    "check": "Check PostgreSQL, Kafka and the configuration, and print fixes.",
+    "status": "Show the health of a pipeline, its problems and their fixes.",
     "top": "Show a running daemon on the terminal, live.",
     "mirror": "Keep tables in Apache Iceberg or Delta Lake equal to the source.",
-    "snapshot": "Ask a running daemon to read tables, and see how far it is.",
+    "snapshot": "Ask a running daemon to read tables, and show the progress.",
     "tail": "Show changes as they come, from the topics or a slot.",
     "record": "Record the stream into files, by a temporary slot.",
     "replay": "Replay a recording through the engine, or make it pseudonymous.",
     "verify": "Compare the topics, or a mirror, with the tables at one moment.",
-    "drop": "Take away the slot and all else that a pipeline left.",
-    "reset": "Let a pipeline begin anew: its slot and checkpoint go.",
-    "downgrade": "Let the version before go on with a stopped pipeline.",
-    "config": "Show what is in effect, schema or reference; or write examples.",
+    "drop": "Remove the slot and everything else that a pipeline left.",
+    "reset": "Restart a stopped pipeline without its slot and checkpoint.",
+    "downgrade": "Let the previous version continue a stopped pipeline.",
+    "config": "Show the configuration in effect, its schema or its reference.",
     "version": "Show the versions of cdcd and of what it uses.",
     "completion": "Print the completion script for a shell.",
 }
@@ -76,8 +76,9 @@ class _Commands(click.Group):
 def cli() -> None:
     """Committed PostgreSQL changes to Kafka, exactly once, in commit order.
 
-    Start with `cdcd check --config FILE`, which says what is missing on either side, and go on with `cdcd run
-    --config FILE`. `cdcd config --reference` shows every key of the file.
+    Begin with `cdcd init`, which writes the first configuration and the SQL for the database. Then `cdcd check
+    --config FILE` says what is missing, and `cdcd run --config FILE` starts. `cdcd config --reference` shows every
+    key of the file.
     """
 
 

@@ -79,7 +79,7 @@ def command(  # noqa: PLR0917  one for each option
     form: str,
     shows_all: bool,
 ) -> int:
-    """Take over from a connector of Debezium's for PostgreSQL.
+    """Take over from a Debezium connector for PostgreSQL.
 
     SOURCE is the connector's .properties or .json file, or its URL at Kafka Connect:
     http://connect:8083/connectors/NAME. Writes cdcd.yaml, and lists what of the connector's options is the same,

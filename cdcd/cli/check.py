@@ -45,7 +45,7 @@ _ALIKE_MAX: Final = 2
 )
 @click.option("--all", "shows_all", is_flag=True, help="Show also each thing that is in order.")
 def command(file: Path, form: str, *, shows_all: bool) -> int:
-    """Look at both sides and say what is missing, with the fix.
+    """Check PostgreSQL, Kafka and the configuration, and print fixes.
 
     Connects to PostgreSQL and Kafka and changes nothing. Exits with 0 when nothing stands in the way, with 10 when
     something does, and with the code of the failure when a side could not be asked. docs/check.md lists the codes.

@@ -12,6 +12,7 @@ from cdcd.cli.output import say
 
 @click.command("config")
 @config_option(required=False)
+@click.option("--changed", is_flag=True, help="Show only the keys that are not as cdcd takes them by itself.")
 @click.option(
     "--schema", is_flag=True, help="Print the JSON schema of the file instead, for editors and Helm."
 )
@@ -24,14 +25,16 @@ from cdcd.cli.output import say
     metavar="DIR",
     help="Write the examples to this folder instead: configurations, SQL, alerts, dashboard, systemd, Spark.",
 )
-def command(file: Path | None, *, schema: bool, reference: bool, examples: Path | None) -> None:
-    """Show what is in effect, schema or reference; or write examples.
+def command(
+    file: Path | None, *, changed: bool, schema: bool, reference: bool, examples: Path | None
+) -> None:
+    """Show the configuration in effect, its schema or its reference.
 
-    In effect are defaults, file, environment and files of secrets together. Secrets are masked. A wrong
-    configuration ends with exit code 2 and every problem that it has.
+    In effect are defaults, file, environment and files of secrets together. Secrets are masked. With --examples, write
+    examples instead. A wrong configuration ends with exit code 2 and every problem that it has.
     """
-    if schema + reference + (examples is not None) > 1:
-        raise click.UsageError("Give one of --schema, --reference and --examples.")
+    if changed + schema + reference + (examples is not None) > 1:
+        raise click.UsageError("Give one of --changed, --schema, --reference and --examples.")
     if file is None and not (schema or reference or examples):
         raise click.UsageError("Missing option '--config'.")
 
@@ -50,4 +53,5 @@ def command(file: Path | None, *, schema: bool, reference: bool, examples: Path 
     elif reference:
         say(pages.reference_yaml(), nl=False)
     elif file is not None:
-        say(pages.effective_yaml(load_config(file, os.environ)), nl=False)
+        show = pages.changed_yaml if changed else pages.effective_yaml
+        say(show(load_config(file, os.environ)), nl=False)

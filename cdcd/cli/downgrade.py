@@ -13,7 +13,7 @@ from cdcd.cli.output import say
 @config_option()
 @click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
 def command(file: Path, yes: bool) -> int:
-    """Let the version before go on with a stopped pipeline.
+    """Let the previous version continue a stopped pipeline.
 
     Versions before the checkpoint had format 2 refuse it. This command writes the checkpoint in format 1. Stop all
     instances first. Without --yes, only shows where the former version would go on. A later upgrade needs nothing.

@@ -14,7 +14,7 @@ from cdcd.cli.removal import run
 @checkpoint_of_option()
 @click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
 def command(file: Path, topics: bool, checkpoint_of: str, yes: bool) -> int:
-    """Take away the slot and all else that a pipeline left.
+    """Remove the slot and everything else that a pipeline left.
 
     That is its slot, its checkpoint and its publication. Without --yes, only shows what would be taken away, what that
     frees, and what is left and why. The slot goes first, because it holds WAL. What cdcd did not make stays. If the

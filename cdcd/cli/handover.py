@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
-from cdcd.cli.options import config_option
+from cdcd.cli.options import Group, config_option
 from cdcd.cli.output import say
 from cdcd.pasted import cdcd
 
 
-@click.group("handover")
+@click.group("handover", cls=Group)
 def command() -> None:
-    """Let another server take the place of the one that is read.
+    """Move a pipeline to another PostgreSQL server.
 
     For a major upgrade or a blue/green switch, where the new server follows the former one by a subscription (native
     logical replication). The topics stay, and consumers get every change once. See docs/handover.md.

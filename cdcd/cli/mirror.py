@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from cdcd.cli.options import config_option
+from cdcd.cli.options import Group, config_option
 from cdcd.cli.output import say as show
 from cdcd.errors import CdcdError, ConfigError, TransientError
 from cdcd.facts import Failed
@@ -42,7 +42,7 @@ _PIPE_COLUMNS: Final = 160
 """Width of lines where no terminal says how wide it is."""
 
 
-@click.group("mirror", invoke_without_command=True)
+@click.group("mirror", invoke_without_command=True, cls=Group)
 @mirror_option
 @click.option("--once", is_flag=True, help="Mirror what is there now, and end.")
 @click.option(

@@ -9,6 +9,19 @@ import click
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
+class Group(click.Group):
+    """Commands below one name. Its help has the whole first sentence of each, which click cuts to one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [
+            (name, command.get_short_help_str(limit=1000))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 def config_option(
     *,
     required: bool = True,

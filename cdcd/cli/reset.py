@@ -14,7 +14,7 @@ from cdcd.cli.removal import run
 @checkpoint_of_option()
 @click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
 def command(file: Path, topics: bool, checkpoint_of: str, yes: bool) -> int:
-    """Let a pipeline begin anew: its slot and checkpoint go.
+    """Restart a stopped pipeline without its slot and checkpoint.
 
     The next `cdcd run` makes a new slot and reads the tables again (snapshot.mode). The topics stay unless --topics is
     given: consumers get all rows again, as op r. Rows that are deleted before the next start leave no record.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cdcd.cli.options import config_option
+from cdcd.cli.options import Group, config_option
 from cdcd.cli.output import say
 from cdcd.pasted import cdcd
 from cdcd.visible import visible
@@ -29,9 +29,9 @@ _NAMED_MAX: Final = 5
 """Tables that are named when they are asked for."""
 
 
-@click.group("snapshot")
+@click.group("snapshot", cls=Group)
 def command() -> None:
-    """Ask a running daemon to read tables, and see how far it is.
+    """Ask a running daemon to read tables, and show the progress.
 
     A request is a logical message in the source's WAL, which the daemon meets in the stream; one that is down meets it
     later. From SQL: SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{"action": "start", "tables":

@@ -29,7 +29,7 @@ from cdcd.cli.output import say
     help="The daemon's HTTP, where it is not on this machine: http://host:9464",
 )
 def command(file: Path, form: str, all_tables: bool, url: str) -> int:
-    """Show how a pipeline is, what is wrong with it and what to do.
+    """Show the health of a pipeline, its problems and their fixes.
 
     Asks PostgreSQL (slot, WAL, instances, publication, prepared transactions), Kafka (the checkpoint) and the daemon's
     HTTP at the same time, and changes nothing. No daemon has to run.

@@ -126,6 +126,44 @@ def effective_yaml(config: Config) -> str:
     )
 
 
+def changed_yaml(config: Config) -> str:
+    """The keys in effect that differ from cdcd's defaults, with secrets masked. It is a file that loads."""
+    shown = _loadable(config.model_dump(mode="json"))
+    kafka = {"bootstrap_servers": config.kafka.bootstrap_servers}
+    usual = Config.model_validate(
+        {
+            "name": config.name,
+            "kafka": kafka,
+            "postgres": {"dsn": _ANY_DSN},
+            "topics": {"prefix": config.topics.prefix},
+        }
+    ).model_dump(mode="json")
+    changed = _differences(shown, usual)
+    if config.topics.prefix != config.name:
+        changed.setdefault("topics", {})["prefix"] = config.topics.prefix
+    changed = {"name": config.name, **changed}
+    changed["kafka"] = {**kafka, **changed.get("kafka", {})}
+    ordered = {key: changed[key] for key in shown if key in changed}
+    return yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=1000)
+
+
+_ANY_DSN: Final = "host=/"
+"""Differs from every DSN of a configuration, which is always shown."""
+
+
+def _differences(found: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """The keys of `found` that `usual` lacks or has with another value. Mappings are compared key by key."""
+    kept: dict[str, Any] = {}
+    for key, value in found.items():
+        other = usual.get(key)
+        if isinstance(value, dict) and isinstance(other, dict):
+            if inner := _differences(value, other):
+                kept[key] = inner
+        elif value != other and not (value is None and key == "dsn"):
+            kept[key] = value
+    return kept
+
+
 def _loadable(section: Any) -> Any:
     """The section without the secrets that come from a file or a command of it, which the loaded section has too.
 

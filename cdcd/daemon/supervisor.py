@@ -73,6 +73,7 @@ from cdcd.kafka.settling import Settling
 from cdcd.retry import Backoff
 from cdcd.telemetry.actions import Ask
 from cdcd.telemetry.daemon_pages import serve_http
+from cdcd.telemetry.http_client import page_url
 from cdcd.telemetry.logs import configure_logging, is_json
 from cdcd.telemetry.progress_bars import Terminal, terminal
 from cdcd.telemetry.progress_report import ProgressReport
@@ -134,6 +135,8 @@ def run(
         refuse_weaknesses(config)
         with serve_http(config, telemetry, lambda: supervisor.config, ask, observe) as address:
             observe(Started(name=config.name, http=address))
+            if screen is not None and address and not supervisor.logs_json:
+                screen.write(f"The page of this pipeline: {page_url(config.http, address)}\n")
             return asyncio.run(supervisor.run())
     except Exception as error:
         worst = cause(error) if isinstance(error, ExceptionGroup) else error

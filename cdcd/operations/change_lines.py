@@ -214,6 +214,18 @@ def _json_of(data: bytes | None) -> str:
         return json.dumps(data.decode("utf-8", "backslashreplace"), ensure_ascii=False)
 
 
+_JSON_TEXTS: Final = frozenset({"{}", "[]"})
+"""The first and the last character of an object and of an array."""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        _parsed(text.encode())
+    except ValueError:
+        return False
+    return True
+
+
 def as_line(seen: Seen, envelope: dict[str, Any]) -> str:
     """A line for people: time of the commit (UTC), what happened, the table, the values."""
     op = envelope["op"]
@@ -251,4 +263,7 @@ def _values(seen: Seen, envelope: dict[str, Any]) -> Iterator[str]:
 def _shown(value: Any) -> str:
     if isinstance(value, Decimal):
         return str(value)
+    if isinstance(value, str) and value[:1] + value[-1:] in _JSON_TEXTS and _is_json(value):
+        # Of a column of json or jsonb, whose values are texts in records.
+        return cut(plain(value), VALUE_MAX)
     return cut(plain(json.dumps(value, ensure_ascii=False, default=str)), VALUE_MAX)

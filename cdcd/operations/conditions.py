@@ -24,6 +24,7 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final
 
 from cdcd.errors import ConfigError
+from cdcd.visible import visible
 
 LENGTH_MAX: Final = 10_000
 DEPTH_MAX: Final = 50
@@ -207,10 +208,19 @@ class _Parser:
     def _wrong(self, wanted: str) -> ConfigError:
         kind, text, at = self._peek()
         found = "it ends" if kind == "end" else f"there is {text}"
-        return ConfigError(
-            f"--where cannot be read: {found} at character {at + 1}, where {wanted} should be.",
-            hint=GRAMMAR_HINT,
-        )
+        return _unreadable(self._text, at, f"{found} at character {at + 1}, where {wanted} should be.")
+
+
+def _unreadable(text: str, at: int, why: str) -> ConfigError:
+    """The error, with the place marked below the condition."""
+    begin = max(0, at - _SHOWN_BEFORE)
+    shown = visible(text[begin : begin + _SHOWN_BEFORE * 2])
+    mark = " " * len(visible(text[begin:at])) + "^"
+    return ConfigError(f"--where cannot be read: {why}\n  {shown}\n  {mark}", hint=GRAMMAR_HINT)
+
+
+_SHOWN_BEFORE: Final = 50
+"""Characters of a condition that are shown before and behind the place of a mistake."""
 
 
 def _tokens(text: str) -> list[tuple[str, str, int]]:
@@ -221,9 +231,9 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
         match = _TOKEN.match(text, at)
         if match is None:
             rest = text[at:].lstrip()
-            place = len(text) - len(rest) + 1
+            place = len(text) - len(rest)
             why = "a quote is not closed" if rest[0] in "'\"" else f"{rest[0]} is not part of a condition"
-            raise ConfigError(f"--where cannot be read: {why}, at character {place}.", hint=GRAMMAR_HINT)
+            raise _unreadable(text, place, f"{why}, at character {place + 1}.")
         kind = match.lastgroup
         assert kind is not None
         found.append((kind, match[kind], match.start(kind)))

@@ -26,7 +26,8 @@ class Numbers:
     Attributes:
         started_at: when the process started.
         lag_s: age in seconds of the last delivered commit while there is more to deliver.
-        changes: number of delivered changes by `schema.table`, since the process started.
+        changes: number of delivered changes by `schema.table`, since the process started, without rows that were read.
+        read: the same of rows that were read by snapshots.
         reasons: why the daemon is not ready.
         status: all of it (`telemetry/daemon_status.py`).
     """
@@ -44,6 +45,7 @@ class Numbers:
     streamed_open: int
     prepared_open: int
     changes: Mapping[str, int] = field(default_factory=dict)
+    read: Mapping[str, int] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     status: Mapping[str, Any] = field(default_factory=dict)
 
@@ -57,7 +59,8 @@ class Numbers:
         return cls(
             **{name: status[name] for name in plain},
             started_at=datetime.fromisoformat(status["started_at"]),
-            changes={each["table"]: each["rows"] for each in status["tables"]},
+            changes={each["table"]: each["rows"] - each["rows_read"] for each in status["tables"]},
+            read={each["table"]: each["rows_read"] for each in status["tables"]},
             reasons=tuple(status["reasons"]),
             status=status,
         )
@@ -146,9 +149,14 @@ class PipelineStatus:
             published = self.server.publication.tables
             names = {table.oid: table.qualified for table in published if has(table.qualified)}
         changes = {} if self.numbers is None else self.numbers.changes
-        states = {name: TableState(name, changes=changes.get(name)) for name in names.values()}
+        read = {} if self.numbers is None else self.numbers.read
+        states = {
+            name: TableState(name, rows=read.get(name) or None, changes=changes.get(name))
+            for name in names.values()
+        }
         for name, state, share, rows in _reading(self.progress, names):
-            states[name] = TableState(name, state, share, rows, changes.get(name))
+            if state != "published" or name in states:
+                states[name] = TableState(name, state, share, rows, changes.get(name))
         return sorted(states.values(), key=lambda table: (_STATES.index(table.state), table.name))
 
 
@@ -164,8 +172,8 @@ class TableState:
         state: failed: its rows could not be read; reading, waiting: rows are still to be read; published: neither.
             Changes are delivered in each state.
         share: how much of it is read, from 0 to 1; None: it is not being read.
-        rows: rows that this reading delivered; None: it is not being read.
-        changes: delivered since the daemon started; None: not known, or none.
+        rows: rows that the last reading delivered; None: not known, because the table was never read, or long ago.
+        changes: delivered since the daemon started, without rows that were read; None: not known, or none.
     """
 
     name: str
@@ -182,8 +190,7 @@ def _reading(
         return
     last = {outcome.name: outcome for outcome in progress.outcomes}
     for outcome in last.values():
-        if outcome.error:
-            yield outcome.name, "failed", None, outcome.rows
+        yield outcome.name, "failed" if outcome.error else "published", None, outcome.rows
     for oid in progress.waiting.oids[progress.begun :]:
         yield names.get(oid, f"oid {oid}"), "waiting", None, None
     for task in progress.tasks:

@@ -15,6 +15,7 @@ from cdcd.recording.redacted_columns import ColumnModes
 from cdcd.recording.redaction import Redaction
 from cdcd.recording.segments import Tear
 from cdcd.recording.writer import Limits, RecordingWriter
+from cdcd.telemetry.terminal_text import number
 
 BLOCK_BYTES: Final = 1 << 18
 UNLIMITED: Final = Limits(bytes_max=1 << 62, age_s_max=None, segment_bytes=1 << 40)
@@ -73,7 +74,8 @@ def redact(
             f"{target} cannot be written: {writer.failure}.", hint="Make room, or name another folder."
         )
     notice(
-        f"{events} events with replaced values are in {target}. The copy is pseudonymous, not anonymous: it shows "
-        "which values are equal, how often each occurs and how long it is, and it has all names of tables and columns, "
-        f"times and LSNs. Look at it (`{cdcd('replay', target)}`) before you give it to anybody."
+        f"{number(events, 'input')} of the engine (frames, answers, times) with replaced values are in {target}. The "
+        "copy is pseudonymous, not anonymous: it shows which values are equal, how often each occurs and how long it "
+        f"is, and it has all names of tables and columns, times and LSNs. Look at it (`{cdcd('replay', target)}`) "
+        "before you give it to anybody."
     )

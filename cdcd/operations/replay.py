@@ -25,6 +25,7 @@ from cdcd.recording.replay import Adapt, Replay, as_recorded
 from cdcd.recording.segments import Segment, list_segments, seek
 from cdcd.scratch import scratch_folder
 from cdcd.shaping.partitioning import without_partition
+from cdcd.telemetry.terminal_text import number
 
 Say = Callable[[str], None]
 
@@ -110,8 +111,8 @@ def replay(
         finally:
             if topics is not None:
                 topics.close()
-    exactly = f"{run.exact_sessions} of {run.sessions} sessions exactly as they were"
-    notice(f"{run.records} records, {exactly}.")
+    exactly = f"{run.exact_sessions:,} of {number(run.sessions, 'session')} identical to the original"
+    notice(f"Replayed {number(run.records, 'record')}; {exactly}.")
 
 
 def _forget(_batch: Batch) -> None:

@@ -58,8 +58,8 @@ class Table:
 
     @property
     def rows_per_s(self) -> float | None:
-        """Rows a second since it was begun with, pauses included; None: not known."""
-        return self.rows / max(1, self.elapsed_s) if self.elapsed_s is not None and self.rows else None
+        """Rows a second since it was begun with, pauses included; None: not known, or it took less than a second."""
+        return self.rows / self.elapsed_s if self.elapsed_s and self.rows else None
 
     @property
     def left_s(self) -> float | None:
@@ -230,7 +230,7 @@ def _cells(table: Table) -> tuple[str, ...]:
         f"{table.rows:,}" if table.rows or over else "",
         "" if rate is None else f"{rate:,.0f}",
         _clock(table.began or table.asked, table.now),
-        "" if elapsed is None else seconds(elapsed),
+        "" if elapsed is None else seconds(elapsed) if elapsed else "< 1 s",
         "" if left is None else seconds(left),
         cut(plain(table.request or "(initial)"), _NAME_MAX),
     )

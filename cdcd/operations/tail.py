@@ -147,14 +147,22 @@ def follow_topics(
     follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
     try:
         if not follower.topics:
-            notice(
-                f"There is no such topic yet below {config.topics.prefix}. A topic that is made later is read."
-            )
+            notice(no_topic(config, tables))
         while not shown.is_full:
             messages = follower.poll(POLL_S)
             shown.take(map(_seen, messages))
     finally:
         follower.close()
+
+
+def no_topic(config: Config, tables: tuple[str, ...]) -> str:
+    """What to say if no topic has the records of these tables yet."""
+    wanted = f"of {', '.join(tables)} " if tables else ""
+    where = f"below {config.topics.prefix}" if config.topics.name == DEFAULT else f"of {config.topics.name}"
+    return (
+        f"There is no topic {wanted}yet {where}: the daemon makes a table's topic before its first record. This waits "
+        f"for it; Ctrl-C ends it. `cdcd status` says whether pipeline {config.name} runs, and which tables it has."
+    )
 
 
 def _seen(message: Any) -> Seen:

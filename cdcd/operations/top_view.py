@@ -203,7 +203,7 @@ def _tables(status: Status, columns: int, room: int, sort: str) -> Iterator[Line
         )
     more = total - min(len(tables), max(0, rows))
     if more > 0:
-        yield Line(f"and {number(more, 'table')} more", "soft")
+        yield Line(f"and {number(more, 'table')} more; cdcd status --all shows all", "soft")
 
 
 def _sorted(tables: Sequence[Status], sort: str) -> list[Status]:

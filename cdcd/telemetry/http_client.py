@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cdcd.config.models import Config
+from cdcd.config.sections.process import HttpConfig
 from cdcd.credentials.requests import opener
 
 ANSWER_S: Final = 3.0
@@ -22,8 +23,17 @@ def url_of(config: Config) -> str:
     http = config.http
     if not http.enabled or not http.port:
         return ""
+    return _url(http, http.port)
+
+
+def page_url(http: HttpConfig, address: str) -> str:
+    """The page of the server that listens at `address`, for a browser on this machine."""
+    return f"{_url(http, int(address.rpartition(':')[2]))}/"
+
+
+def _url(http: HttpConfig, port: int) -> str:
     host = _EVERYWHERE.get(http.host, f"[{http.host}]" if ":" in http.host else http.host)
-    return f"{'http' if http.certificate_file is None else 'https'}://{host}:{http.port}"
+    return f"{'http' if http.certificate_file is None else 'https'}://{host}:{port}"
 
 
 def status_of(config: Config, url: str = "", *, all_tables: bool = False) -> dict[str, Any] | None:

@@ -62,4 +62,11 @@ def test_commands_complete():
 
 
 def test_options_complete():
-    assert complete("cdcd config --", 2) == ["--config", "--schema", "--reference", "--examples", "--help"]
+    assert complete("cdcd config --", 2) == [
+        "--config",
+        "--changed",
+        "--schema",
+        "--reference",
+        "--examples",
+        "--help",
+    ]

@@ -10,7 +10,7 @@ import yaml
 from cdcd.config.defaults import section_of
 from cdcd.config.keys import all_keys, dotted, field_at
 from cdcd.config.loading import load_config, parse_config
-from cdcd.config.reference import effective_yaml, json_schema, reference_yaml
+from cdcd.config.reference import changed_yaml, effective_yaml, json_schema, reference_yaml
 from cdcd.errors import ConfigError
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -66,6 +66,22 @@ def test_every_example_loads(file, tmp_path):
 def test_what_is_in_effect_is_a_file_that_loads_and_says_the_same():
     config = load_config(CONFIG / "large-transactions.yaml", {})
     assert parse_config(effective_yaml(config), {}) == config
+
+
+@pytest.mark.parametrize("file", sorted(CONFIG.glob("*.yaml")), ids=lambda file: file.stem)
+def test_what_is_changed_is_a_file_that_loads_and_says_the_same(file, tmp_path):
+    for secret in ("postgres-password", "kafka-password"):
+        (tmp_path / secret).write_text("secret\n")
+    config = load_config(file, {"SECRETS": str(tmp_path)})
+    shown = changed_yaml(config)
+    assert parse_config(shown, {}).model_dump() == config.model_dump()
+    assert len(shown.splitlines()) < len(effective_yaml(config).splitlines()) / 2
+
+
+def test_what_is_changed_has_the_prefix_without_the_topics_that_follow_from_it():
+    config = load_config(CONFIG / "minimal.yaml", {"CDCD_TOPICS__PREFIX": "eu"})
+    shown = yaml.safe_load(changed_yaml(config))
+    assert shown["topics"] == {"prefix": "eu"}
 
 
 def test_what_is_in_effect_shows_no_secret():

@@ -165,6 +165,23 @@ def test_a_condition_that_does_not_fit_a_column_names_the_table():
         chosen.wanted(seen(after={"id": 5}))
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ('{"a": [1, "x"]}', 'v={"a": [1, "x"]}'),
+        ("[1, 2]", "v=[1, 2]"),
+        ("{not json}", 'v="{not json}"'),
+        ("[" * 5000 + "]" * 5000, "v="),
+        ("plain", 'v="plain"'),
+    ],
+)
+def test_a_json_column_is_shown_as_json(value, shown):
+    record = seen(after={"v": value})
+    envelope = Filter().wanted(record)
+    assert envelope is not None
+    assert shown in as_line(record, envelope)
+
+
 def test_the_table_of_a_message_is_none():
     assert table_of({"source": {}}) == ""
 

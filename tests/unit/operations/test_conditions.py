@@ -100,6 +100,18 @@ def test_what_is_no_condition_is_refused_with_the_place(text):
     assert "IS [NOT] NULL" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [("id == 5", "= 5"), ("id = 5 AND", ""), ("id = $1", "$1"), ("x = 1 AND " * 20 + "y ~ 2", "~ 2")],
+)
+def test_the_place_of_a_mistake_is_marked_below_the_condition(text, marked):
+    with pytest.raises(ConfigError) as caught:
+        parse_condition(text)
+    _, shown, below = caught.value.message.splitlines()
+    assert shown[below.index("^") :] == marked
+    assert len(shown) <= 102
+
+
 def test_a_comparison_with_null_says_how_to_ask():
     with pytest.raises(ConfigError, match="never true") as caught:
         parse_condition("id = NULL")

@@ -215,6 +215,20 @@ def test_tables_that_are_not_complete_come_first():
     ]
 
 
+def test_rows_that_were_read_are_not_changes():
+    done = (Outcome("public.orders", "", 5000, ""), Outcome("public.left", "", 7, ""))
+    status = replace(
+        WELL,
+        checkpoint=progress(outcomes=done),
+        numbers=replace(NUMBERS, changes={"public.orders": 0, "public.items": 3}, read={"public.items": 40}),
+    )
+    # A table that is not published any more is none of the pipeline's.
+    assert [(each.name, each.state, each.rows, each.changes) for each in status.tables()] == [
+        ("public.items", "published", 40, 3),
+        ("public.orders", "published", 5000, 0),
+    ]
+
+
 def test_tables_that_the_pipeline_leaves_out_are_not_its_tables():
     status = replace(WELL, selection=TableSelection(None, ("*.items",)))
     assert [each.name for each in status.tables()] == ["public.orders"]

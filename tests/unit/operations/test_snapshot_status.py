@@ -93,6 +93,14 @@ def test_what_is_paused_or_over_is_said_in_words():
     assert list(lines(SnapshotStatus(Progress(event_no=3))))[-1].startswith("nothing is being read; 3 rows")
 
 
+def test_what_took_less_than_a_second_has_no_rate():
+    over = Outcome("public.small", "", 5000, "", asked=NOW - 9, began=NOW - 5, ended=NOW - 5)
+    status = SnapshotStatus(Progress(outcomes=(over,), complete=1), now=NOW)
+    (table,) = status.tables()
+    assert (table.elapsed_s, table.rows_per_s) == (0, None)
+    assert "< 1 s" in list(lines(status))[1]
+
+
 def test_an_object_has_the_same_for_programs():
     found = as_object(STATUS)
     assert found is not None

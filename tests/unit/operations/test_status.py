@@ -39,6 +39,7 @@ def test_the_numbers_of_a_daemon_are_read_from_its_status():
     telemetry.server_wal_end, telemetry.flushed_lsn = 5000, 2000
     telemetry.last_commit_time = time.time() - 30
     telemetry.events = {("public.orders", "c"): 3, ("public.orders", "u"): 4, ("public.items", "d"): 1}
+    telemetry.events[("public.items", "r")] = 40
     given = config("{port: 0}")
     bank = given.model_copy(update={"name": "bank"})
     with HttpServer(given.http, daemon_routes(lambda: given, telemetry)) as server:
@@ -50,6 +51,7 @@ def test_the_numbers_of_a_daemon_are_read_from_its_status():
     assert numbers.lag_s is not None
     assert 29 < numbers.lag_s < 40
     assert numbers.changes == {"public.orders": 7, "public.items": 1}
+    assert numbers.read == {"public.orders": 0, "public.items": 40}
     assert numbers.reasons == ("not streaming: reconnecting to PostgreSQL or Kafka",)
     assert numbers.started_at is not None
 
