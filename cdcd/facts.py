@@ -68,6 +68,8 @@ class StandbyWaiting(Fact):
     slot: str
     holder_pid: int | None
     holder: str
+    client: str = ""
+    """The address of the other instance, as PostgreSQL sees it."""
 
 
 @dataclass(frozen=True, slots=True)

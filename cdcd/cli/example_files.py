@@ -9,11 +9,14 @@ from typing import Final
 
 from cdcd.errors import ConfigError
 
+RUNBOOK: Final = "deploy/runbook.md"
+
 PATTERNS: Final = (
     "config/*.yaml",
     "config/mirror/*.yaml",
     "deploy/grafana/dashboard.json",
     "deploy/prometheus/alerts.yaml",
+    RUNBOOK,
     "deploy/spark/*.yaml",
     "deploy/sql/*.sql",
     "deploy/systemd/*.service",

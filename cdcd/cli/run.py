@@ -55,8 +55,18 @@ def command(file: Path, *, accept_gap: bool) -> int:
         gc.freeze()
         gc.enable()
     return supervisor.run(
-        config, accept_gap=accept_gap, reread_file=lambda: load_config(file, os.environ), ask=_ask
+        config,
+        accept_gap=accept_gap,
+        reread_file=lambda: load_config(file, os.environ),
+        ask=_ask,
+        runbook=_runbook,
     )
+
+
+def _runbook() -> str:
+    from cdcd.cli.example_files import RUNBOOK, example_files  # noqa: PLC0415  few look at it
+
+    return example_files()[RUNBOOK].decode()
 
 
 def _ask(config: "Config", signal_: "Signal") -> "Accepted":

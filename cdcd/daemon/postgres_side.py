@@ -38,7 +38,7 @@ from cdcd.postgres.slot import (
     set_failover,
 )
 from cdcd.protocol.lsn import Lsn
-from cdcd.telemetry.state import Telemetry
+from cdcd.telemetry.state import ActiveElsewhere, Telemetry
 from cdcd.transactions.position import MISSING_SLOT_HINT
 
 PARTITIONS_S: Final = 30.0
@@ -124,7 +124,14 @@ class PostgresSide:
             # Not before another one is seen: a standby is ready, an instance that asks for the lock is not.
             self._telemetry.role = "standby"
             self._telemetry.stand_by()
-            self._observe(StandbyWaiting(slot=slot, holder_pid=held.pid, holder=held.application_name))
+            self._telemetry.active_elsewhere = ActiveElsewhere(
+                held.application_name, held.client, held.pid, time.time()
+            )
+            self._observe(
+                StandbyWaiting(
+                    slot=slot, holder_pid=held.pid, holder=held.application_name, client=held.client
+                )
+            )
 
         def on_ended(held: LockHeld, silent_s: float) -> None:
             self._observe(SessionEnded(held="lock", pid=held.pid, silent_s=round(silent_s, 1)))

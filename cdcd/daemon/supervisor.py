@@ -112,12 +112,14 @@ def run(
     accept_gap: bool = False,
     reread_file: Callable[[], Config] | None = None,
     ask: Ask | None = None,
+    runbook: Callable[[], str] | None = None,
 ) -> int:
     """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`).
 
     Args:
         reread_file: reads the configuration again, for SIGHUP; None: SIGHUP reads the secrets' files only.
         ask: carries out what is asked for by HTTP; None: nothing can be asked for.
+        runbook: reads the runbook, for the page; None: there is none.
 
     Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
     """
@@ -133,7 +135,9 @@ def run(
     try:
         raise_file_limit()
         refuse_weaknesses(config)
-        with serve_http(config, telemetry, lambda: supervisor.config, ask, observe) as address:
+        with serve_http(
+            config, telemetry, lambda: supervisor.config, ask, observe, runbook=runbook
+        ) as address:
             observe(Started(name=config.name, http=address))
             if screen is not None and address and not supervisor.logs_json:
                 screen.write(f"The page of this pipeline: {page_url(config.http, address)}\n")
@@ -407,7 +411,7 @@ class Supervisor:
             failure = self._thread_failure or (full if now - has_files_at >= OUT_OF_FILES_S else None)
             if failure is not None:
                 self._end_by(failure)
-            telemetry.throughput.look(now, unix_now, telemetry.totals(), telemetry.events)
+            telemetry.look(now, unix_now)
             progress = report.due(now, unix_now)
             if progress is not None:
                 self._observe(progress)

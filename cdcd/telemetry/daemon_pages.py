@@ -6,11 +6,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from cdcd.config.models import Config
+from cdcd.config.reference import changed_yaml
 from cdcd.facts import Observer
 from cdcd.telemetry.access import reading
 from cdcd.telemetry.actions import Ask, action_routes
 from cdcd.telemetry.daemon_status import ALL_TABLES_MAX, TABLES_MAX, daemon_status
-from cdcd.telemetry.html_page import html_page
+from cdcd.telemetry.html_page import html_page, runbook_page
 from cdcd.telemetry.html_style import HEADERS
 from cdcd.telemetry.http import Reply, Request, Route, Routes, serve
 from cdcd.telemetry.kept import Kept
@@ -39,6 +40,8 @@ def serve_http(
     current: Callable[[], Config] | None = None,
     ask: Ask | None = None,
     observe: Observer | None = None,
+    *,
+    runbook: Callable[[], str] | None = None,
 ) -> AbstractContextManager[str]:
     """Serve while the block runs; gives `host:port`, or "" when `http.enabled` is false.
 
@@ -46,8 +49,9 @@ def serve_http(
         current: gives the configuration in effect, which SIGHUP may change; None: it stays `config`.
         ask: carries out an action; None: there are none.
         observe: told who asked for an action.
+        runbook: reads the runbook; None: it is not served.
     """
-    routes = daemon_routes(current or (lambda: config), telemetry, ask, observe)
+    routes = daemon_routes(current or (lambda: config), telemetry, ask, observe, runbook=runbook)
     return serve(config.http, routes, Tls.of(config.http) if config.http.enabled else None)
 
 
@@ -56,6 +60,8 @@ def daemon_routes(
     telemetry: Telemetry,
     ask: Ask | None = None,
     observe: Observer | None = None,
+    *,
+    runbook: Callable[[], str] | None = None,
 ) -> Routes:
     """All that a daemon answers."""
 
@@ -77,6 +83,7 @@ def daemon_routes(
 
         return registry_for(telemetry)
 
+    configuration = _Configuration()
     statuses: Kept[int, dict[str, Any]] = Kept(SHARE_MAX, FRESH_S)
     pages: Kept[int, Reply] = Kept(SHARE_MAX, FRESH_S)
     objects: Kept[int, Reply] = Kept(SHARE_MAX, FRESH_S)
@@ -89,7 +96,16 @@ def daemon_routes(
 
     def page(asked: Request) -> Reply:
         most = _tables(asked)
-        return pages(most, lambda: Reply(200, HTML, html_page(status(most)).encode(), HEADERS))
+        return pages(
+            most,
+            lambda: Reply(
+                200, HTML, html_page(status(most), configuration.text(current())).encode(), HEADERS
+            ),
+        )
+
+    def runbook_reply(_asked: Request) -> Reply:
+        assert runbook is not None
+        return Reply(200, HTML, runbook_page(runbook()).encode(), HEADERS)
 
     def status_json(asked: Request) -> Reply:
         most = _tables(asked)
@@ -99,9 +115,23 @@ def daemon_routes(
     return {
         "/": Route(get=page, refuse=refuse),
         "/v1/status": Route(get=status_json, refuse=refuse),
+        **({} if runbook is None else {"/runbook": Route(get=runbook_reply, refuse=refuse)}),
         **metrics_and_probes(registry, {"/healthz": live, "/readyz": ready}, refuse),
         **action_routes(current, ask, observe),
     }
+
+
+class _Configuration:
+    """The text of the configuration in effect, which is made once for each configuration."""
+
+    def __init__(self) -> None:
+        self._of: Config | None = None
+        self._text = ""
+
+    def text(self, config: Config) -> str:
+        if config is not self._of:
+            self._of, self._text = config, changed_yaml(config)
+        return self._text
 
 
 def _tables(asked: Request) -> int:

@@ -17,7 +17,7 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.shaping.in_front import NO_RECORD
 from cdcd.snapshots.progress import Progress
 from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.state import NAMES, Health, Telemetry
+from cdcd.telemetry.state import NAMES, ActiveElsewhere, Health, Telemetry
 from cdcd.telemetry.terminal_text import seconds
 from cdcd.telemetry.throughput import Rates
 
@@ -57,13 +57,14 @@ def daemon_status(
     rates = t.throughput.rates(now, totals, events)
     lag_bytes, lag_s = t.lag_bytes(), t.lag_s(unix_now)
     oldest = t.prepared_oldest_time
-    tables = _tables(events, rates)
+    tables = _tables(events, rates, t.snapshot)
     return {
         "pipeline": t.name,
         "at": _time(unix_now),
         "version": __version__,
         "started_at": _time(t.started_time),
         "role": t.role,
+        "active_elsewhere": _active_elsewhere(t),
         "streaming": t.streaming,
         "ready": ready.well,
         "reasons": list(ready.detail.get("reasons", ())),
@@ -107,6 +108,15 @@ def daemon_status(
             {"at": _time(at), "transactions": each.transactions, "rows": each.rows, "bytes": each.bytes}
             for at, each in t.throughput.minutes(unix_now, totals)
         ],
+        "day": [
+            {
+                "at": _time(each.at),
+                "rows": each.rows,
+                "lag_s": _rounded(each.lag_s),
+                "delay_s": None if each.delay_s is None else round(each.delay_s, 3),
+            }
+            for each in t.throughput.day(unix_now, totals, t.all_delays())
+        ],
         "transactions": t.transactions.copy(),
         "reconnects": t.reconnects.copy(),
         "snapshot": None if t.snapshot is None else _snapshot(t.snapshot),
@@ -131,6 +141,8 @@ def _summary(t: Telemetry, lag_bytes: int | None, lag_s: float | None) -> str:
     away = [NAMES[side] for side in t.reach.outages.copy()]
     if away:
         return f"waits for {' and '.join(away)}; nothing is lost"
+    if t.role == "standby" and t.active_elsewhere is not None:
+        return f"stands by for {_named(t.active_elsewhere)}, and takes over when that instance ends"
     if t.role != "active":
         return _HEADLINES[t.role]
     if not t.streaming:
@@ -140,8 +152,24 @@ def _summary(t: Telemetry, lag_bytes: int | None, lag_s: float | None) -> str:
     if lag_bytes is None:
         return "streams"
     if lag_bytes == 0:
-        return "streams, and Kafka has everything"
+        return "streams, no lag"
     return f"streams, {size(lag_bytes)}{'' if not lag_s else f' and {seconds(lag_s)}'} behind"
+
+
+def _named(other: ActiveElsewhere) -> str:
+    return f"the instance at {other.client}" if other.client else f"another instance ({other.name})"
+
+
+def _active_elsewhere(t: Telemetry) -> dict[str, Any] | None:
+    other = t.active_elsewhere
+    if t.role != "standby" or other is None:
+        return None
+    return {
+        "application_name": other.name,
+        "client": other.client or None,
+        "pid": other.pid,
+        "seen_at": _time(other.seen_at),
+    }
 
 
 def _side(t: Telemetry, side: Side, now: float) -> dict[str, Any]:
@@ -183,7 +211,9 @@ def _snapshot(progress: Progress) -> dict[str, Any]:
     }
 
 
-def _tables(events: Mapping[tuple[str, str], int], rates: Rates) -> list[dict[str, Any]]:
+def _tables(
+    events: Mapping[tuple[str, str], int], rates: Rates, progress: Progress | None
+) -> list[dict[str, Any]]:
     """Tables with rows since the process started: the busiest of now first, then those with most rows."""
     found: dict[str, dict[str, Any]] = {}
     for (table, operation), count in events.items():
@@ -197,9 +227,20 @@ def _tables(events: Mapping[tuple[str, str], int], rates: Rates) -> list[dict[st
             entry[name] += count
         entry["rows"] += count
     per_s = rates.rows_by_table
+    states = _states(progress)
     for entry in found.values():
+        entry["state"] = states.get(entry["table"], "published")
         entry["rows_per_s"] = round(per_s.get(entry["table"], 0.0), 1)
     return sorted(found.values(), key=lambda each: (-each["rows_per_s"], -each["rows"], each["table"]))
+
+
+def _states(progress: Progress | None) -> dict[str, str]:
+    """By table: failed, reading or waiting. Changes of a table are delivered in each state."""
+    if progress is None:
+        return {}
+    found = {each.name: "failed" for each in progress.outcomes if each.error}
+    found |= {each.name: "published" for each in progress.outcomes if not each.error}
+    return found | {each.name: "reading" if each.rows or each.began else "waiting" for each in progress.tasks}
 
 
 def _lsn(position: int) -> str | None:

@@ -4,7 +4,7 @@ The rule: every text of the status is escaped (`escape`), because names of table
 anybody's. The page needs no script. With it, the page fetches itself every two seconds.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as _escape
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from cdcd.telemetry.html_style import SCRIPT, STYLE
 from cdcd.telemetry.plot import bars
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.terminal_text import number, plain, seconds
+from cdcd.visible import visible
 
 READING_MAX: Final = 20
 """Tables of a snapshot on the page."""
@@ -22,8 +23,24 @@ WAL_SOON_S: Final = 3600.0
 Status = Mapping[str, Any]
 
 
-def html_page(status: Status) -> str:
-    """The page."""
+RUNBOOK: Final[Mapping[str, str]] = {
+    "kafka.unreachable": "CdcdKafkaUnreachable",
+    "kafka.retry": "CdcdKafkaUnreachable",
+    "postgres.unreachable": "CdcdPostgresUnreachable",
+    "reconnect.scheduled": "CdcdReconnecting",
+    "transaction.hanging": "CdcdTransactionHanging",
+    "prepared.old": "CdcdPreparedOld",
+    "standby.waiting": "CdcdNoStandby",
+}
+"""By event: the section of the runbook about it."""
+
+
+def html_page(status: Status, configuration: str = "") -> str:
+    """The page.
+
+    Args:
+        configuration: the keys in effect that are not defaults, with secrets masked; "": not shown.
+    """
     name = escape(status["pipeline"])
     return "".join(
         [
@@ -32,10 +49,11 @@ def html_page(status: Status) -> str:
             '<noscript><meta http-equiv="refresh" content="10"></noscript>',
             f"<title>{name}: {escape(status['summary'])}</title><style>{STYLE}</style></head><body>",
             '<div id="away" class="error" role="alert" hidden></div><main>',
-            *_main(status),
+            *_main(status, configuration),
             "</main>",
             '<footer class="soft small"><a href="/v1/status">/v1/status</a> has this as JSON, ',
-            '<a href="/metrics">/metrics</a> for Prometheus. <code>cdcd top</code> shows it on a terminal.</footer>',
+            '<a href="/metrics">/metrics</a> for Prometheus. <code>cdcd top</code> shows it on a terminal. ',
+            '<a href="/runbook">The runbook</a> says what to do about each alert.</footer>',
             f"<script>{SCRIPT}</script></body></html>\n",
         ]
     )
@@ -46,20 +64,65 @@ def escape(text: object) -> str:
     return _escape(plain(str(text)), quote=True)
 
 
-def _main(status: Status) -> Iterator[str]:
+def _main(status: Status, configuration: str) -> Iterator[str]:
     yield from _head(status)
     yield from _notes(status)
-    yield '<div class="cards">'
-    yield from _cards(status)
-    yield "</div><section><h2>Rows in each minute of the last hour</h2>"
-    yield bars(status["minutes"], "rows", "rows")
-    yield "</section>"
-    yield from _snapshot(status["snapshot"])
-    yield from _tables(status)
+    if status["role"] == "standby":
+        # What it knows of the stream is nothing: another instance has it.
+        yield from _active_elsewhere(status)
+        yield from _problems(status["problems"])
+    else:
+        yield '<div class="cards">'
+        yield from _cards(status)
+        yield "</div><section><h2>Rows in each minute of the last hour</h2>"
+        yield bars(status["minutes"], "rows", "rows")
+        yield "</section>"
+        yield from _day(status["day"])
+        yield from _snapshot(status["snapshot"])
+        yield from _tables(status)
+        yield '<div class="pair">'
+        yield from _problems(status["problems"])
+        yield from _position(status)
+        yield "</div>"
+    if configuration:
+        yield "<section><details><summary>Configuration in effect, without defaults and secrets</summary>"
+        yield f"<pre>{_escape(visible(configuration, lines=True), quote=True)}</pre></details></section>"
+
+
+def _active_elsewhere(status: Status) -> Iterator[str]:
+    """The instance that this one stands by for."""
+    other = status["active_elsewhere"]
+    yield "<section><h2>Active instance</h2>"
+    if other is None:
+        yield '<p class="soft">It was not seen yet.</p></section>'
+        return
+    yield "<dl>"
+    for name, value in (
+        ("client address", other["client"] or "the server's own machine (a socket)"),
+        ("application name", other["application_name"]),
+        ("server process", other["pid"]),
+        ("seen since", f"{_moment(other['seen_at'])} UTC"),
+    ):
+        yield f"<dt>{name}<dd>{'not known' if value is None else escape(value)}"
+    yield "</dl><p>Lag, tables and snapshots are on the page of that instance, at <code>http.port</code> of that "
+    yield "address. <code>cdcd status</code> asks PostgreSQL and Kafka from anywhere.</p></section>"
+
+
+def _day(day: Sequence[Status]) -> Iterator[str]:
+    """Lag and latency of the last day."""
     yield '<div class="pair">'
-    yield from _problems(status["problems"])
-    yield from _position(status)
+    for title, key, what in (
+        ("Largest lag in each quarter of an hour of the last day", "lag_s", "of lag"),
+        ("Mean latency in each quarter of an hour of the last day", "delay_s", "from commit to Kafka"),
+    ):
+        yield f"<section><h2>{title}</h2>"
+        yield bars(day, key, what, each="quarter of an hour", period="day", show=_duration)
+        yield "</section>"
     yield "</div>"
+
+
+def _duration(value: float) -> str:
+    return f"{value * 1000:,.0f} ms" if value < 1.0 else seconds(value)
 
 
 def _head(status: Status) -> Iterator[str]:
@@ -77,7 +140,8 @@ def _notes(status: Status) -> Iterator[str]:
         found = status[side]
         if found["away_s"] is not None:
             yield f'<section class="note"><h2>{name} has not answered for {seconds(found["away_s"])}</h2>'
-            yield f'<p>{escape(found["message"])}</p><p class="hint">{escape(found["hint"])}</p></section>'
+            yield f'<p>{escape(found["message"])}</p><p class="hint">{escape(found["hint"])} '
+            yield f"{_runbook(f'{side}.unreachable')}</p></section>"
     reasons = [] if status["ready"] else [each for each in status["reasons"] if "is unreachable" not in each]
     if reasons:
         yield '<section class="note soon"><h2>Not ready</h2>'
@@ -113,7 +177,7 @@ def _cards(status: Status) -> Iterator[str]:
     yield _card(
         "Waiting for Kafka",
         size(status["queue_bytes"]),
-        f"{number(status['queue_records'], 'record')}; the stream waits from {size(status['queue_bytes_max'])} on",
+        f"{number(status['queue_records'], 'record')}, limit {size(status['queue_bytes_max'])}",
     )
     yield _card(
         "Spool",
@@ -173,7 +237,7 @@ def _snapshot(snapshot: Status | None) -> Iterator[str]:
         for each in reversed(snapshot["ended"])
     ]
     if ended:
-        yield f"<details{'' if rows else ' open'}><summary>{number(len(ended), 'table')} ended last</summary>"
+        yield f"<details{'' if rows else ' open'}><summary>Last {len(ended):,} finished</summary>"
         yield _table(("table", "rows", "outcome"), ended) + "</details>"
     yield f'<p class="soft small">{snapshot["rows"]:,} rows were read since the pipeline began.</p></div></section>'
 
@@ -199,7 +263,9 @@ def _tables(status: Status) -> Iterator[str]:
     yield '<th class="more">deletes<th class="more">read<th>rows</tr></thead><tbody>'
     for each in tables:
         idle = "" if each["rows_per_s"] else ' class="idle"'
-        yield f"<tr{idle}><td>{escape(each['table']) or 'messages'}<td>{_rate(each['rows_per_s'])}"
+        level = {"failed": "error", "reading": "warning", "waiting": "warning"}.get(each["state"])
+        state = f' <span class="tag {level}">{escape(each["state"])}</span>' if level else ""
+        yield f"<tr{idle}><td>{escape(each['table']) or 'messages'}{state}<td>{_rate(each['rows_per_s'])}"
         for name in ("inserts", "updates", "deletes", "rows_read"):
             yield f'<td class="more">{each[name]:,}'
         yield f"<td>{each['rows']:,}</tr>"
@@ -228,12 +294,37 @@ def _problems(problems: Iterable[Status]) -> Iterator[str]:
         count = f" <b>{each['count']:,} times</b>, last" if each["count"] > 1 else ""
         yield f'<div class="problem"><span class="tag {escape(each["level"])}">{escape(each["event"])}</span>'
         yield f'<span class="soft small">{count} {_moment(each["at"])}</span><p>{escape(each["message"])}</p>'
-        if each["hint"]:
-            yield f'<p class="hint small">{escape(each["hint"])}</p>'
+        if each["hint"] or each["event"] in RUNBOOK:
+            yield f'<p class="hint small">{escape(each["hint"])} {_runbook(each["event"])}</p>'
         yield "</div>"
     if nothing:
         yield '<p class="soft">There were none since this process started.</p>'
     yield "</section>"
+
+
+def _runbook(event: str) -> str:
+    """A link to what the runbook says about an event; "": nothing."""
+    section = RUNBOOK.get(event)
+    return "" if section is None else f'<a href="/runbook#{section.lower()}">Runbook: {section}</a>'
+
+
+def runbook_page(text: str) -> str:
+    """The runbook (Markdown) as a page, with an anchor at each heading. Its text is shown as it is written."""
+    parts = []
+    for block in text.split("\n\n"):
+        line = block.strip()
+        if line.startswith("#"):
+            marks, _, title = line.partition(" ")
+            level = min(len(marks), 3)
+            name = escape(title.lower().replace(" ", "-"))
+            parts.append(f'<h{level} id="{name}">{escape(title)}</h{level}>')
+        elif line:
+            parts.append(f"<pre>{_escape(visible(line, lines=True), quote=True)}</pre>")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width, initial-scale=1"><title>cdcd: runbook</title><style>{STYLE}</style></head>'
+        f'<body><main><p><a href="/">The page of this pipeline</a></p>{"".join(parts)}</main></body></html>\n'
+    )
 
 
 def _position(status: Status) -> Iterator[str]:

@@ -55,6 +55,8 @@ svg text { fill: var(--soft); font-size: 11px; }
 .problem:first-of-type { border-top: 0; }
 .problem p { margin: 2px 0; }
 .hint { color: var(--soft); }
+pre { margin: 8px 0; font: .85rem/1.45 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
+summary { cursor: pointer; font-weight: 600; }
 a { color: var(--bar); }
 footer { padding-top: 14px; padding-bottom: 30px; }
 #away { position: sticky; top: 0; padding: 8px 16px; font-weight: 600; }

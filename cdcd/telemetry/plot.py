@@ -1,6 +1,6 @@
-"""The plot of the page: what came in each minute of the last hour, as SVG."""
+"""The plots of the page: a bar for each minute of the last hour, or each quarter of an hour of the last day, as SVG."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from html import escape
 from typing import Any, Final
@@ -12,16 +12,26 @@ _FOOT: Final = 24
 _LEFT: Final = 2
 
 
-def bars(minutes: Sequence[Mapping[str, Any]], key: str, what: str) -> str:
-    """A bar for each minute.
+def bars(
+    minutes: Sequence[Mapping[str, Any]],
+    key: str,
+    what: str,
+    *,
+    each: str = "minute",
+    period: str = "hour",
+    show: Callable[[float], str] = lambda value: f"{value:,.0f}",
+) -> str:
+    """A bar for each minute, or each other part of a period.
 
     Args:
-        minutes: `minutes` of the status.
-        key: which of its numbers.
+        minutes: `minutes` of the status, or `day`.
+        key: which of its numbers; null counts as nothing.
         what: what is counted, for people.
+        each, period: what a bar stands for, and all bars together.
+        show: a value, for people.
     """
-    values = [int(minute[key]) for minute in minutes]
-    most = max(values, default=0)
+    values = [float(minute[key] or 0) for minute in minutes]
+    most = max(values, default=0.0)
     step = (WIDTH - 2 * _LEFT) / max(1, len(values))
     space = HEIGHT - _TOP - _FOOT
     found = []
@@ -31,19 +41,24 @@ def bars(minutes: Sequence[Mapping[str, Any]], key: str, what: str) -> str:
         at = _clock(minute["at"])
         found.append(
             f'<rect x="{_LEFT + index * step:.1f}" y="{HEIGHT - _FOOT - height:.1f}" width="{step * 0.8:.1f}" '
-            f'height="{height:.1f}"><title>{at}: {value:,} {escape(what)}</title></rect>'
+            f'height="{height:.1f}"><title>{at}: {show(value)} {escape(what)}</title></rect>'
         )
     ground = HEIGHT - _FOOT + 0.5
-    label = f"at most {most:,} {escape(what)} in a minute" if most else f"no {escape(what)} in the last hour"
+    label = (
+        f"at most {show(most)} {escape(what)} in a {each}"
+        if most
+        else f"no {escape(what)} in the last {period}"
+    )
     times = [
         f'<text x="{_LEFT + index * step:.0f}" y="{HEIGHT - 4}" text-anchor="{anchor}">{_clock(minutes[index]["at"])}'
         "</text>"
         for index, anchor in ((0, "start"), (len(values) // 2, "middle"))
         if index < len(values)
     ]
+    about = f"{escape(what)} in each {each} of the last {period}: {label}"
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(what)} in each minute of the last hour: '
-        f'{label}">{"".join(found)}<line x1="0" x2="{WIDTH}" y1="{ground}" y2="{ground}"/>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{about}">'
+        f'{"".join(found)}<line x1="0" x2="{WIDTH}" y1="{ground}" y2="{ground}"/>'
         f'<text x="{_LEFT}" y="16">{label}</text>{"".join(times)}'
         f'<text x="{WIDTH - _LEFT}" y="{HEIGHT - 4}" text-anchor="end">now</text></svg>'
     )

@@ -18,7 +18,7 @@ from cdcd.facts_operation import CheckpointRecordsIgnored
 from cdcd.snapshots.progress import Progress
 from cdcd.telemetry.histogram import Histogram
 from cdcd.telemetry.last_problems import LastProblems
-from cdcd.telemetry.throughput import Throughput, Totals
+from cdcd.telemetry.throughput import Delays, Throughput, Totals
 
 Role = Literal["starting", "standby", "active"]
 ROLES: Final[tuple[Role, ...]] = ("starting", "standby", "active")
@@ -43,6 +43,23 @@ DELAY_BUCKETS_S: Final = (
 """From what a quiet pipeline takes up to a long outage, which is delivered late."""
 
 
+@dataclass(frozen=True, slots=True)
+class ActiveElsewhere:
+    """The instance that this one stands by for, as PostgreSQL sees it.
+
+    Attributes:
+        name: the application_name of the session that holds the lock.
+        client: its address.
+        pid: the server process of that session; None: it has none.
+        seen_at: when it was seen (Unix seconds).
+    """
+
+    name: str
+    client: str
+    pid: int | None
+    seen_at: float
+
+
 class Telemetry:
     """The pipeline's numbers; 0 or None where nothing is known yet.
 
@@ -55,6 +72,7 @@ class Telemetry:
         "_behind_since",
         "_caught_up",
         "acked_lsn",
+        "active_elsewhere",
         "commits",
         "delays",
         "delivered_rows",
@@ -111,6 +129,8 @@ class Telemetry:
         self.name = name
         self.slot = slot
         self.role: Role = "starting"
+        self.active_elsewhere: ActiveElsewhere | None = None
+        """Counts while `role` is standby."""
         self.streaming = False
         self.loop_heartbeat = time.monotonic()
         self.started_time = time.time()
@@ -144,11 +164,9 @@ class Telemetry:
         self.delivered_transactions = 0
         """Those of which records were made and that Kafka acknowledged. `events` and `transactions` count what was
         worked off, and count it again after a session that failed."""
-        self.streamed_open = 0
-        self.prepared_open = 0
+        self.streamed_open = self.prepared_open = 0
         self.prepared_oldest_time: float | None = None
-        self.spool_memory_bytes = 0
-        self.spool_disk_bytes = 0
+        self.spool_memory_bytes = self.spool_disk_bytes = 0
         self.durable_bytes = 0
         """Of the durable log."""
         self.durable_from: int | None = None
@@ -185,6 +203,20 @@ class Telemetry:
 
     def _waiting(self) -> Waiting:
         return Waiting(self.queue_records, self.queue_bytes, self.flushed_lsn, self.retained_wal_bytes)
+
+    def look(self, now: float, unix_now: float) -> None:
+        """Keep what the page shows of the last hour and the last day; call it every moment.
+
+        Args:
+            now: monotonic seconds.
+            unix_now: Unix seconds.
+        """
+        lag_s = self.lag_s(unix_now) if self.role == "active" else None
+        self.throughput.look(now, unix_now, self.totals(), self.events, lag_s=lag_s, delays=self.all_delays())
+
+    def all_delays(self) -> Delays:
+        """The delays since the process started."""
+        return Delays(sum(self.delays.counts), self.delays.sum)
 
     def totals(self) -> Totals:
         """What Kafka acknowledged since the process started. Heartbeats are no work."""

@@ -1,4 +1,5 @@
-"""How much went through: by minute for the last hour, and as rates of the last seconds.
+"""How much went through: by minute for the last hour, by quarter of an hour for the last day with lag and latency, and
+as rates of the last seconds.
 
 The daemon calls `look` with its totals every moment. A look costs a comparison, except once in `LOOK_S` seconds, when
 the totals by table are copied. Nothing is done for each row.
@@ -10,6 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.shaping.in_front import NO_RECORD
+
+QUARTER_S: Final = 900
+QUARTERS: Final = 96
+"""Quarters of an hour that are kept: a day."""
 
 MINUTES: Final = 60
 """Minutes that are kept."""
@@ -41,6 +46,22 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Delays:
+    """How many changes were delivered, and the sum of their times from commit to acknowledgement in seconds."""
+
+    count: int = 0
+    sum: float = 0.0
+
+    def mean_since(self, before: "Delays") -> float | None:
+        """The mean of those that came after `before`; None: there were none."""
+        count = self.count - before.count
+        return (self.sum - before.sum) / count if count > 0 else None
+
+
+NO_DELAYS: Final = Delays()
+
+
+@dataclass(frozen=True, slots=True)
 class Rates:
     """Means of the last `window_s` seconds. `rows_by_table` has the tables (`schema.table`) with rows in that time."""
 
@@ -49,6 +70,23 @@ class Rates:
     rows_per_s: float
     bytes_per_s: float
     rows_by_table: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Quarter:
+    """A quarter of an hour.
+
+    Attributes:
+        at: when it began (Unix seconds).
+        rows: rows that Kafka acknowledged.
+        lag_s: the largest lag; None: not known, because the process did not run or was no active instance.
+        delay_s: the mean time from a commit to Kafka's acknowledgement; None: no change was delivered.
+    """
+
+    at: int
+    rows: int = 0
+    lag_s: float | None = None
+    delay_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +104,21 @@ class Throughput:
         self._minute = 0
         self._began = Totals()
         self._looks: deque[_Look] = deque(maxlen=LOOKS)
+        self._quarters: deque[Quarter] = deque(maxlen=QUARTERS)
+        self._quarter = 0
+        self._quarter_rows = 0
+        self._quarter_delays = Delays()
+        self._lag_s: float | None = None
 
     def look(
-        self, now: float, unix_now: float, totals: Totals, events: Mapping[tuple[str, str], int]
+        self,
+        now: float,
+        unix_now: float,
+        totals: Totals,
+        events: Mapping[tuple[str, str], int],
+        *,
+        lag_s: float | None = None,
+        delays: Delays = NO_DELAYS,
     ) -> None:
         """Take the totals of now.
 
@@ -76,7 +126,17 @@ class Throughput:
             now: monotonic seconds.
             unix_now: Unix seconds.
             events: rows by (schema.table, operation).
+            lag_s: None: not known.
+            delays: all since the process started.
         """
+        quarter = int(unix_now // QUARTER_S)
+        if quarter != self._quarter:
+            if self._quarter:
+                self._quarters.append(self._now(totals, delays))
+            self._quarter, self._lag_s = quarter, None
+            self._quarter_rows, self._quarter_delays = totals.rows, delays
+        if lag_s is not None:
+            self._lag_s = max(lag_s, self._lag_s or 0.0)
         minute = int(unix_now // 60)
         if minute != self._minute:
             if self._minute:
@@ -84,6 +144,23 @@ class Throughput:
             self._minute, self._began = minute, totals
         if not self._looks or now - self._looks[-1].at >= LOOK_S:
             self._looks.append(_Look(now, totals, dict(events)))
+
+    def _now(self, totals: Totals, delays: Delays) -> Quarter:
+        return Quarter(
+            self._quarter * QUARTER_S,
+            max(0, totals.rows - self._quarter_rows),
+            self._lag_s,
+            delays.mean_since(self._quarter_delays),
+        )
+
+    def day(self, unix_now: float, totals: Totals, delays: Delays) -> list[Quarter]:
+        """The last day, oldest first: `QUARTERS` quarters of an hour, of which the last one is under way."""
+        last = int(unix_now // QUARTER_S)
+        found = {each.at: each for each in self._quarters.copy()}
+        if self._quarter:
+            found[self._quarter * QUARTER_S] = self._now(totals, delays)
+        begins = [each * QUARTER_S for each in range(last - QUARTERS + 1, last + 1)]
+        return [found.get(at, Quarter(at)) for at in begins]
 
     def minutes(self, unix_now: float, totals: Totals) -> list[tuple[int, Totals]]:
         """The last hour, oldest first: `MINUTES` times the minute's begin (Unix seconds), and what came in it.

@@ -241,3 +241,34 @@ def test_top_ends_with_its_terminal(unique: str, tmp_path: Path):
         screen.hang_up()
         # THEN the command ends
         assert screen.process.wait(WAIT_S) == 129
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_the_page_of_a_standby_says_which_instance_is_active_and_where(
+    database: Database, broker: KafkaBroker, daemon, unique: str
+):
+    # GIVEN an active instance
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    dsn = f"{database.dsn()} password={PASSWORD}"
+    config = configuration(unique, dsn, broker.bootstrap_servers, http={"port": 0})
+    active = daemon(config)
+    active.await_streaming()
+    # WHEN another one stands by
+    standby = daemon(config)
+    told = standby.await_event("standby.waiting")
+    assert (told["holder"], told["client"]) == (f"{unique} lock", "127.0.0.1")
+    found = status(standby)
+    assert found["active_elsewhere"]["pid"] == told["holder_pid"]
+    page = get(standby, "/")
+    assert "127.0.0.1" in page
+    assert "not known" not in page
+    # AND both show the configuration without the secret, and the runbook
+    for process in (active, standby):
+        page = get(process, "/")
+        assert "Configuration in effect" in page
+        assert PASSWORD not in page
+        assert "CdcdKafkaUnreachable" in get(process, "/runbook")
+    # AND WHEN the active one ends, the other one's page has the numbers
+    active.stop()
+    awaited(standby, lambda each: each["role"] == "active" and each["streaming"], "no takeover")
+    assert "Largest lag in each quarter of an hour" in get(standby, "/")

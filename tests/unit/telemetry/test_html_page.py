@@ -5,10 +5,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cdcd.telemetry.html_page import html_page
+from cdcd.telemetry.html_page import RUNBOOK, html_page, runbook_page
 from cdcd.telemetry.html_style import HEADERS, SCRIPT, STYLE
 from cdcd.telemetry.plot import bars
-from cdcd.telemetry.state import Telemetry
+from cdcd.telemetry.state import ActiveElsewhere, Telemetry
+from deploy.local.cache import REPOSITORY
 from tests.unit.telemetry.status_examples import HOSTILE, busy, status_of
 
 VOID = {"meta", "progress", "br", "line", "rect"}
@@ -45,7 +46,63 @@ def test_a_page_of_nothing_and_one_of_everything_are_well_formed():
     for telemetry in (Telemetry("shop", "cdcd_shop"), busy()):
         page = Parsed(html_page(status_of(telemetry)))
         assert page.tags.count("main") == 1
-        assert page.tags.count("svg") == 1
+        # The last hour, and lag and latency of the last day.
+        assert page.tags.count("svg") == 3
+
+
+def standby(name: str = "shop lock", client: str = "10.0.0.5") -> Telemetry:
+    telemetry = busy()
+    telemetry.role = "standby"
+    telemetry.active_elsewhere = ActiveElsewhere(name, client, 77, 1_790_000_000.0)
+    return telemetry
+
+
+def test_the_page_of_a_standby_says_who_is_active_and_has_no_empty_numbers():
+    page = Parsed(html_page(status_of(standby())))
+    shown = "".join(page.texts)
+    for text in (
+        "Active instance",
+        "10.0.0.5",
+        "shop lock",
+        "77",
+        "2026-09-21 14:13:20",
+        "reconnect.scheduled",
+    ):
+        assert text in shown
+    assert "not known" not in shown
+    assert page.tags.count("svg") == 0
+    unseen = standby()
+    unseen.active_elsewhere = None
+    assert "It was not seen yet." in html_page(status_of(unseen))
+
+
+def test_the_names_of_the_active_instance_are_text():
+    plain, hostile = standby(), standby(HOSTILE, HOSTILE)
+    before, after = Parsed(html_page(status_of(plain))), Parsed(html_page(status_of(hostile)))
+    assert after.tags == before.tags
+    assert after.attributes == before.attributes
+
+
+def test_the_configuration_is_text():
+    page = Parsed(html_page(status_of(busy()), f"name: shop\nquery: {HOSTILE}\n"))
+    assert "name: shop\n" in "".join(page.texts)
+    assert page.tags.count("script") == 1
+    assert "Configuration in effect" not in html_page(status_of(busy()))
+
+
+def test_warnings_have_a_link_into_the_runbook_which_has_that_section():
+    runbook = (REPOSITORY / "deploy" / "runbook.md").read_text()
+    page = runbook_page(runbook)
+    Parsed(page)
+    for section in RUNBOOK.values():
+        assert f'<h2 id="{section.lower()}">' in page
+    assert '<a href="/runbook#cdcdreconnecting">' in html_page(status_of(busy()))
+    assert '<a href="/runbook#cdcdkafkaunreachable">' in html_page(status_of(busy()))
+
+
+@pytest.mark.parametrize("event", RUNBOOK)
+def test_the_events_of_the_runbook_exist(event):
+    assert f"`{event}`" in (REPOSITORY / "docs" / "events.md").read_text()
 
 
 def test_what_strangers_named_or_wrote_is_text_and_no_markup():
@@ -92,7 +149,7 @@ def test_the_page_stays_small_and_says_how_many_tables_there_are_more(tables):
     telemetry = busy()
     telemetry.events = {(f"public.t{number}", "c"): number for number in range(tables)}
     page = html_page(status_of(telemetry))
-    assert len(page) < 80_000
+    assert len(page) < 110_000
     assert ("The busiest 50 of 5,000 tables" in page) == (tables > 50)
     assert ('<a href="/?tables=all">' in page) == (tables > 50)
 

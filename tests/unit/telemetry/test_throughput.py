@@ -1,4 +1,4 @@
-from cdcd.telemetry.throughput import LOOK_S, MINUTES, Throughput, Totals
+from cdcd.telemetry.throughput import LOOK_S, MINUTES, QUARTERS, Delays, Throughput, Totals
 
 HOUR = 3600.0 * 1000
 
@@ -20,6 +20,19 @@ def test_each_minute_has_what_was_delivered_in_it():
         found.look(second, HOUR + second, totals(second), {})
     minutes = dict(found.minutes(HOUR + 239, totals(239)))
     assert [minutes[int(HOUR) + 60 * index].rows for index in range(4)] == [60, 60, 60, 59]
+
+
+def test_a_day_has_quarters_of_an_hour_with_the_largest_lag_and_the_mean_delay():
+    found = Throughput()
+    for second in range(0, 2000, 10):
+        lag = 7.0 if second == 100 else 1.0
+        found.look(second, HOUR + second, totals(second), {}, lag_s=lag, delays=Delays(second, second * 0.25))
+    day = found.day(HOUR + 1990, totals(1990), Delays(1990, 1990 * 0.25))
+    assert len(day) == QUARTERS
+    first, middle, last = day[-3:]
+    assert (first.at, first.lag_s, middle.lag_s) == (int(HOUR), 7.0, 1.0)
+    assert (first.rows, middle.rows, last.rows) == (900, 900, 190)
+    assert (middle.delay_s, day[0].delay_s, day[0].lag_s) == (0.25, None, None)
 
 
 def test_the_ring_keeps_an_hour_and_no_more():
