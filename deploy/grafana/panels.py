@@ -16,7 +16,7 @@ IN_CHART: Final = DASHBOARD.parents[2] / "helm" / "cdcd" / "files" / "dashboard.
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH: Final = 24
 _ACTIVE: Final = 'and on (namespace, job, instance) cdcd_role{role="active"} == 1'
-_JOB: Final = 'job=~"$job"'
+_JOB: Final = 'namespace=~"$namespace", job=~"$job"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ def dashboard() -> str:
             "editable": True,
             "refresh": "10s",
             "time": {"from": "now-1h", "to": "now"},
-            "templating": {"list": [_datasource_variable(), _job_variable()]},
+            "templating": {"list": [_datasource_variable(), _namespace_variable(), _job_variable()]},
             "panels": _placed(),
         },
         indent=1,
@@ -308,13 +308,29 @@ def _datasource_variable() -> dict[str, Any]:
     return {"name": "datasource", "type": "datasource", "query": "prometheus", "hide": 0}
 
 
+def _namespace_variable() -> dict[str, Any]:
+    """Outside of Kubernetes, metrics have no namespace. All of them, also those, are what is shown at first."""
+    return {
+        "name": "namespace",
+        "label": "namespace",
+        "type": "query",
+        "datasource": _DATASOURCE,
+        "query": {"query": "label_values(cdcd_build_info, namespace)", "refId": "namespace"},
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
 def _job_variable() -> dict[str, Any]:
     return {
         "name": "job",
         "label": "pipeline",
         "type": "query",
         "datasource": _DATASOURCE,
-        "query": {"query": "label_values(cdcd_build_info, job)", "refId": "job"},
+        "query": {"query": 'label_values(cdcd_build_info{namespace=~"$namespace"}, job)', "refId": "job"},
         "refresh": 2,
         "sort": 1,
     }

@@ -258,3 +258,24 @@ def test_wrong_values_are_refused_at_install(setting: str, said: str) -> None:
 def test_nothing_is_installed_without_a_pipeline() -> None:
     with pytest.raises(LocalServerError, match="missing properties 'name', 'postgres', 'kafka'"):
         render()
+
+
+def test_the_cleanup_is_off_and_runs_drop_after_the_uninstall_if_it_is_asked_for() -> None:
+    assert [each["kind"] for each in rendered("minimal")].count("Job") == 0
+    found = rendered("minimal", "--set", "cleanup.enabled=true", "--set", "cleanup.args={--topics}")
+    hooks = [each for each in found if each["metadata"]["name"].endswith("-cleanup")]
+    assert [each["kind"] for each in hooks] == ["ConfigMap", "Job"]
+    assert {each["metadata"]["annotations"]["helm.sh/hook"] for each in hooks} == {"post-delete"}
+    pod = of_kind("Job", found)["spec"]["template"]["spec"]
+    assert pod["containers"][0]["args"] == ["drop", "--config", "/etc/cdcd/cdcd.yaml", "--yes", "--topics"]
+    # The release's own are gone by then.
+    assert pod["serviceAccountName"] == "default"
+    assert pod["volumes"][0]["configMap"]["name"] == hooks[0]["metadata"]["name"]
+    assert parse_config(hooks[0]["data"]["cdcd.yaml"], {}).name == "shop"
+
+
+def test_the_limits_that_a_platform_asks_for_can_be_set() -> None:
+    found = rendered("minimal", "--set", "revisionHistoryLimit=9", "--set", "livenessFailureThreshold=7")
+    deployment = of_kind("Deployment", found)["spec"]
+    assert deployment["revisionHistoryLimit"] == 9
+    assert deployment["template"]["spec"]["containers"][0]["livenessProbe"]["failureThreshold"] == 7

@@ -53,6 +53,15 @@ def test_what_is_published_is_published_on_the_loopback_only() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_the_page_of_each_replica_is_published() -> None:
+    service = compose()["services"]["cdcd"]
+    (ports,) = service["ports"]
+    first, last = ports.split(":")[1].split("-")
+    assert int(last) - int(first) + 1 == service["deploy"]["replicas"]
+    config = parse_config(compose()["configs"]["pipeline"]["content"], {})
+    assert ports.endswith(f":{config.http.port}")
+
+
 @pytest.mark.deploy
 @pytest.mark.timeout(1200)
 def test_compose_accepts_it() -> None:

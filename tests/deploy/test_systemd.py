@@ -31,6 +31,15 @@ def test_systemd_accepts_the_unit(unit: Path) -> None:
     run(["systemd-analyze", "verify", unit])
 
 
+def test_systemd_accepts_the_unit_that_tells_of_a_failure(unit: Path, tmp_path: Path) -> None:
+    name = re.search(r"OnFailure=(cdcd-failed@)%i(\.service)", unit.read_text())
+    assert name is not None
+    told = UNIT.with_name("".join(name.groups()))
+    path = tmp_path / "cdcd-failed@shop.service"
+    path.write_text(told.read_text())
+    run(["systemd-analyze", "verify", path])
+
+
 def test_the_unit_leaves_the_daemon_little_to_do_harm_with(unit: Path) -> None:
     said = run(["systemd-analyze", "security", "--offline=true", "--no-pager", unit])
     exposure = re.search(r"exposure level for \S+: ([\d.]+)", said)

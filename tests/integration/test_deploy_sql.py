@@ -137,3 +137,21 @@ def test_the_role_may_read_the_partitions_of_a_published_table(database: Databas
     )
     assert readable == [("events",), ("first",), ("plain",)]
     assert database.execute(f"SELECT has_schema_privilege('{role}', 'old', 'USAGE')") == [(True,)]
+
+
+@pytest.mark.postgres(only=18)
+def test_the_generator_of_compose_writes_what_its_tables_take(database: Database) -> None:
+    configs = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["configs"]
+    psql(
+        database,
+        "\n".join(
+            line for line in configs["init"]["content"].splitlines() if line.startswith("CREATE TABLE")
+        ),
+    )
+    psql(database, configs["shop"]["content"] * 30)
+    ((customers, changed, orders),) = database.execute(
+        "SELECT count(*), count(*) FILTER (WHERE email LIKE 'new%'), (SELECT count(*) FROM orders) FROM customers"
+    )
+    assert customers == 90
+    assert changed > 0
+    assert orders > 0
