@@ -16,7 +16,7 @@ PATTERNS: Final = (
     "config/mirror/*.yaml",
     "deploy/grafana/dashboard.json",
     "deploy/prometheus/alerts.yaml",
-    RUNBOOK,
+    "deploy/runbook.md",
     "deploy/spark/*.yaml",
     "deploy/sql/*.sql",
     "deploy/systemd/*.service",
