@@ -131,8 +131,8 @@ EXIT_CODES: dict[int, str] = {
     7: "another instance is the writer",
     8: "a limit on disk, memory or size is reached",
     9: "what was waited for was cancelled, or took longer than --timeout",
-    10: "`cdcd check`, `cdcd status` or `cdcd mirror status` found an error, `cdcd verify` a difference, or "
-    "`cdcd adopt` what it cannot take over",
+    10: "`cdcd check`, `cdcd status` or `cdcd mirror status` found an error, `cdcd verify` a difference, "
+    "`cdcd adopt` what it cannot take over, or `cdcd trace` no record",
     11: "Kafka Connect refuses `cdcd adopt`, or could not be reached",
     12: "`cdcd verify` found no difference, but could not compare everything",
 }

@@ -21,7 +21,14 @@ _FLAT: Final = "flattened"
 VALUE_MAX: Final = 60
 """Characters of a value in a line."""
 
-_OPS: Final = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ", "t": "TRUNCATE", "m": "MESSAGE"}
+OPERATIONS: Final = {
+    "c": "INSERT",
+    "u": "UPDATE",
+    "d": "DELETE",
+    "r": "READ",
+    "t": "TRUNCATE",
+    "m": "MESSAGE",
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -84,7 +91,7 @@ class Filter:
         values = envelope.get("after") or envelope.get("before")
         if not isinstance(values, dict):
             self._notice(
-                f"{_OPS.get(op, op)} has no row to judge the condition on. Such records are not shown."
+                f"{OPERATIONS.get(op, op)} has no row to judge the condition on. Such records are not shown."
             )
             return False
         unsent = _unsent(seen)
@@ -103,7 +110,7 @@ class Filter:
                 "u": "the column did not change and is large (TOAST), or there is no such column",
             }.get(op, "there is no such column")
             self._notice(
-                f"A record of {plain(table)} ({_OPS.get(op, op)}) has no value of {plain(columns)}: {why}. The "
+                f"A record of {plain(table)} ({OPERATIONS.get(op, op)}) has no value of {plain(columns)}: {why}. The "
                 "condition cannot be judged on such records, and they are not shown."
             )
         return outcome is True
@@ -148,7 +155,8 @@ def _unsent(seen: Seen) -> set[str]:
     return {each for each in found if isinstance(each, str)}
 
 
-def _key(seen: Seen) -> Any:
+def key_of(seen: Seen) -> dict[str, Any]:
+    """The key of a record; empty if it has none, or none that is an object."""
     try:
         found = payload_of(_parsed(seen.key)) if seen.key else {}
     except ValueError:
@@ -231,10 +239,10 @@ def as_line(seen: Seen, envelope: dict[str, Any]) -> str:
     op = envelope["op"]
     ts_ms = envelope["source"].get("ts_ms")
     if ts_ms is None:
-        head = f"{_OPS.get(op, 'ROW'):8} {plain(table_of(envelope))}"
+        head = f"{OPERATIONS.get(op, 'ROW'):8} {plain(table_of(envelope))}"
         return " ".join([head, *_values(seen, envelope)])
     at = (_EPOCH + timedelta(milliseconds=int(ts_ms))).isoformat(sep=" ", timespec="milliseconds")
-    head = f"{at.removesuffix('+00:00')} {_OPS.get(op, plain(str(op))):8} {plain(table_of(envelope))}"
+    head = f"{at.removesuffix('+00:00')} {OPERATIONS.get(op, plain(str(op))):8} {plain(table_of(envelope))}"
     if op == "m":
         message = envelope.get("message") or {}
         return f"{head}prefix={plain(str(message.get('prefix')))} content={_shown(message.get('content'))}"
@@ -253,7 +261,7 @@ def _values(seen: Seen, envelope: dict[str, Any]) -> Iterator[str]:
             else:
                 yield f"{plain(name)}={_shown(value)}"
     elif isinstance(before, dict):
-        key = _key(seen)
+        key = key_of(seen)
         for name, value in before.items():
             # What is not part of the replica identity is null, and says nothing.
             if value is not None or name in key:

@@ -150,7 +150,7 @@ def follow_topics(
             notice(no_topic(config, tables))
         while not shown.is_full:
             messages = follower.poll(POLL_S)
-            shown.take(map(_seen, messages))
+            shown.take(map(seen_of, messages))
     finally:
         follower.close()
 
@@ -165,7 +165,7 @@ def no_topic(config: Config, tables: tuple[str, ...]) -> str:
     )
 
 
-def _seen(message: Any) -> Seen:
+def seen_of(message: Any) -> Seen:
     """A record of confluent_kafka's."""
     return Seen(
         message.topic(),
