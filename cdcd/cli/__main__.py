@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "snapshot": "Ask a running daemon to read tables, and show the progress.",
     "tail": "Show changes as they come, from the topics or a slot.",
     "trace": "Follow one row to its records in Kafka.",
+    "bench": "Measure what a daemon reaches between your servers.",
     "record": "Record the stream into files, by a temporary slot.",
     "replay": "Replay a recording through the engine, or make it pseudonymous.",
     "verify": "Compare the topics, or a mirror, with the tables at one moment.",

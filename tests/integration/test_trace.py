@@ -25,6 +25,7 @@ def test_a_row_is_followed_to_its_records(
         broker.bootstrap_servers,
         filters={"tables": {"public.items": {"keep": "row.line < 100"}}},
         topics={"create": {"partitions": 3}},
+        snapshot={"mode": "initial"},
     )
     process = daemon(config)
     process.await_event("table.read", table="public.items")

@@ -1,0 +1,94 @@
+"""`cdcd bench`: figures, and nothing that is left behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cdcd.kafka.admin import Admin
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import configuration
+from tests.integration.forked import run_cdcd
+
+BEGINS = "cdcd_bench_"
+
+
+def left(database: Database, broker: KafkaBroker, name: str) -> list[str]:
+    """What there is of a run."""
+    found = database.execute(
+        f"SELECT slot_name::text FROM pg_replication_slots WHERE slot_name = '{name}' UNION ALL "
+        f"SELECT pubname::text FROM pg_publication WHERE pubname = '{name}' UNION ALL "
+        f"SELECT nspname::text FROM pg_namespace WHERE nspname = '{name}'"
+    )
+    topics = Admin({"bootstrap.servers": broker.bootstrap_servers}).names()
+    return [str(each) for (each,) in found] + [topic for topic in topics if topic.startswith(name)]
+
+
+@pytest.fixture
+def file(database: Database, broker: KafkaBroker, unique: str, tmp_path: Path) -> Path:
+    path = tmp_path / "cdcd.yaml"
+    path.write_text(yaml.safe_dump(configuration(unique, database.dsn(), broker.bootstrap_servers)))
+    return path
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_a_run_prints_figures_and_leaves_nothing(
+    database: Database, broker: KafkaBroker, file: Path, tmp_path: Path
+):
+    # WHEN nobody agrees, nothing is made
+    arguments = ("bench", "--config", str(file), "--rows", "5000", "--rows-each", "100")
+    refused = run_cdcd(*arguments, folder=tmp_path, environment={**os.environ}, answers="n\n")
+    assert refused.returncode == 130
+    name = re.search(rf"schema ({BEGINS}[0-9a-f]+)", refused.stdout)
+    assert name is not None
+    assert left(database, broker, name[1]) == []
+    # AND WHEN it runs
+    done = run_cdcd(*arguments, "--yes", folder=tmp_path, environment={**os.environ})
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^rows +[\d,]+ a second: 5,000 in", done.stdout, re.MULTILINE)
+    for part in ("cpu ", "memory ", "WAL ", "Kafka ", "latency "):
+        assert part in done.stdout
+    name = re.search(rf"schema ({BEGINS}[0-9a-f]+)", done.stdout)
+    assert name is not None
+    assert left(database, broker, name[1]) == []
+
+
+@pytest.mark.postgres(only=18)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_is_removed_by_itself_or_by_its_name(
+    database: Database, broker: KafkaBroker, file: Path, tmp_path: Path, number: signal.Signals
+):
+    command = [sys.executable, "-m", "cdcd.cli", "bench", "--config", str(file)]
+    name, said = "", ""
+    with subprocess.Popen(
+        [*command, "--rows", "100000000", "--yes"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        # GIVEN a run that writes
+        assert process.stderr is not None
+        for line in process.stderr:
+            said += line
+            name = name or "".join(re.findall(rf"{BEGINS}[0-9a-f]+", line)[:1])
+            if line.startswith("Writing"):
+                break
+        assert name, said
+        assert left(database, broker, name) != []
+        # WHEN it is ended
+        process.send_signal(number)
+        said += process.stderr.read()
+    # THEN nothing is left; of a run that was killed, once it is removed by its name
+    if number == signal.SIGKILL:
+        removed = run_cdcd(
+            "bench", "--config", str(file), "--remove", name, folder=tmp_path, environment={**os.environ}
+        )
+        assert removed.returncode == 0, removed.stderr
+    assert left(database, broker, name) == [], said
