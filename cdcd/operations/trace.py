@@ -123,7 +123,10 @@ def find(
                 notice(f"{number(read, 'record')} read, {count:,} of this row")
     finally:
         follower.close()
-    return count, sorted(kept, key=lambda each: (each.lsn or 0, each.written_ms or 0))
+    # A tombstone has no LSN, and comes behind its delete.
+    return count, sorted(
+        kept, key=lambda each: (each.written_ms or 0, each.topic, each.partition, each.offset)
+    )
 
 
 def _found(seen: Seen, written_ms: int) -> Found:
