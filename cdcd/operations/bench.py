@@ -8,9 +8,11 @@ fast as the database takes them, then single rows at a steady pace, and reads th
 """
 
 import asyncio
+import ctypes
 import json
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +24,7 @@ from threading import Thread
 from typing import Any, Final
 
 from cdcd.config.loading import Config, load_config
-from cdcd.errors import ConfigError, TransientError
+from cdcd.errors import ConfigError, FencedError, TransientError
 from cdcd.operations import removal
 from cdcd.operations.sides import connect_to
 from cdcd.pasted import cdcd, quoted
@@ -228,15 +230,24 @@ def run(file: Path, config: Config, load: Load, environ: Mapping[str, str], say:
 def remove(file: Path, config: Config, say: Say) -> None:
     """Remove what a run has made. Raises as `cdcd drop`."""
     say("Removing what the run has made.")
-    removal.run(
-        "drop",
-        config,
-        str(file),
-        with_topics=True,
-        checkpoint_of="",
-        show=lambda _plan: None,
-        done=lambda step: say(f"done: {step.what}"),
-    )
+    deadline = time.monotonic() + STOP_S
+    while True:
+        try:
+            removal.run(
+                "drop",
+                config,
+                str(file),
+                with_topics=True,
+                checkpoint_of="",
+                show=lambda _plan: None,
+                done=lambda step: say(f"done: {step.what}"),
+            )
+            break
+        except FencedError:
+            # The daemon of a run that was killed is still ending.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
     asyncio.run(_execute(config, f"DROP SCHEMA IF EXISTS {quoted(config.name)} CASCADE"))
     say(f"done: schema {config.name}")
 
@@ -419,6 +430,7 @@ def _daemon(file: Path, environ: Mapping[str, str]) -> Iterator[_Daemon]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509  there is no other thread yet
     )
     try:
         found = _Daemon(process, "" if token is None else token.get_secret_value())
@@ -432,6 +444,15 @@ def _daemon(file: Path, environ: Mapping[str, str]) -> Iterator[_Daemon]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _end_with_parent() -> None:
+    """In the new process: the kernel stops it when its parent is gone, also if that was killed (prctl(2))."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def _drain(process: "subprocess.Popen[str]") -> None:
