@@ -916,8 +916,8 @@ class LargeMessageReceived(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LargeMessageComing(Fact):
-    """PostgreSQL is sending a message of more than 16 MiB behind `lsn`. libpq holds these bytes of it so far, and gives
-    it to cdcd when all of it is there.
+    """PostgreSQL is sending a message of at least `bytes` bytes, more than 16 MiB, behind `lsn`. libpq gives it to cdcd
+    when all of it is there.
     """
 
     event: ClassVar[str] = "message.coming"

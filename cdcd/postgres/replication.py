@@ -15,11 +15,13 @@ not handed over: it belongs to a stream with changes left out.
 
 import asyncio
 import fcntl
+import os
 import re
 import termios
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -60,6 +62,8 @@ COMING_BYTES: Final = 16 << 20
 STREAMED_FROM: Final = "8MB"
 """`logical_decoding_work_mem` of a session that streams, where it is PostgreSQL's own default of 64 MB."""
 
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
 WARNING_S: Final = 60.0
 """Seconds in which a warning of the server is told once. A walsender that waits for a standby repeats its warning."""
 
@@ -88,6 +92,31 @@ class Identity:
     flushed: int
     """The server's own flush position, as an LSN."""
     database: str
+
+
+class MappedMemory:
+    """The size of this process's address space (proc(5), statm).
+
+    When libpq knows the length of a message, it enlarges its buffer, by doubling, until the message fits. Then it reads
+    all that the server has sent, in one call. So the address space tells of a large message before it needs memory.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+        with suppress(OSError):
+            self._descriptor = os.open("/proc/self/statm", os.O_RDONLY)
+
+    def mapped_bytes(self) -> int:
+        """Bytes; 0 where the system does not say. It takes 2 µs."""
+        if self._descriptor < 0:
+            return 0
+        return int(os.pread(self._descriptor, 24, 0).split(b" ", 1)[0]) * _PAGE_BYTES
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class ReplicationStream:
@@ -125,6 +154,7 @@ class ReplicationStream:
         self._reads = 0
         self._coming = 0
         self._coming_told = COMING_BYTES
+        self._memory = MappedMemory()
         self._conversion: Conversion | None = None
         self._taken: list[bytes] = []
         session.on_notice(self._on_notice)
@@ -323,7 +353,11 @@ class ReplicationStream:
         try:
             while True:
                 before = room
+                mapped = self._memory.mapped_bytes()
                 size, room = take_frames(get_copy_data, frames, room, self.shorten)
+                grown = self._memory.mapped_bytes() - mapped
+                if grown > 2 * COMING_BYTES and size == 0:
+                    self._tell_coming(grown // 2)
                 if self._failure:
                     # A notice, read just before the frame that was to be the next one then, ended the stream.
                     del frames[self._sound :]
@@ -370,8 +404,11 @@ class ReplicationStream:
         fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, waiting)
         self._coming += waiting[0]
         if self._coming > self._coming_told:
-            self._coming_told = 2 * self._coming
-            self.on_coming(self._coming)
+            self._tell_coming(self._coming)
+
+    def _tell_coming(self, size: int) -> None:
+        self._coming_told = 2 * size
+        self.on_coming(size)
 
     def _ending(self) -> CdcdError:
         """Why the copy is over: libpq holds the result already, or the connection is broken."""
@@ -486,6 +523,7 @@ class ReplicationStream:
         """Close the connection at once. Idempotent; what `receive` has not returned is dropped."""
         self._fail(self._failure or TransientError("the replication connection is closed"))
         self._session.close()
+        self._memory.close()
 
 
 def skips_publication(answer: Answer) -> bool:

@@ -1,7 +1,7 @@
 """How much memory the daemon needs for large messages and rows: a table of value size, kind and peak.
 
     python -m tests.bench.memory [--sizes 50 100 200 400] [--kinds unasked message …] [--form uncompiled|compiled]
-                                 [--version 18] [--results FILE]
+                                 [--version 18] [--control-groups] [--results FILE]
 
 Each case is one daemon with one large value. The peak is the daemon's VmHWM (proc(5)). The rule beside it is that of
 docs/sizing.md: 150 MB, three times the largest message on the wire, and twice the record where it is delivered. The
@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
+from tests.bench.control_groups import within
 from tests.bench.forms import FORMS, environment, prepare
 from tests.bench.results import write_section
 from tests.integration.daemon import Daemon, configuration, confirmed, wal_end
@@ -188,7 +190,14 @@ class Measured:
 
 
 def measure(  # noqa: PLR0917  the parts of one case
-    server: PostgresServer, broker: KafkaBroker, registry: str, folder: Path, name: str, size: int, form: str
+    server: PostgresServer,
+    broker: KafkaBroker,
+    registry: str,
+    folder: Path,
+    name: str,
+    size: int,
+    form: str,
+    in_group: bool,
 ) -> Measured:
     """Run one daemon through one large value of `size` bytes."""
     kind = KINDS[name]
@@ -221,7 +230,8 @@ def measure(  # noqa: PLR0917  the parts of one case
         configuration(slot, dsn, broker.bootstrap_servers, **settings),
         environment={**environment(form), "PYTHONASYNCIODEBUG": "1"},
     )
-    with daemon:
+    allowed = BASE_MB + (WIRE_COPIES * kind.wire + RECORD_COPIES * kind.record) * size / MB
+    with daemon, within(int(allowed * MB)) if in_group else nullcontext():
         daemon.start()
         peak = _Peak(daemon)
         outcome = "delivered"
@@ -244,7 +254,6 @@ def measure(  # noqa: PLR0917  the parts of one case
             b"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active"
         )
         connection.execute(f"DROP DATABASE {slot} WITH (FORCE)".encode())
-    allowed = BASE_MB + (WIRE_COPIES * kind.wire + RECORD_COPIES * kind.record) * size / MB
     return Measured(name, size / MB, peak.bytes / MB, allowed, kept / MB, max(steps, default=0.0), outcome)
 
 
@@ -325,6 +334,11 @@ def main() -> None:
         "--sizes", type=int, nargs="+", default=[50, 100, 200, 400], help="in MB of 10^6 bytes"
     )
     parser.add_argument("--kinds", choices=list(KINDS), nargs="+", default=list(KINDS))
+    parser.add_argument(
+        "--control-groups",
+        action="store_true",
+        help="run each daemon in a control group whose limit is what the rule allows; root only",
+    )
     parser.add_argument("--form", choices=FORMS, default="uncompiled")
     parser.add_argument("--version", type=int, default=18)
     parser.add_argument(
@@ -342,7 +356,16 @@ def main() -> None:
     ):
         for name in arguments.kinds:
             for size in arguments.sizes:
-                one = measure(server, broker, registry.url, folder, name, size * MB, arguments.form)
+                one = measure(
+                    server,
+                    broker,
+                    registry.url,
+                    folder,
+                    name,
+                    size * MB,
+                    arguments.form,
+                    arguments.control_groups,
+                )
                 print(report([one])[-1], flush=True)
                 found.append(one)
     text = "\n".join(report(found))

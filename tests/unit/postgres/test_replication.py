@@ -1,9 +1,11 @@
-"""Which warnings of the server say that changes are left out of the stream."""
+"""Which warnings of the server say that changes are left out, and how a large message is noticed before it is read."""
+
+import mmap
 
 import pytest
 
 from cdcd.postgres.refusals import Answer
-from cdcd.postgres.replication import skips_publication
+from cdcd.postgres.replication import MappedMemory, skips_publication
 
 IN_GERMAN = "Laden der Publikation »p« wurde übersprungen"
 
@@ -27,3 +29,14 @@ def test_a_publication_is_skipped_if_the_server_says_so_and_not_by_the_sqlstate_
     answer: Answer, skips: bool
 ):
     assert skips_publication(answer) is skips
+
+
+def test_memory_is_counted_when_it_is_mapped_and_not_when_it_is_used():
+    memory = MappedMemory()
+    before = memory.mapped_bytes()
+    with mmap.mmap(-1, 64 << 20):
+        grown = memory.mapped_bytes() - before
+    memory.close()
+    memory.close()
+    assert grown >= 64 << 20
+    assert memory.mapped_bytes() == 0
