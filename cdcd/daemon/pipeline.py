@@ -17,7 +17,7 @@ All tasks run in one event loop, so nothing here needs a lock. The blocking call
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from cdcd.daemon import memory
@@ -82,9 +82,16 @@ class Stream(Protocol):
         """End it in good order."""
 
 
-LookUp = Callable[
-    [Relation], Awaitable[tuple[TableDescription, dict[int, TypeDescription], Visibility | None]]
-]
+class LookUp(Protocol):
+    """What the catalog says of relations (`CatalogLookUp`)."""
+
+    def received(self, frames: Sequence[bytes]) -> None:
+        """Frames came, and those before are worked off."""
+
+    async def __call__(
+        self, relation: Relation, *, tentative: bool = False
+    ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
+        """The description, the types that are known so far, and the snapshot (`seen`) of `Engine.described`."""
 
 
 class Pipeline:
@@ -270,7 +277,7 @@ class Pipeline:
         self._update_telemetry()
 
     async def _describe(self, action: Describe) -> None:
-        description, types, seen = await self._look_up(action.relation)
+        description, types, seen = await self._look_up(action.relation, tentative=action.tentative)
         self._verbs.described(action.relation, description, types, time.monotonic(), seen=seen)
 
     async def _ensure_topics(self, action: EnsureTopics) -> None:
@@ -310,6 +317,7 @@ class Pipeline:
                 self._wanted.clear()
                 await self._wanted.wait()
             frames = await self._stream.receive(READ_BYTES)
+            self._look_up.received(frames)
             self._verbs.frames_received(frames, time.monotonic())
             self._large.received(peek.lsn_of(frames[-1]))
             self._reported.set()

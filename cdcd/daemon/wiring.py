@@ -1,7 +1,7 @@
 """Puts a session together: the engine and its parts, and the pipeline that runs the engine."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -249,10 +249,13 @@ class _LookUp:
         self._observe = observe
         self._told: set[tuple[int, str]] = set()
 
+    def received(self, frames: Sequence[bytes]) -> None:
+        self._look_up.received(frames)
+
     async def __call__(
-        self, relation: Relation
+        self, relation: Relation, *, tentative: bool = False
     ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
-        found, types, seen = await self._look_up(relation)
+        found, types, seen = await self._look_up(relation, tentative=tentative)
         for column in relation.columns:
             if column.type_oid not in types and (relation.oid, column.name) not in self._told:
                 self._told.add((relation.oid, column.name))

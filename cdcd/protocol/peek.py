@@ -8,6 +8,7 @@ cannot read, the strict reader then explains.
 In a stream (Stream Start … Stream Stop) the xid of the transaction or subtransaction stands after the tag of a message.
 """
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -149,6 +150,19 @@ def relation_oids(frame: bytes, in_stream: bool) -> list[int]:
             int.from_bytes(frame[oid : oid + _OID_BYTES], "big") for oid in range(at, len(frame), _OID_BYTES)
         ]
     return []
+
+
+def described_relations(frames: Sequence[bytes]) -> list[int]:
+    """Oids of the relations that Relation messages outside of a stream describe, in their order.
+
+    A Relation message in a stream has its xid in the place of the oid. Whether a frame is in a stream is not known
+    here, so that an oid may be that of no relation.
+    """
+    return [
+        int.from_bytes(frame[_BODY_AT : _BODY_AT + _OID_BYTES], "big")
+        for frame in frames
+        if len(frame) > HEAD_BYTES and frame[XLOG_HEADER] == RELATION
+    ]
 
 
 def message_prefix(frame: bytes, in_stream: bool) -> bytes:

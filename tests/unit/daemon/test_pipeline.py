@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import wraps
@@ -102,6 +102,20 @@ class Engine:
         return [each for each in self.reported if each[0] == verb]
 
 
+class LookUp:
+    """A catalog that knows every relation."""
+
+    def __init__(self, asked: Callable[..., Awaitable[None]]) -> None:
+        self._asked = asked
+
+    def received(self, frames: Sequence[bytes]) -> None:
+        pass
+
+    async def __call__(self, relation: Any, *, tentative: bool = False) -> Any:
+        await self._asked(relation)
+        return "description", {}, None
+
+
 class Stream:
     """The replication connection: what it receives is put in by the test."""
 
@@ -146,7 +160,7 @@ class Session:
             snapshots=SimpleNamespace(answer=self._answer, close_export=lambda: None),  # type: ignore[arg-type]
             spool=SimpleNamespace(disk_bytes=0, memory_bytes=0),  # type: ignore[arg-type]
             begin=self._did("begin"),
-            look_up=self._look_up,
+            look_up=LookUp(self._did("look up")),
             survey=self._did("survey"),
             new_tables=NewTables(self._published, str, ()),
             telemetry=Telemetry(),
@@ -181,10 +195,6 @@ class Session:
     async def _answer(self, question: Any) -> Any:
         await self._did("answer")(question)
         return Published({}, 0, {})
-
-    async def _look_up(self, relation: Any) -> Any:
-        await self._did("look up")(relation)
-        return "description", {}, None
 
     async def run(self) -> None:
         try:

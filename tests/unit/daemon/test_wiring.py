@@ -110,7 +110,9 @@ class Catalog:
         self.described = list(described)
         self.asked: list[str] = []
 
-    async def describe(self, _sql: object, oids: Sequence[int]) -> dict[int, TableDescription]:
+    async def describe(
+        self, _sql: object, oids: Sequence[int], *, with_kin: bool = False
+    ) -> dict[int, TableDescription]:
         self.asked.append("describe")
         return {oids[0]: self.described.pop(0)}
 

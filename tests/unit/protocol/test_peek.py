@@ -35,6 +35,7 @@ from cdcd.protocol.peek import (
     TRUNCATE,
     UPDATE,
     XLOG_DATA,
+    described_relations,
     first_row,
     key_values,
     lsn_of,
@@ -161,3 +162,11 @@ def test_single_values_of_a_row_are_picked():
         picked_values(message, at, 4, [0])
     with pytest.raises((ValueError, IndexError)):
         picked_values(message[:-1], at, 5, [0])
+
+
+def test_the_relations_that_frames_describe_are_those_of_relation_messages_alone():
+    described = Relation(None, 7, "public", "t", "d", ())
+    other = Relation(None, 0xFFFFFFFE, "public", "u", "d", (Column(1, "id", 23, -1),))
+    messages: list[Message] = [described, Insert(None, 9, TupleData((b"1",))), other]
+    frames = [write_frame(XLogData(1, 1, 1, write_message(each))) for each in messages]
+    assert described_relations([*frames, write_frame(Keepalive(1, 1, False))]) == [7, 0xFFFFFFFE]
