@@ -19,6 +19,7 @@ from cdcd.durable.log import look
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.startup import Start
 from cdcd.engine.startup_requests import (
+    BindColumns,
     ConnectCatalog,
     ConnectStream,
     CreateSlot,
@@ -290,6 +291,10 @@ class _Rehearsal:
     async def _import_snapshot(self, _request: ImportSnapshot) -> ExportedTables:
         return ExportedTables({}, {}, {})
 
+    async def _bind_columns(self, _request: BindColumns) -> str:
+        """No bindings: the findings about columns tell which rules cannot be followed."""
+        return ""
+
 
 _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[object]]]] = {
     TakeLock: _Rehearsal._nothing,
@@ -313,6 +318,7 @@ _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[
     SetFailover: _Rehearsal._nothing,
     ImportSnapshot: _Rehearsal._import_snapshot,
     ListTables: _Rehearsal._published,
+    BindColumns: _Rehearsal._bind_columns,
     WriteCheckpoint: _Rehearsal._nothing,
 }
 """Who answers which request; the same requests as in `daemon/start_requests.py`, as a test sees."""
