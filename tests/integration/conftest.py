@@ -33,6 +33,13 @@ VERSIONS = tuple(
     if version in map(int, re.findall(r"\d+", os.environ.get("CDCD_TEST_PG", "")) or POSTGRES_VERSIONS)
 )
 
+FIRST_AND_LAST: Final = [
+    pytest.param(version, marks=[] if version in VERSIONS[:1] + VERSIONS[-1:] else [pytest.mark.versions])
+    for version in VERSIONS
+]
+"""Versions for a test with a server of its own, whose outcome does not depend on the version: `make versions` runs the
+others."""
+
 
 @dataclass(frozen=True)
 class Database:

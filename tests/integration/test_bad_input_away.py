@@ -116,7 +116,7 @@ def test_a_broker_that_is_away_holds_everything_up_and_loses_nothing(
     dsn = database.dsn(password=SECRET, options="-c wal_sender_timeout=10s")
     one = trial(dsn, kafka.bootstrap_servers)
     # As long as librdkafka tries to send a record; then kafka.retry tells, and the sink begins anew.
-    one.configure(kafka={"transaction": {"timeout_s": 60}})
+    one.configure(kafka={"transaction": {"timeout_s": 20}})
     deliver_one(one)
     kafka.kill()
     before = one.insert(2, 3)

@@ -982,7 +982,7 @@ def test_of_300_tables_a_screen_tells_what_matters(scene: Scene):
         for number in range(300):
             connection.execute(f"CREATE TABLE of_the_shop_{number} (id int PRIMARY KEY)")
     scene.execute("CREATE TABLE keyless (id int)")
-    scene.one.check()
+    scene.one.daemon.write_config()
     said = command("check", "--config", str(scene.one.daemon.config_path))
     lines = said.stdout.splitlines()
     assert (said.returncode, said.stderr) == (0, "")
@@ -994,7 +994,7 @@ def test_of_300_tables_a_screen_tells_what_matters(scene: Scene):
 
 def test_a_broker_that_is_away_makes_no_noise(scene: Scene):
     no_broker(scene)
-    scene.one.check()
+    scene.one.daemon.write_config()
     said = command("check", "--config", str(scene.one.daemon.config_path))
     assert (said.returncode, said.stderr) == (4, "")
     assert len(said.stdout.splitlines()) < 25

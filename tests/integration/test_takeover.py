@@ -57,7 +57,7 @@ def test_without_kafka_transactions_nothing_is_lost_either():
     assert outcome.report.equal, outcome.report
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=[18], also=[13])
 def test_it_takes_over_from_one_that_froze_with_its_stream_full_and_that_one_ends_when_it_wakes_up(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):

@@ -109,12 +109,14 @@ def test_of_large_messages_size_and_digest_come_and_the_connection_is_renewed(tm
     assert any("renews its connection" in line for line in said)
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("focus", [HANGING, {**DURABLE, "p_hang": 0.1}], ids=["live", "durable"])
 def test_a_commit_that_readers_do_not_see_is_neither_lost_nor_delivered_twice(tmp_path, focus):
     for world in ran(tmp_path, focus):
         assert not world.refused
 
 
+@pytest.mark.again
 @pytest.mark.parametrize(
     "focus",
     [PROTECTED, PROTECTED_AND_SWAPPED, PROTECTED_AND_DROPPED],
@@ -286,6 +288,7 @@ def test_operations_without_records_count_for_the_position_of_a_restart(tmp_path
                 raise
 
 
+@pytest.mark.again
 @pytest.mark.parametrize("small", [False, True])
 def test_a_durable_log_bridges_outages_of_kafka_whatever_is_killed(small, tmp_path):
     spooled = delivered = 0
