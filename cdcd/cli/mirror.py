@@ -311,6 +311,9 @@ def load_tables(  # noqa: PLR0917
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"
         observe(LoadWaiting(who or "open transactions", held.waited_s))
 
+    def locked(table: str, who: str, seconds: float) -> None:
+        observe(LoadWaiting(f"the lock on {table} ({who})", seconds))
+
     def load(snapshot: "Snapshot", table: str) -> None:
         began = time.monotonic()
         done = load_as_set(spark, snapshot, table, target, settings)
@@ -320,7 +323,7 @@ def load_tables(  # noqa: PLR0917
     def lost(error: TransientError) -> None:
         observe(LoadRestarted(error.message))
 
-    load_all(spark, source, tables, load, on_wait=wait, on_lost=lost)
+    load_all(spark, source, tables, load, on_wait=wait, on_locked=locked, on_lost=lost)
 
 
 def _check_reload(config: "MirrorConfig", source: bool) -> None:

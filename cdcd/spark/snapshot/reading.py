@@ -28,6 +28,7 @@ from pyspark.sql import functions as sf
 from cdcd.errors import TransientError
 from cdcd.formats.schemas import table_form
 from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.lock_watch import LockWatch, Tell
 from cdcd.postgres.readers import Readers
 from cdcd.postgres.shared_snapshot import SharedSnapshot
 from cdcd.postgres.slot import SlotWait
@@ -236,20 +237,28 @@ def load_all(
     load: Callable[[Snapshot, str], None],
     *,
     on_wait: Callable[[SlotWait], None],
+    on_locked: Tell,
     on_lost: Callable[[TransientError], None] = lambda _: None,
 ) -> None:
     """Call `load` for each of these tables (`schema.table`), at one snapshot if it lasts.
 
-    If it does not last, the tables that are left are loaded at another one, and `on_lost` hears why.
+    If it does not last, the tables that are left are loaded at another one, and `on_lost` hears why. As long as one of
+    the tables is locked, `on_locked` is called from another thread every few seconds.
 
     Raises:
         TransientError: no snapshot lasted.
         SourceError, SinkError: as `open_snapshot`.
     """
     left = list(tables)
+    dsn = parse_dsn(source.dsn, source.password_command)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with open_snapshot(spark, source, left, on_wait) as snapshot:
+            with (
+                LockWatch(
+                    dsn, source.publication, left, on_locked, connect_timeout_s=source.connect_timeout_s
+                ),
+                open_snapshot(spark, source, left, on_wait) as snapshot,
+            ):
                 while left:
                     load(snapshot, left[0])
                     left.pop(0)

@@ -52,6 +52,9 @@ def read_again(  # noqa: PLR0917
         who = held.gid if held.pid is None else f"the session with PID {held.pid} at the source"
         observe(TableReloading(table, why, f"{who or 'open transactions'} to end"))
 
+    def locked(name: str, who: str, _seconds: float) -> None:
+        observe(TableReloading(table, why, f"the lock on {name} ({who}) to end"))
+
     began = time.monotonic()
     observe(TableReloading(table, why))
 
@@ -60,4 +63,4 @@ def read_again(  # noqa: PLR0917
         seconds = time.monotonic() - began
         observe(TableReloaded(name, done.rows, done.quarantined, int(done.lsn), seconds))
 
-    load_all(spark, source, [table], load, on_wait=wait)
+    load_all(spark, source, [table], load, on_wait=wait, on_locked=locked)

@@ -224,7 +224,7 @@ class TableLoaded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LoadWaiting(Fact):
-    """A snapshot begins when the transactions that are open at the source have ended: `waiting` says which."""
+    """A snapshot waits for open transactions at the source, or for the lock on a table: `waiting` names the holder."""
 
     event: ClassVar[str] = "load.waiting"
     level: ClassVar[Level] = "warning"
