@@ -318,7 +318,7 @@ _TABLE: Final = (
     Code("topic.checkpoint", "Kafka", "The checkpoint's topic: compacted, one partition, of this pipeline.", (4,)),
     Code("topic.ignored", "Kafka", "Records of the checkpoint's topic that do not count: somebody else wrote them."),
     Code("topic.size", "Kafka", "The topic takes smaller records than the producer sends."),
-    Code("topic.compacted", "Kafka", "A compacted topic that loses values, or refuses some records."),
+    Code("topic.compacted", "Kafka", "A compacted topic that loses values, or refuses some records.", (4,)),
     Code(
         "topic.keyless",
         "Kafka",

@@ -37,6 +37,7 @@ class TableTopic:
         truncated: TRUNCATE makes a record, which has no key.
         whole: each record has all values (REPLICA IDENTITY FULL).
         marked: it gets watermarks, which have no key.
+        outdated: the next start ends its former rows by a truncate record, which has no key.
     """
 
     table: str
@@ -44,6 +45,7 @@ class TableTopic:
     truncated: bool = False
     whole: bool = False
     marked: bool = False
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

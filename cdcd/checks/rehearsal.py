@@ -133,7 +133,9 @@ class _Rehearsal:
             progress = end.value.checkpoint.snapshot
             names = end.value.published
             tables: frozenset[str] = frozenset()
+            outdated: frozenset[str] = frozenset()
             if progress is not None:
+                outdated = frozenset(names[oid] for oid in progress.outdated.oids if oid in names)
                 left = progress.waiting.oids[progress.begun :]
                 tables = frozenset(names[oid] for oid in left if oid in names)
                 tables |= {names.get(task.oid, task.name) for task in progress.tasks}
@@ -143,7 +145,7 @@ class _Rehearsal:
                 None,
                 str(end.value.checkpoint.position),
                 self._found is not None,
-                Reading(tables, beside),
+                Reading(tables, beside, outdated),
                 tuple(self._changed),
                 self._ignored,
             )

@@ -15,10 +15,12 @@ class Reading:
 
     Attributes:
         beside: read beside the stream, which needs a key. The others are read at the slot's exported snapshot.
+        outdated: tables whose former rows end first, because the slot was lost.
     """
 
     tables: frozenset[str] = field(default_factory=frozenset)
     beside: bool = False
+    outdated: frozenset[str] = field(default_factory=frozenset)
 
 
 def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ something was found. The other side is asked all the same.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
@@ -375,7 +375,7 @@ async def ask_both(
         *check_rows(source, outcome.reading),
     ]
     try:
-        found += await asyncio.to_thread(_ask_about_topics, config, source)
+        found += await asyncio.to_thread(_ask_about_topics, config, source, outcome.reading.outdated)
         if _may_ask_for_id(config, source, sink, findings):
             settings = sink_settings(config, TRANSACTION_S)
             refusal = await asyncio.to_thread(try_transactional_id, settings, ANSWER_S)
@@ -467,8 +467,8 @@ def _position(
     return [] if errors else [of_error("start.refused", "start", refusal)]
 
 
-def _ask_about_topics(config: Config, source: Facts) -> list[Finding]:
-    """The topics of the published tables."""
+def _ask_about_topics(config: Config, source: Facts, outdated: Collection[str]) -> list[Finding]:
+    """The topics of the published tables. The next start ends the former rows of those that are `outdated`."""
     topic_names = config.topic_names()
     operations = source.publication.operations if source.publication else OPERATIONS
     tables = {
@@ -478,6 +478,7 @@ def _ask_about_topics(config: Config, source: Facts) -> list[Finding]:
             truncated=config.topics.writes_truncates and "truncate" in operations,
             whole=table.replica_identity == "f",
             marked=config.heartbeat.watermark_interval_s > 0,
+            outdated=table.qualified in outdated,
         )
         for table in source.tables
         for topic in topic_names.all_of(table.schema, table.name)

@@ -94,6 +94,10 @@ def _compacted(name: str, config: Mapping[str, str], table: TableTopic) -> Itera
         )
         return
     loses = []
+    if table.outdated:
+        loses.append(
+            "the slot was lost, and the next start ends there, because it refuses the record that ends the former rows"
+        )
     if table.truncated:
         loses.append("it refuses the record of a TRUNCATE, which has no key, and cdcd ends then")
     if not table.whole:
@@ -102,7 +106,7 @@ def _compacted(name: str, config: Mapping[str, str], table: TableTopic) -> Itera
         cures = ["topics.truncate: false"] * table.truncated
         cures += [f"ALTER TABLE {qualified(table.table)} REPLICA IDENTITY FULL;"] * (not table.whole)
         yield Finding(
-            "warning",
+            "error" if table.outdated else "warning",
             "topic.compacted",
             subject,
             f"is compacted: {'; '.join(loses)}",

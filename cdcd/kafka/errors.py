@@ -111,8 +111,9 @@ _TABLE: Final[tuple[_Row, ...]] = (
     _Row(
         "INVALID_RECORD INVALID_MSG INVALID_TIMESTAMP",
         SinkError,
-        "The topic's settings refuse the record: a compacted topic (cleanup.policy) takes only records with a key, "
-        "and message.timestamp.* limits their times.",
+        "The topic's settings refuse the record. A compacted topic (cleanup.policy) takes only records with a key: set "
+        "cleanup.policy=delete on the topic; or topics.truncate: false, if the record is a truncate record. "
+        "message.timestamp.* limits the times of records.",
     ),
     _Row("UNSUPPORTED_COMPRESSION_TYPE", SinkError, "Choose another compression.type in kafka.properties."),
     _Row("INVALID_REQUIRED_ACKS", SinkError, "Take acks out of kafka.properties: cdcd needs acks=all."),

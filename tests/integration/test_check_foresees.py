@@ -553,6 +553,14 @@ def a_keyless_table_with_a_compacted_topic(scene: Scene) -> None:
     scene.configure(snapshot={"mode": "initial"})
 
 
+def a_lost_slot_and_a_compacted_topic(scene: Scene) -> None:
+    scene.topic(scene.one.topic, cleanup_policy="compact")
+    scene.configure(snapshot={"mode": "when_needed"})
+    scene.one.start()
+    assert scene.one.daemon.stop() == 0
+    scene.one.drop_slot()
+
+
 def watermarks_and_a_compacted_topic(scene: Scene) -> None:
     scene.topic(scene.one.topic, cleanup_policy="compact")
     scene.configure(heartbeat={"watermark_interval_s": 5})
@@ -822,6 +830,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         "topic.checkpoint",
         "Give pipeline {name}_2 a topics.prefix of its own",
     ),
+    a_lost_slot_and_a_compacted_topic: (4, "topic.compacted", "topics.truncate: false"),
     watermarks_and_a_compacted_topic: (4, "topic.keyless", "or set heartbeat.watermark_interval_s: 0"),
     a_keyless_table_with_a_compacted_topic: (4, "topic.keyless", "--add-config cleanup.policy=delete"),
     a_topic_that_differs_in_a_point: (4, "topic.missing", "topics.prefix"),

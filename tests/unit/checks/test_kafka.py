@@ -176,6 +176,13 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
         (
             check_existing,
             with_orders(COMPACTED),
+            with_table(outdated=True),
+            ("error", "topic.compacted"),
+            "the slot was lost, and the next start ends there",
+        ),
+        (
+            check_existing,
+            with_orders(COMPACTED),
             with_table(truncated=False),
             ("warning", "topic.compacted"),
             "unchanged TOAST",
