@@ -83,6 +83,25 @@ def cdcd(*words: object) -> str:
     return shell("cdcd", *words)
 
 
+_NEEDS_FILE: Final = re.compile(
+    r"`(cdcd (?:bench|check|downgrade|drop|handover|record|reset|run|snapshot|status|tail|top|trace|verify)\b[^`]*)`"
+)
+
+
+def with_file(text: str, file: object) -> str:
+    """A hint in which each command of a pipeline, in backticks, names its configuration file."""
+
+    def named(found: re.Match[str]) -> str:
+        command = found[1]
+        return (
+            found[0]
+            if "--config" in command or "--help" in command
+            else f"`{command} {shell('--config', file)}`"
+        )
+
+    return _NEEDS_FILE.sub(named, text)
+
+
 def on_table(option: str, table: str) -> str:
     """An option that names a table, for a shell."""
     return shell(option, table_option(table))

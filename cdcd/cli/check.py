@@ -5,6 +5,7 @@ import os
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ import click
 
 from cdcd.cli.options import config_option
 from cdcd.cli.output import say
+from cdcd.pasted import with_file
 from cdcd.telemetry.terminal_text import plain
 
 if TYPE_CHECKING:
@@ -60,8 +62,11 @@ def command(file: Path, form: str, *, shows_all: bool) -> int:
     if form == "json":
         _show_json(report)
     else:
+        # A person pastes the commands. Programs get the fix as `cdcd run` has it.
+        is_given = os.environ.get("CDCD_CONFIG") != str(file)
+        findings = [replace(one, fix=with_file(one.fix, file)) for one in report.findings]
         columns = min(shutil.get_terminal_size((_COLUMNS, 0)).columns, _COLUMNS_MAX)
-        for line in lines(report.findings, columns, shows_all=shows_all):
+        for line in lines(findings if is_given else report.findings, columns, shows_all=shows_all):
             click.echo(line)
     return report.exit_code
 

@@ -14,6 +14,7 @@ from cdcd.pasted import (
     read_table,
     shell,
     table_option,
+    with_file,
 )
 from cdcd.rows.routing import parse_table, table_named
 from cdcd.snapshots.patterns import parse_pattern
@@ -76,3 +77,22 @@ def test_what_a_person_wrote_is_a_table_as_cdcd_names_it():
     assert table_named("public.orders") == "public.orders"
     assert table_named("a.b.c") == "a.b.c"
     assert parse_table('U&"\\0041".u&"x""y"') == ("A", 'x"y')
+
+
+@pytest.mark.parametrize(
+    ("hint", "pasted"),
+    [
+        ("Restart: `cdcd reset --yes` removes", "Restart: `cdcd reset --yes --config 'a b.yaml'` removes"),
+        ("`cdcd snapshot start --table x`; `cdcd run`", None),
+        ("`cdcd run --config other.yaml`", "`cdcd run --config other.yaml`"),
+        ("`cdcd config --reference` shows", "`cdcd config --reference` shows"),
+        ("`cdcd mirror status` and cdcd run", "`cdcd mirror status` and cdcd run"),
+        ("`SELECT 1`", "`SELECT 1`"),
+    ],
+)
+def test_a_hint_names_the_file_that_its_commands_need(hint, pasted):
+    found = with_file(hint, "a b.yaml")
+    if pasted is None:
+        assert found.count("--config 'a b.yaml'`") == 2
+    else:
+        assert found == pasted
