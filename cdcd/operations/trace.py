@@ -211,7 +211,7 @@ def _delivered(status: PipelineStatus) -> str:
     if checkpoint is None:
         return "nothing yet: there is no checkpoint"
     at = "" if status.slot is None else f"; the server is at {Lsn(status.slot.current_lsn)}"
-    return f"everything up to {Lsn(checkpoint.position.commit_lsn)}{at}"
+    return f"everything up to {checkpoint.position}{at}"
 
 
 def _record(found: Found) -> str:

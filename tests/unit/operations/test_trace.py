@@ -77,7 +77,7 @@ def test_what_became_of_a_row_is_told_part_by_part():
         "publication  public.orders is in cdcd_shop (insert, update); its replica identity is the primary key",
         "filter       by filters.tables, public.orders",
         "route        by routes.tables, public.orders: shop.public.orders",
-        "delivered    everything up to 0/F00; the server is at 0/1400",
+        "delivered    everything up to 0/1000; the server is at 0/1400",
         "records      7, the last 1:",
         RECORD,
         "mirror       it is there",
