@@ -462,6 +462,7 @@ NEW: Final[dict[str, Attack]] = {
         ],
         before=(),
         rules=_ANY_SSN,
+        fell=False,
     ),
 }
 """Tables that are made, written and altered before the daemon can look at them."""
@@ -698,7 +699,9 @@ def test_a_value_stays_protected_in_a_snapshot_after_a_rename(
     assert process.stop() == 0
     carry_out(database, [[secret(1, "id, x, note", "u")]])
     process.start()
-    database.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{\"tables\": [\"public.u\"]}')")
+    request = '{"action": "start", "tables": ["public.u"]}'
+    database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{request}')")
+    process.await_event("table.read")
     assert_hidden(process, await_outcome(process, database, broker, unique, attack))
 
 

@@ -1,0 +1,156 @@
+"""The owner renames a protected column, and its values leave the daemon on other paths than the table's topic.
+
+The paths: claim checks, snapshots beside the stream, prepared transactions, `cdcd verify`, `cdcd check`, and a filter
+that reads the column under its new name.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from deploy.demo.fold import await_flushed
+from deploy.local import KafkaBroker
+from tests.attacks.test_owner_protection import (
+    DONE,
+    GAINS,
+    HASH_KEY,
+    MARKER,
+    assert_hidden,
+    await_outcome_again,
+    secret,
+)
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration
+from tests.integration.forked import run_cdcd
+from tests.integration.test_columns import everything
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+RENAME: Final = "ALTER TABLE t RENAME COLUMN ssn TO x"
+SWAP: Final = (
+    "ALTER TABLE t RENAME COLUMN ssn TO tmp",
+    "ALTER TABLE t RENAME COLUMN note TO ssn",
+    "ALTER TABLE t RENAME COLUMN tmp TO note",
+)
+
+pytestmark = pytest.mark.attack(gains=GAINS, before="failed")
+
+
+def started(
+    daemon: StartDaemon, database: Database, broker: KafkaBroker, unique: str, **sections: Any
+) -> Daemon:
+    """A daemon that has seen the table as it was before the attack."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, ssn text, note text)")
+    database.execute("CREATE TABLE done (id int PRIMARY KEY, note text)")
+    columns = {"hash_key": HASH_KEY, "hash": ["public.t.ssn"]}
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            **{"columns": columns, "log": {"level": "debug"}, **sections},
+        )
+    )
+    process.await_streaming()
+    return process
+
+
+def passed(process: Daemon, database: Database, broker: KafkaBroker, unique: str) -> list[bytes]:
+    database.execute(f"INSERT INTO done VALUES (1, '{DONE}')")
+    return await_outcome_again(process, broker, unique)
+
+
+def test_a_record_that_is_too_large_is_put_aside_without_the_value(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, scratch: Path
+):
+    folder = scratch / f"claims-{unique}"
+    folder.mkdir()
+    kafka = {"oversized": "claim_check", "claim_check_directory": str(folder)}
+    process = started(daemon, database, broker, unique, kafka=kafka)
+    database.execute(RENAME)
+    for number in (1, 2):
+        # Random, so that no compression makes it small.
+        database.execute(
+            f"INSERT INTO t SELECT {number}, '{MARKER}-{number}', string_agg(md5(random()::text), '') "
+            "FROM generate_series(1, 40000)"
+        )
+    records = passed(process, database, broker, unique)
+    files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    assert len(files) == 2
+    assert_hidden(process, [*records, *files])
+
+
+def test_prepared_transactions_follow_a_rename(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    process = started(daemon, database, broker, unique, postgres={"two_phase": True})
+    with database.connect(autocommit=False) as connection:
+        connection.execute(RENAME.encode())
+        connection.execute(secret(1, "id, x, note").encode())
+        connection.execute(b"PREPARE TRANSACTION 'one'")
+    process.kill()
+    process.start()
+    database.execute("COMMIT PREPARED 'one'")
+    with database.connect(autocommit=False) as connection:
+        for statement in (
+            "ALTER TABLE t RENAME COLUMN x TO ssn",
+            *SWAP,
+            secret(2, "id, note, ssn"),
+            "PREPARE TRANSACTION 'two'",
+        ):
+            connection.execute(statement.encode())
+    database.execute("COMMIT PREPARED 'two'")
+    assert_hidden(process, passed(process, database, broker, unique))
+
+
+def test_a_snapshot_beside_the_stream_follows_renames_between_its_chunks(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    process = started(daemon, database, broker, unique, snapshot={"chunk_bytes": 8192, "mode": "never"})
+    database.execute(
+        f"INSERT INTO t SELECT g, '{MARKER}-' || g, repeat('x', 500) FROM generate_series(1, 3000) g"
+    )
+    request = '{"action": "start", "tables": ["public.t"]}'
+    database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{request}')")
+    for statements in ((RENAME,), ("ALTER TABLE t RENAME COLUMN x TO ssn",), SWAP, SWAP, (RENAME,)):
+        with database.connect(autocommit=False) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+            connection.commit()
+        database.execute("UPDATE t SET id = id + 10000 WHERE id % 500 = 0 AND id < 10000")
+    process.await_event("table.read")
+    assert_hidden(process, passed(process, database, broker, unique))
+
+
+def test_verify_and_check_know_the_column_by_its_number(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    process = started(daemon, database, broker, unique)
+    for statement in (*SWAP, secret(1, "id, note, ssn")):
+        database.execute(statement)
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    for arguments in (("verify", "--target", "topics", "--table", "public.t"), ("check",)):
+        said = run_cdcd(*arguments, "--config", str(process.config_path))
+        assert MARKER not in said.stdout + said.stderr
+        if arguments[0] == "verify":
+            assert said.returncode == 0, said.stdout + said.stderr
+    assert_hidden(process, list(everything(broker, unique)))
+
+
+def test_no_filter_tells_a_column_that_becomes_the_protected_one(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    """Whether the topic has a row would tell the value, bit by bit."""
+    keep = {"keep": "!row.note.startsWith('s3cr3t')", "old_row": "assumed"}
+    process = started(daemon, database, broker, unique, filters={"tables": {"public.t": keep}})
+    with database.connect(autocommit=False) as connection:
+        for statement in (*SWAP, secret(1, "id, note, ssn")):
+            connection.execute(statement.encode())
+        connection.commit()
+    told = process.await_event("filter.failed")
+    assert "columns.hash (public.t.ssn) protects column note" in told["reason"]
+    records = passed(process, database, broker, unique)
+    assert any(b'"id":1' in record for record in records)
+    assert_hidden(process, records)
