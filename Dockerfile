@@ -30,10 +30,10 @@ RUN --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
 # What is installed here has no pip of its own: the tools' one reaches over.
 RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/cdcd
 ARG EXTRAS=""
-COPY requirements.lock requirements-runtime.lock requirements-msk.lock requirements-azure.lock ./
+COPY requirements*.lock ./
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    /tools/bin/pip install --require-hashes -r requirements.lock && \
-    /tools/bin/pip --python /opt/cdcd/bin/python install --require-hashes --only-binary :all: -r requirements-runtime.lock && \
+    /tools/bin/pip install --require-hashes -r requirements-dev.lock && \
+    /tools/bin/pip --python /opt/cdcd/bin/python install --require-hashes --only-binary :all: -r requirements.lock && \
     for extra in $EXTRAS; do \
         /tools/bin/pip --python /opt/cdcd/bin/python install --require-hashes --only-binary :all: -r "requirements-$extra.lock" || exit 1; \
     done
@@ -77,7 +77,6 @@ LABEL org.opencontainers.image.title="cdcd" \
 
 
 FROM builder AS spark-builder
-COPY requirements-spark.lock ./
 # pyspark exists as a source archive only, and is built where setuptools is.
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /tools/bin/pip wheel --require-hashes --no-build-isolation --wheel-dir /wheels -r requirements-spark.lock && \

@@ -30,7 +30,7 @@ lab:
 lab-stop:
 	@$(PYTHON) -m deploy.lab --stop
 
-test: check servers .venv/stamp-docs
+test: check servers
 	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled && $(PYTEST) $(BESIDE) -m "not ($(SLOW) or again)"; \
 		else echo "NOT TESTED compiled: there is no C compiler, or no Python.h (Debian: gcc python3-dev)"; \
 		$(PYTEST) $(BESIDE) -m "not ($(SLOW))"; fi
@@ -88,10 +88,10 @@ trial: servers
 soak: servers
 	$(PYTEST) -m soak
 
-spark: .venv/stamp-spark-test servers
+spark: .venv/stamp-spark .venv/stamp-long servers
 	$(PYTEST) tests/spark tests/unit/spark
 
-deploy-test: .venv/stamp-deploy servers
+deploy-test: .venv/stamp-long servers
 	$(PYTEST) -m deploy
 
 bench: build/compiled/stamp servers
@@ -107,7 +107,7 @@ profile: build/compiled/stamp servers
 	.venv/bin/python -m tests.bench --profile
 
 # The site of the documents, into build/pages; a warning is an error.
-pages: .venv/stamp-docs
+pages: setup
 	.venv/bin/python -m deploy.pages
 
 dist: setup
@@ -115,17 +115,12 @@ dist: setup
 	$(call ARCHIVE,dist)
 	$(WHEEL) dist dist/*.tar.gz
 
+# What stands in pyproject.toml, pinned with hashes. KEEP=1 leaves what is pinned now at its version.
 lock:
-	$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install -q uv==0.13.9
-	$(LOCK) --extra dev pyproject.toml -o requirements.lock
-	$(LOCK) pyproject.toml -c requirements.lock -o requirements-runtime.lock
-	$(LOCK) --extra msk pyproject.toml -c requirements.lock -o requirements-msk.lock
-	$(LOCK) --extra azure pyproject.toml -c requirements.lock -o requirements-azure.lock
-	$(LOCK) --extra spark pyproject.toml -c requirements.lock -o requirements-spark.lock
-	$(LOCK) --extra spark-test pyproject.toml -c requirements-spark.lock -o requirements-spark-test.lock
-	$(LOCK) --extra deploy pyproject.toml -c requirements.lock -o requirements-deploy.lock
-	$(LOCK) --extra docs pyproject.toml -c requirements.lock -o requirements-docs.lock
-	$(LOCK) --no-annotate --no-deps deploy/local/programs.in -o deploy/local/programs.lock
+	$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install -q --disable-pip-version-check uv==0.13.9
+	$(PYTHON) -m deploy.locks .cache/lock/bin/uv $(if $(KEEP),--keep)
+	UV_CUSTOM_COMPILE_COMMAND="make lock" .cache/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-deps deploy/local/programs.in -o deploy/local/programs.lock
 
 clean:
 	rm -rf .venv .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -141,11 +136,9 @@ COMPILED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/$(1):$(CURDIR) CDCD_TEST_
 ARCHIVE = .venv/bin/python -c 'import sys; sys.argv = ["setup.py"]; from setuptools import build_meta; build_meta.build_sdist("$(1)")' >/dev/null
 WHEEL = .venv/bin/pip wheel -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -w
 
-LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" .cache/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes
-
-.venv/stamp: requirements.lock pyproject.toml cdcd/__init__.py
+.venv/stamp: requirements.lock requirements-dev.lock pyproject.toml cdcd/__init__.py
 	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
-	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	.venv/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -164,16 +157,7 @@ build/compiled/stamp build/tested/stamp: build/%/stamp: .venv/stamp setup.py MAN
 	.venv/bin/pip install -q --disable-pip-version-check --no-build-isolation --require-hashes -r requirements-spark.lock
 	touch $@
 
-# Other readers of the mirror's tables, which only its tests need.
-.venv/stamp-spark-test: .venv/stamp-spark requirements-spark-test.lock
-	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-spark-test.lock
-	touch $@
-
-.venv/stamp-deploy: .venv/stamp requirements-deploy.lock
-	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-deploy.lock
-	touch $@
-
-# What builds the site of the documents.
-.venv/stamp-docs: .venv/stamp requirements-docs.lock
-	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-docs.lock
+# What the long tests and a release need: other readers of the mirror's tables, the schemas of Kubernetes, tools.
+.venv/stamp-long: .venv/stamp requirements-long.lock
+	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-long.lock
 	touch $@

@@ -77,7 +77,7 @@ def test_a_rendering_is_as_it_was_reviewed(variant: str) -> None:
 def test_a_rendering_is_valid_for_the_newest_minors_of_kubernetes(variant: str, index: int) -> None:
     validate = pytest.importorskip(
         "kubernetes_validate",
-        reason="the schemas of Kubernetes are not installed (make deploy-test installs requirements-deploy.lock)",
+        reason="the schemas of Kubernetes are not installed (make deploy-test installs requirements-long.lock)",
     ).validate
     version = newest_minors()[index]
     for each in rendered(variant):

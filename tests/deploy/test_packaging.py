@@ -235,7 +235,7 @@ def dependencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with what cdcd needs, and without cdcd: each test has a copy."""
     made = tmp_path_factory.mktemp("dependencies")
     run([sys.executable, "-m", "venv", "--without-pip", made])
-    lock = REPOSITORY / "requirements-runtime.lock"
+    lock = REPOSITORY / "requirements.lock"
     run([
         *pip_of(made), "install", "--quiet", "--only-binary", ":all:", "--require-hashes", "--requirement", lock,
     ])  # fmt: skip

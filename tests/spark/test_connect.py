@@ -15,10 +15,10 @@ from tests.spark.over_connect import shown, streamed
 from tests.spark.stage import Source, Stage
 
 pytest.importorskip(
-    "grpc", reason="Spark Connect needs grpcio: make spark installs requirements-spark-test.lock"
+    "grpc", reason="Spark Connect needs grpcio: make spark installs requirements-long.lock"
 )
 pytest.importorskip(
-    "pandas", reason="Spark Connect needs pandas: make spark installs requirements-spark-test.lock"
+    "pandas", reason="Spark Connect needs pandas: make spark installs requirements-long.lock"
 )
 
 LIMIT_S: Final = 900
