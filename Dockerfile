@@ -32,7 +32,7 @@ RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/cdcd
 ARG EXTRAS=""
 COPY requirements*.lock ./
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
-    /tools/bin/pip install --require-hashes -r requirements-dev.lock && \
+    /tools/bin/pip install --require-hashes -r requirements-build.lock && \
     /tools/bin/pip --python /opt/cdcd/bin/python install --require-hashes --only-binary :all: -r requirements.lock && \
     for extra in $EXTRAS; do \
         /tools/bin/pip --python /opt/cdcd/bin/python install --require-hashes --only-binary :all: -r "requirements-$extra.lock" || exit 1; \

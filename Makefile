@@ -12,7 +12,7 @@ BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 # Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo lab lab-stop test compiled unit check attacks upgrade sim wide integration versions chaos debezium ha switchover trial soak spark bench optimised cost profile pages deploy-test dist lock clean
+.PHONY: setup servers demo lab lab-stop test compiled unit check attacks upgrade sim wide integration versions chaos debezium ha switchover trial soak spark bench optimised cost profile pages deploy-test dist release lock clean
 
 setup: .venv/stamp
 
@@ -115,6 +115,11 @@ dist: setup
 	$(call ARCHIVE,dist)
 	$(WHEEL) dist dist/*.tar.gz
 
+# Everything that a release publishes, into dist/. TAG=1 also writes the section of CHANGELOG.md, commits and tags;
+# PARTS=source,wheels,pure,chart,image,site builds only these.
+release: .venv/stamp-long
+	.venv/bin/python -m deploy.release $(if $(TAG),--tag) $(if $(PARTS),--parts $(PARTS))
+
 # What stands in pyproject.toml, pinned with hashes. KEEP=1 leaves what is pinned now at its version.
 lock:
 	$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install -q --disable-pip-version-check uv==0.13.9
@@ -136,7 +141,7 @@ COMPILED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/$(1):$(CURDIR) CDCD_TEST_
 ARCHIVE = .venv/bin/python -c 'import sys; sys.argv = ["setup.py"]; from setuptools import build_meta; build_meta.build_sdist("$(1)")' >/dev/null
 WHEEL = .venv/bin/pip wheel -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -w
 
-.venv/stamp: requirements.lock requirements-dev.lock pyproject.toml cdcd/__init__.py
+.venv/stamp: requirements.lock requirements-build.lock requirements-dev.lock pyproject.toml cdcd/__init__.py
 	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
 	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	.venv/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -24,12 +24,16 @@ REPOSITORY: Final = Path(__file__).resolve().parent.parent
 SYSTEMS: Final = ("linux", "darwin")
 """The values of sys_platform for which hashes are locked. Their wheels are half of those that registries have."""
 
+PYTHONS: Final = ">=3.11,<3.15"
+"""The versions of Python for which versions are locked."""
+
 LOCKS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     "requirements.lock": ((), ()),
     "requirements-msk.lock": (("--extra", "msk"), ("requirements.lock",)),
     "requirements-azure.lock": (("--extra", "azure"), ("requirements.lock",)),
     "requirements-spark.lock": (("--extra", "spark"), ("requirements.lock",)),
-    "requirements-dev.lock": (("--group", "dev"), ("requirements.lock",)),
+    "requirements-build.lock": (("--only-group", "build"), ()),
+    "requirements-dev.lock": (("--group", "dev"), ("requirements.lock", "requirements-build.lock")),
     "requirements-long.lock": (
         ("--extra", "spark", "--group", "spark-test", "--group", "deploy", "--group", "release"),
         ("requirements-dev.lock", "requirements-spark.lock"),
@@ -81,10 +85,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _locked(name: str) -> list[str]:
-    """The pins of a lock file. Of the markers, only those that choose between two versions matter here."""
+    """The pins of a lock file, without the markers that would ask for PyPy's wheels."""
     path = REPOSITORY / name
     pins = list(entries(path.read_text())) if path.exists() else []
-    return [pin if "python_full_version" in pin else pin.partition(" ;")[0] for pin in pins]
+    return [pin.partition(" ;")[0] if "implementation" in pin else pin for pin in pins]
 
 
 def _resolve(uv: Path, work: Path, pins: Sequence[str]) -> None:
@@ -93,6 +97,8 @@ def _resolve(uv: Path, work: Path, pins: Sequence[str]) -> None:
     told = tomllib.loads(text)["project"]
     # What setup.py would have to be run for is of no matter here.
     text = re.sub(r"^dynamic = .*$", 'version = "0"', text, count=1, flags=re.MULTILINE)
+    # Some of what the tests use has no wheel yet for a Python that cdcd is not tested with.
+    text = re.sub(r"^requires-python = .*$", f'requires-python = "{PYTHONS}"', text, flags=re.MULTILINE)
     text = re.sub(r"^(readme|license-files) = .*$", "", text, flags=re.MULTILINE)
     environments = [f"sys_platform == '{system}'" for system in SYSTEMS]
     text += f"\n[tool.uv]\npackage = false\nenvironments = {environments}\nconstraint-dependencies = {list(pins)}\n"

@@ -12,8 +12,9 @@ import yaml
 from cdcd import __version__
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
+from deploy.images import BASE, Images, why_not
 from deploy.local import KafkaBroker, PostgresServer, free_port
-from tests.deploy.container import BASE, Container, Images, why_not
+from tests.deploy.container import Container
 from tests.integration.daemon import until
 
 pytestmark = [

@@ -14,12 +14,8 @@ from pyspark.sql import SparkSession
 from tests.spark.over_connect import shown, streamed
 from tests.spark.stage import Source, Stage
 
-pytest.importorskip(
-    "grpc", reason="Spark Connect needs grpcio: make spark installs requirements-long.lock"
-)
-pytest.importorskip(
-    "pandas", reason="Spark Connect needs pandas: make spark installs requirements-long.lock"
-)
+pytest.importorskip("grpc", reason="Spark Connect needs grpcio: make spark installs requirements-long.lock")
+pytest.importorskip("pandas", reason="Spark Connect needs pandas: make spark installs requirements-long.lock")
 
 LIMIT_S: Final = 900
 """Seconds for a process with a Java of its own, on a machine that has other work."""

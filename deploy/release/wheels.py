@@ -1,0 +1,158 @@
+"""The compiled wheels of one machine: built from the source archive, repaired by auditwheel, installed and run.
+
+A wheel is built by each Python that this machine has, and by Debian's own Python in a minimal Debian where the machine
+lacks it. Each is then installed where there is no compiler and no header: in a minimal Debian that has this Python,
+else in an environment of its own whose PATH has nothing else.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deploy.debian import BUILDING, SUITES, Debian, why_not
+from deploy.local.cache import REPOSITORY, LocalServerError, run
+
+VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
+"""The versions of Python that get a compiled wheel. cibuildwheel builds those that a machine lacks (pyproject.toml)."""
+
+_PROBE: Final = (
+    "import os, sys, sysconfig as s; h = s.get_path('include') + '/Python.h'; "
+    "print('%d.%d' % sys.version_info[:2], sys.version.split()[0], sys.implementation.name, os.path.exists(h))"
+)
+_WHEEL: Final = ("wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A compiled wheel of the release, and how it was made and tried."""
+
+    path: Path
+    python: str
+    """The full version of the Python that built it, and where that Python is from."""
+    tried: str
+    """Where it was installed and run."""
+
+
+def interpreters() -> dict[str, Path]:
+    """This machine's Pythons that can build a wheel, by version.
+
+    They are those of the variable PYTHONS (paths, separated by colons), of the PATH, and of pyenv.
+    """
+    found: dict[str, Path] = {}
+    for candidate in _candidates():
+        told = subprocess.run(
+            [candidate, "-c", _PROBE], capture_output=True, text=True, check=False
+        ).stdout.split()
+        if len(told) == 4 and told[2:] == ["cpython", "True"]:
+            found.setdefault(told[0], candidate)
+    return {version: found[version] for version in VERSIONS if version in found}
+
+
+def _candidates() -> Iterator[Path]:
+    yield from (Path(path) for path in os.environ.get("PYTHONS", "").split(":") if path)
+    for version in VERSIONS:
+        named = shutil.which(f"python{version}")
+        yield from [Path(named)] if named else []
+        root = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+        yield from sorted(root.glob(f"versions/{version}.*/bin/python{version}"), reverse=True)
+
+
+def compiled_wheels(archive: Path, dist: Path) -> Iterator[Built]:
+    """Build, repair and try the wheel of each version that can be had; the repaired wheels are in `dist`."""
+    here = interpreters()
+    for version in VERSIONS:
+        with tempfile.TemporaryDirectory() as work, ExitStack() as stack:
+            if version in here:
+                python, built = (
+                    f"Python {_full(here[version])} of this machine",
+                    _build_here(here[version], archive, work),
+                )
+            elif version in SUITES and not why_not():
+                there = stack.enter_context(Debian(SUITES[version], BUILDING))
+                python, built = f"Debian {SUITES[version]}'s Python {version}", _build_there(there, archive)
+            else:
+                continue
+            path = repair(built, dist)
+            yield Built(path, python, _try(version, here.get(version), path))
+
+
+def repair(wheel: Path, dist: Path) -> Path:
+    """The wheel with the tag of the oldest Linux that it runs on, in `dist` (auditwheel)."""
+    before = set(dist.iterdir())
+    run([sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", dist, wheel])
+    (path,) = set(dist.iterdir()) - before
+    return path
+
+
+def _full(python: Path) -> str:
+    return run([python, "-c", "import sys; print(sys.version.split()[0])"]).strip()
+
+
+def _build_here(python: Path, archive: Path, work: str) -> Path:
+    environment, out = Path(work, "environment"), Path(work, "wheel")
+    run([python, "-m", "venv", environment])
+    pip = environment / "bin" / "pip"
+    run([pip, "install", "--quiet", "--require-hashes", "-r", REPOSITORY / "requirements-build.lock"])
+    run(["env", "CDCD_COMPILE=1", pip, *_WHEEL, "--wheel-dir", out, archive])
+    return _only(out)
+
+
+def _build_there(there: Debian, archive: Path) -> Path:
+    sources, lock = there.add(archive, REPOSITORY / "requirements-build.lock")
+    there.run("python3", "-m", "venv", "/build")
+    there.run("/build/bin/pip", "install", "--quiet", "--require-hashes", "-r", lock)
+    there.run("env", "CDCD_COMPILE=1", "/build/bin/pip", *_WHEEL, "--wheel-dir", "/srv/wheel", sources)
+    return _only(there.root / "srv" / "wheel")
+
+
+def _only(folder: Path) -> Path:
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def _try(version: str, python: Path | None, wheel: Path) -> str:
+    """Install the wheel by `requirements.lock` and run it, without a compiler; where that was."""
+    if version in SUITES and not why_not():
+        with Debian(SUITES[version]) as bare:
+            install(bare, wheel)
+            _check(bare.run("/opt/cdcd/bin/cdcd", "version"))
+        return f"a Debian {SUITES[version]} without compiler and headers"
+    assert python is not None
+    with tempfile.TemporaryDirectory() as work:
+        environment = Path(work)
+        run([python, "-m", "venv", environment])
+        for arguments in _installing(str(REPOSITORY / "requirements.lock"), str(wheel)):
+            run([environment / "bin" / "pip", *arguments])
+        _check(run(["env", "-i", f"PATH={environment}/bin", environment / "bin" / "cdcd", "version"]))
+    return "an environment whose PATH has no compiler"
+
+
+def install(bare: Debian, wheel: Path) -> None:
+    """Install the wheel and what it needs into /opt/cdcd of a Debian that has no compiler."""
+    lock, path = bare.add(REPOSITORY / "requirements.lock", wheel)
+    if shutil.which("cc", path=f"{bare.root}/usr/bin") or list(bare.root.glob("usr/include/**/Python.h")):
+        raise LocalServerError(f"{bare.root} has a compiler or Python's headers.")
+    bare.run("python3", "-m", "venv", "/opt/cdcd")
+    for arguments in _installing(lock, path):
+        bare.run("/opt/cdcd/bin/pip", *arguments)
+
+
+def _installing(lock: str, wheel: str) -> Sequence[tuple[str, ...]]:
+    return (
+        ("install", "--quiet", "--only-binary", ":all:", "--require-hashes", "-r", lock),
+        ("install", "--quiet", "--no-index", "--no-deps", wheel),
+        ("check",),
+    )
+
+
+def _check(said: str) -> None:
+    if not re.match(r"cdcd +\S+ \(compiled\)", said):
+        raise LocalServerError(f"The wheel does not run compiled: {said}")
