@@ -118,7 +118,8 @@ dist: setup
 # Everything that a release publishes, into dist/. TAG=1 also writes the section of CHANGELOG.md, commits and tags;
 # PARTS=source,wheels,pure,chart,image,site builds only these.
 release: .venv/stamp-long
-	.venv/bin/python -m deploy.release $(if $(TAG),--tag) $(if $(PARTS),--parts $(PARTS))
+	$(if $(CDCD_REPOSITORY),CDCD_REPOSITORY=$(CDCD_REPOSITORY)) $(if $(CDCD_SECURITY_CONTACT),CDCD_SECURITY_CONTACT=$(CDCD_SECURITY_CONTACT)) \
+		.venv/bin/python -m deploy.release $(if $(TAG),--tag) $(if $(PARTS),--parts $(PARTS))
 
 # What stands in pyproject.toml, pinned with hashes. KEEP=1 leaves what is pinned now at its version.
 lock:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         connect,
     )
 
-__version__: Final = "0.1.0"
+__version__: Final = "1.0.0rc1"
 
 __all__ = [
     "UNCHANGED",

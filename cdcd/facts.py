@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, Final, Literal
 
 from cdcd import __version__
-from cdcd.build import is_compiled
+from cdcd.build import is_compiled, note
 
 Level = Literal["info", "warning", "error", "critical"]
 Side = Literal["postgres", "kafka", "registry"]
@@ -51,13 +51,17 @@ def cut_short(text: str, most: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Started(Fact):
-    """The process has read its configuration and begins to connect. `http` is the address that it serves, or empty."""
+    """The process has read its configuration and begins to connect. `http` is the address that it serves, or empty.
+
+    `note` says what it costs if the code is not compiled.
+    """
 
     event: ClassVar[str] = "daemon.started"
     name: str
     http: str
     version: str = __version__
     compiled: bool = field(default_factory=is_compiled)
+    note: str = field(default_factory=note)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Final
 from deploy.local.cache import LocalServerError, cached, run
 
 PROGRAMS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "actionlint": ("github.com/rhysd/actionlint/cmd/actionlint", "v1.7.12", ""),
     "helm": ("helm.sh/helm/v3/cmd/helm", "v3.22.0", ""),
     "compose-spec": ("github.com/compose-spec/compose-go/v2/cmd", "v2.16.2", ""),
     # Its service discoveries are the SDKs of every cloud.

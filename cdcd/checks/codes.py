@@ -29,6 +29,12 @@ class Code:
 
 _TABLE: Final = (
     Code(
+        "machine.compiled",
+        "This machine",
+        "Whether the installed cdcd is compiled. A warning: it is pure Python, and delivers about half as many rows a "
+        "second.",
+    ),
+    Code(
         "machine.memory",
         "This machine",
         "How large a message the memory limit of the control group allows ([sizing](sizing.md)). A warning: it allows "

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from cdcd import __version__
+from cdcd.build import ADVICE, PURE, is_compiled
 from cdcd.checks.directories import existing, spool_problem
 from cdcd.checks.file_limit import FILES_MIN, file_limit, files_needed
 from cdcd.checks.finding import Finding, Level, of_error
@@ -23,6 +25,7 @@ SPOOL_ROOM: Final = 1 << 30
 
 def examine(config: Config) -> Iterator[Finding]:
     """All findings. It asks who listens on the port if that is in use."""
+    yield _code()
     yield from _memory(config)
     yield from _files(config)
     yield from _port(config)
@@ -31,6 +34,13 @@ def examine(config: Config) -> Iterator[Finding]:
     yield from _spool(config)
     yield from _durable(config)
     yield from _claim_checks(config)
+
+
+def _code() -> Finding:
+    subject = f"cdcd {__version__}"
+    if is_compiled():
+        return Finding("ok", "machine.compiled", subject, "compiled")
+    return Finding("warning", "machine.compiled", subject, PURE, ADVICE)
 
 
 def _memory(config: Config) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ class Numbers:
     """What the daemon says of itself. None: the daemon does not know it yet.
 
     Attributes:
+        compiled: False if the daemon's code is not compiled.
         started_at: when the process started.
         lag_s: age in seconds of the last delivered commit while there is more to deliver.
         changes: number of delivered changes by `schema.table`, since the process started, without rows that were read.
@@ -44,6 +45,7 @@ class Numbers:
     spool_disk_bytes: int
     streamed_open: int
     prepared_open: int
+    compiled: bool | None = None
     changes: Mapping[str, int] = field(default_factory=dict)
     read: Mapping[str, int] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ class Numbers:
         )  # fmt: skip
         return cls(
             **{name: status[name] for name in plain},
+            compiled=status.get("compiled"),
             started_at=datetime.fromisoformat(status["started_at"]),
             changes={each["table"]: each["rows"] - each["rows_read"] for each in status["tables"]},
             read={each["table"]: each["rows_read"] for each in status["tables"]},

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Final
 
+from cdcd.build import PURE
 from cdcd.errors import CdcdError
 from cdcd.operations.pipeline_problems import problems_of
 from cdcd.operations.pipeline_status import PipelineStatus, TableState
@@ -131,7 +132,8 @@ def _daemon(status: PipelineStatus) -> str:
     if numbers is None:
         return f"does not answer at {url}" if url else "http.port does not say where it answers"
     since = "" if numbers.started_at is None else f", runs for {ago(numbers.started_at, status.at)}"
-    text = f"cdcd {numbers.version} at {url}: {numbers.role}{since}"
+    form = f" ({PURE})" if numbers.compiled is False else ""
+    text = f"cdcd {numbers.version} at {url}: {numbers.role}{since}{form}"
     if numbers.role != "active":
         return text
     if numbers.lag_s:

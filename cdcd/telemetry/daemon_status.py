@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from cdcd import __version__
+from cdcd.build import is_compiled
 from cdcd.facts import Side, cut_short
 from cdcd.protocol.lsn import Lsn
 from cdcd.shaping.in_front import NO_RECORD
@@ -62,6 +63,7 @@ def daemon_status(
         "pipeline": t.name,
         "at": _time(unix_now),
         "version": __version__,
+        "compiled": is_compiled(),
         "started_at": _time(t.started_time),
         "role": t.role,
         "active_elsewhere": _active_elsewhere(t),

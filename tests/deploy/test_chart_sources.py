@@ -6,6 +6,7 @@ import re
 import yaml
 
 from cdcd import __version__
+from deploy.release.charts import semantic
 from tests.deploy.chart import CHART, SCHEMA, values_schema
 
 
@@ -22,6 +23,8 @@ def test_the_schema_has_no_regular_expression_that_helm_cannot_read() -> None:
 def test_the_chart_has_the_version_of_the_daemon() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == __version__
+    # Helm wants SemVer, in which a candidate is written with a hyphen.
+    assert chart["version"] == semantic(__version__)
 
 
 def test_every_value_with_a_default_is_in_the_schema_and_the_other_way_round() -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cdcd.checks import machine
 from cdcd.checks.directories import spool_problem
 from cdcd.checks.finding import Finding
 from cdcd.checks.machine import examine
@@ -37,9 +38,20 @@ def about(code: str, config: Config) -> Finding:
     return finding
 
 
-def test_a_machine_in_order_is_left_as_it_is(tmp_path: Path):
+def test_a_machine_in_order_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "is_compiled", lambda: True)
     assert {one.level for one in examine(configured(tmp_path, 0))} == {"ok"}
     assert not list(tmp_path.iterdir())
+
+
+def test_code_that_is_not_compiled_is_a_warning_with_what_it_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(machine, "is_compiled", lambda: False)
+    finding = about("machine.compiled", configured(tmp_path, 0))
+    assert finding.level == "warning"
+    assert "half as many rows a second" in finding.found
+    assert "pip install --only-binary cdcd" in finding.fix
 
 
 def test_a_port_that_another_has_is_an_error(tmp_path: Path, port: int):

@@ -5,6 +5,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cdcd import __version__
 from cdcd.telemetry import metrics
 from cdcd.telemetry.metrics import DEFINITIONS, registry_for
 from cdcd.telemetry.state import Telemetry
@@ -106,7 +107,7 @@ def test_the_latency_of_commits_is_a_cumulative_histogram():
 
 def test_the_build_and_the_process_are_shown():
     found = scrape(Telemetry())
-    assert any(key[0] == "cdcd_build_info" and "0.1.0" in key for key in found)
+    assert any(key[0] == "cdcd_build_info" and __version__ in key for key in found)
     assert found["process_resident_memory_bytes",] > 0
 
 
