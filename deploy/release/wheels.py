@@ -109,7 +109,17 @@ def _build_there(there: Debian, archive: Path) -> Path:
     sources, lock = there.add(archive, REPOSITORY / "requirements-build.lock")
     there.run("python3", "-m", "venv", "/build")
     there.run("/build/bin/pip", "install", "--quiet", "--require-hashes", "-r", lock)
-    there.run("env", "CDCD_COMPILE=1", "/build/bin/pip", *_WHEEL, "--wheel-dir", "/srv/wheel", sources)
+    level = os.environ.get("CDCD_OPT_LEVEL", "3")
+    there.run(
+        "env",
+        "CDCD_COMPILE=1",
+        f"CDCD_OPT_LEVEL={level}",
+        "/build/bin/pip",
+        *_WHEEL,
+        "--wheel-dir",
+        "/srv/wheel",
+        sources,
+    )
     return _only(there.root / "srv" / "wheel")
 
 
