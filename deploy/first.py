@@ -22,12 +22,8 @@ from typing import IO, Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 PYTHON: Final = REPOSITORY / ".venv" / "bin" / "python"
-PACKAGES: Final = next(
-    REPOSITORY / name
-    for name in ("requirements-runtime.lock", "requirements.lock")
-    if (REPOSITORY / name).exists()
-)
-DEVELOPMENT: Final = REPOSITORY / "requirements.lock"
+PACKAGES: Final = REPOSITORY / "requirements.lock"
+BUILD: Final = REPOSITORY / "requirements-build.lock"
 """Names setuptools."""
 STAMP: Final = REPOSITORY / ".venv" / "stamp-run"
 """Holds the SHA-256 of the lock file whose packages are installed."""
@@ -126,11 +122,8 @@ def packages_step(cache: Path) -> Step:
     """Makes .venv/ with the locked packages of `cdcd run`, and setuptools, with which pyspark is built later."""
     wanted = cache / "partial-packages"
     wanted.mkdir(exist_ok=True)
-    lines = "".join(
-        lock.read_text() for lock in sorted(REPOSITORY.glob("requirements-build.lock")) or [DEVELOPMENT]
-    )
     tools = wanted / "tools.txt"
-    tools.write_text("".join(re.findall(r"^setuptools==(?:.*\\\n)*.*\n", lines, re.MULTILINE)))
+    tools.write_text("".join(re.findall(r"^setuptools==(?:.*\\\n)*.*\n", BUILD.read_text(), re.MULTILINE)))
     pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
     make = shlex.join([sys.executable, "-m", "venv", str(PYTHON.parents[1])])
     install = shlex.join(map(str, [*pip, "-r", PACKAGES, "-r", tools]))
