@@ -105,7 +105,7 @@ class Debian:
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         }
         pairs = [f"{name}={value}" for name, value in variables.items()]
-        return ["env", "-i", *pairs, "chroot", self.root, *words]
+        return ["chroot", self.root, "/usr/bin/env", "-i", *pairs, *words]
 
     def run(self, *words: str) -> str:
         """What the command printed; LocalServerError if it failed."""

@@ -87,7 +87,7 @@ class Release:
             lock = REPOSITORY / "requirements.lock"
             run([*pip, "install", "--quiet", "--only-binary", ":all:", "--require-hashes", "-r", lock])
             run([*pip, "install", "--quiet", "--no-index", "--no-deps", *self._dist.glob("*-none-any.whl")])
-            paperwork.wheel_bill(environment, self._dist / f"cdcd-{__version__}.cdx.json")
+            paperwork.wheel_bill(environment, __version__, self._dist / f"cdcd-{__version__}.cdx.json")
             text = paperwork.notices(environment, __version__)
             (self._dist / "THIRD-PARTY-NOTICES.md").write_text(text)
 

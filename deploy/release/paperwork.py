@@ -15,6 +15,9 @@ from deploy.local.cache import REPOSITORY, LocalServerError, run
 
 SUMS: Final = "SHA256SUMS"
 
+_BROUGHT: Final = ("pip", "setuptools")
+"""What an environment has before anything is installed."""
+
 _NOTICES: Final = """\
 # Notices of third parties
 
@@ -32,8 +35,8 @@ and under its own licence, and the image has them in /opt/cdcd. The text of each
 """
 
 
-def wheel_bill(environment: Path, target: Path) -> None:
-    """Write the CycloneDX bill of what is installed in an environment with cdcd."""
+def wheel_bill(environment: Path, version: str, target: Path) -> None:
+    """Write the CycloneDX bill of cdcd and of what it needs, out of an environment in which it is installed."""
     python = environment / "bin" / "python"
     options: list[str | Path] = [
         "--pyproject",
@@ -50,6 +53,16 @@ def wheel_bill(environment: Path, target: Path) -> None:
     )
     if done.returncode != 0:
         raise LocalServerError(f"cyclonedx-py failed:\n{done.stderr[-2000:]}")
+    target.write_text(json.dumps(_of_cdcd(json.loads(target.read_text()), version), indent=2) + "\n")
+
+
+def _of_cdcd(bill: dict[str, Any], version: str) -> dict[str, Any]:
+    """The bill with cdcd's version, and without what `python -m venv` brings along."""
+    brought = {one["bom-ref"] for one in bill["components"] if one["name"] in _BROUGHT}
+    bill["metadata"]["component"]["version"] = version
+    bill["components"] = [one for one in bill["components"] if one["bom-ref"] not in brought]
+    bill["dependencies"] = [one for one in bill.get("dependencies", ()) if one["ref"] not in brought]
+    return bill
 
 
 def image_bill(root: Path, name: str, version: str, target: Path) -> None:
@@ -97,7 +110,7 @@ def installed(environment: Path) -> list[Distribution]:
     """The packages in an environment, by name, without pip."""
     paths = [str(path) for path in environment.glob("lib/python3*/site-packages")]
     found = {one.metadata["Name"].lower(): one for one in distributions(path=paths)}
-    return [one for name, one in sorted(found.items()) if name not in {"pip", "setuptools"}]
+    return [one for name, one in sorted(found.items()) if name not in _BROUGHT]
 
 
 def notices(environment: Path, version: str) -> str:

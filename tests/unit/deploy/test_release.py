@@ -112,6 +112,19 @@ def test_the_notices_name_licences_and_the_libraries_inside_a_package(environmen
     assert "can be replaced" in " ".join(text.split())
 
 
+def test_the_bill_of_the_wheel_is_of_cdcd_and_what_it_needs() -> None:
+    named = [{"bom-ref": name, "name": name} for name in ("pip", "click", "setuptools")]
+    bill = {
+        "metadata": {"component": {"name": "cdcd"}},
+        "components": named,
+        "dependencies": [{"ref": "cdcd", "dependsOn": ["click"]}, {"ref": "pip"}],
+    }
+    made = paperwork._of_cdcd(bill, "1.0.0")
+    assert made["metadata"]["component"]["version"] == "1.0.0"
+    assert [one["name"] for one in made["components"]] == ["click"]
+    assert [one["ref"] for one in made["dependencies"]] == ["cdcd"]
+
+
 def test_the_bill_of_an_image_has_debians_packages_and_pythons(environment: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     for name, text in {
