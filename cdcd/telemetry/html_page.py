@@ -112,8 +112,12 @@ def _day(day: Sequence[Status]) -> Iterator[str]:
     """Lag and latency of the last day."""
     yield '<div class="pair">'
     for title, key, what in (
-        ("Largest lag in each quarter of an hour of the last day", "lag_s", "of lag"),
-        ("Mean latency in each quarter of an hour of the last day", "delay_s", "from commit to Kafka"),
+        ("Largest lag in each quarter of an hour of the last day", "lag_s", "lag"),
+        (
+            "Mean latency in each quarter of an hour of the last day",
+            "delay_s",
+            "from commit to acknowledgement",
+        ),
     ):
         yield f"<section><h2>{title}</h2>"
         yield bars(day, key, what, each="quarter of an hour", period="day", show=_duration)

@@ -51,6 +51,7 @@ svg { display: block; width: 100%; height: auto; }
 rect { fill: var(--bar); }
 line { stroke: var(--line); }
 svg text { fill: var(--soft); font-size: 11px; }
+.pair svg text { font-size: 20px; }
 .problem { border-top: 1px solid var(--line); padding: 8px 0; overflow-wrap: anywhere; }
 .problem:first-of-type { border-top: 0; }
 .problem p { margin: 2px 0; }
