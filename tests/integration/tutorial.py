@@ -25,7 +25,7 @@ from tests.integration.daemon import await_released, until
 
 PAGE: Final = REPOSITORY / "docs" / "tutorial.md"
 BLOCK: Final = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-LIMIT_S: Final = 180.0
+LIMIT_S: Final = 400.0
 STARTED: Final = {"run": "stream.started", "mirror": "has /metrics"}
 """What a command that stays prints when the page may go on."""
 
