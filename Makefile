@@ -64,8 +64,8 @@ versions: servers
 attacks: servers
 	$(PYTEST) $(BESIDE) -m "attack and not versions" tests/attacks
 
-# The version before, out of git, and this one on one pipeline: upgrade, rolling upgrade, downgrade.
-upgrade: servers
+# Commit 99c61843, out of git, and this version on one pipeline and one mirror: upgrade, rolling upgrade, downgrade.
+upgrade: .venv/stamp-spark-test servers
 	$(PYTEST) $(BESIDE) -m upgrade
 
 chaos: servers

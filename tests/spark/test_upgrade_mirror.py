@@ -1,0 +1,103 @@
+"""Mirrors that commit 99c61843 left go on under this version, and the other way round, without being read again."""
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from pyspark.sql import SparkSession
+
+from cdcd.spark.jars import DELTA, ICEBERG
+from deploy.demo.mirrored import MirrorProcess, compare
+from tests.integration.forked import run_cdcd
+from tests.integration.former import Environment, former  # noqa: F401  a fixture
+from tests.spark.stage import Source, Stage, target_for
+from tests.spark.test_mirror_end_to_end import log_name
+from tests.spark.workload import MIRRORED, TABLES, TOUCH, Workload
+
+pytestmark = pytest.mark.upgrade
+
+ANSWER_S = 120.0
+"""Seconds within which the broker deletes records."""
+
+TOPICS = ("public.account", "public.pair", "public.whole", "public.log")
+
+
+def ends_of(source: Source) -> list[TopicPartition]:
+    """The ends of the partitions of all tables."""
+    admin = AdminClient({"bootstrap.servers": source.servers})
+    known = admin.list_topics(timeout=30).topics
+    asked = {
+        TopicPartition(f"{source.name}.{topic}", partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        for topic in TOPICS
+        for partition in known[f"{source.name}.{topic}"].partitions
+    }
+    return [
+        TopicPartition(place.topic, place.partition, found.result().offset)
+        for place, found in admin.list_offsets(asked).items()
+    ]
+
+
+def run(source: Source, mirror: MirrorProcess, variables: Environment | None) -> None:
+    """Mirror what there is, once. Delete the records that the mirror has read, so that no one reads them again."""
+    source.deliver()
+    ends = ends_of(source)
+    said: list[str] = []
+    mirror.variables = variables or {}
+    assert mirror.once(say=said.append) == 0, "\n".join(said) + mirror.errors()[-3000:]
+    admin = AdminClient({"bootstrap.servers": source.servers})
+    for deleted in admin.delete_records(ends).values():
+        deleted.result(ANSWER_S)
+
+
+def replace_daemon(source: Source, variables: Environment | None) -> None:
+    """Upgrade the daemon, or downgrade it to the former version with its variables."""
+    source.deliver()
+    assert source.daemon.stop() == 0
+    if variables is not None:
+        done = run_cdcd("downgrade", "--yes", "--config", str(source.daemon.config_path))
+        assert done.returncode == 0, done.stderr
+    source.daemon = source.daemon_of(variables)
+    source.daemon.start()
+    source.daemon.await_streaming()
+
+
+@pytest.mark.parametrize("to", ["upgrade", "downgrade"])
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_the_other_version_goes_on_with_a_mirror_without_reading_it_again(
+    stage: Stage,
+    spark: SparkSession,
+    former: Environment,  # noqa: F811
+    table_format: str,
+    to: str,
+) -> None:
+    name = f"u_{table_format}_{to}"
+    before, after = (former, None) if to == "upgrade" else (None, former)
+    with (
+        stage.source(name, *TABLES, watermark_s=0.2, former=before) as source,
+        source.connect() as connection,
+    ):
+        workload = Workload(connection, 7, source.deliver)
+
+        def equal() -> None:
+            verdicts = compare(source.dsn, spark, target, MIRRORED)
+            assert [str(verdict) for verdict in verdicts if not verdict.equal] == []
+            ((logged,),) = connection.execute("SELECT count(*) FROM log").fetchall()
+            counted = spark.sql(
+                f"SELECT count(*), count(DISTINCT _cdcd_commit_lsn, _cdcd_event_no) FROM {log_name(target)}"
+            )
+            assert tuple(counted.first() or ()) == (logged, logged)
+
+        # GIVEN tables that a mirror of one version keeps, behind a daemon of that version
+        mirror = source.mirror(table_format, tables={"history": ["public.pair"]})
+        workload.run(12, definitions=1)
+        run(source, mirror, before)
+        target = target_for(spark, mirror, f"c_{name}")
+        equal()
+        # AND records that came since from that daemon, and from one of the other version
+        workload.run(5, definitions=1)
+        replace_daemon(source, after)
+        workload.run(5, definitions=2)
+        for statement in TOUCH:
+            connection.execute(statement)
+        # WHEN the mirror of the other version goes on, THEN the tables equal the source
+        run(source, mirror, after)
+        equal()
