@@ -53,8 +53,8 @@ def test_spark_reads_what_the_daemon_reads(
             sql.execute(b"SELECT pg_create_logical_replication_slot(current_database()::text, 'pgoutput')")
             for number, value in enumerate(ODD[encoding]):
                 document = as_sql(b'{"k": "' + value + b'"}')
-                row = f"{number}, {as_sql(value)}, {document}, 1234568::money, ARRAY[(-7)::money]"
-                sql.execute(f"INSERT INTO t VALUES ({row})".encode())
+                values = f"{number}, {as_sql(value)}, {document}, 1234568::money, ARRAY[(-7)::money]"
+                sql.execute(f"INSERT INTO t VALUES ({values})".encode())
         with open_snapshot(spark, SnapshotSource(dsn, "p", name, "shop"), ["public.t"]) as snapshot:
             found = {row["id"]: row for row in read_snapshot(spark, snapshot, "public.t").collect()}
     assert len(found) == len(ODD[encoding])
