@@ -689,6 +689,7 @@ def test_a_value_stays_protected_in_a_streamed_transaction(
     assert_hidden(process, await_outcome(process, database, broker, unique, attack))
 
 
+@pytest.mark.postgres(since=14)
 @pytest.mark.attack(gains=GAINS, before="failed")
 def test_a_value_stays_protected_in_a_snapshot_after_a_rename(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
