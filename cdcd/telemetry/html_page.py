@@ -116,7 +116,7 @@ def _day(day: Sequence[Status]) -> Iterator[str]:
         (
             "Mean latency in each quarter of an hour of the last day",
             "delay_s",
-            "from commit to acknowledgement",
+            "latency",
         ),
     ):
         yield f"<section><h2>{title}</h2>"
