@@ -107,6 +107,7 @@ async def _examine(config: Config) -> Report:
     if source.facts is not None and sink.facts is not None:
         # Not at the same time: each of PostgreSQL's two may take the last free walsender from the other.
         findings += await ask_both(config, source.facts, sink.facts, findings)
+    findings.append(machine.check_code())
     known = names(config)
     wrong = FOUND_ERROR if any(finding.level == "error" for finding in findings) else 0
     return Report(
