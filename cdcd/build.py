@@ -5,11 +5,6 @@ from typing import Final
 
 PURE: Final = "runs as pure Python, which delivers about half as many rows a second as compiled code"
 
-ADVICE: Final = (
-    "Install a compiled wheel: pip install --only-binary cdcd --force-reinstall --no-deps cdcd. Where there is none "
-    "for your Python and processor, install a C compiler and Python's headers first (Debian: gcc python3-dev)."
-)
-
 
 def is_compiled() -> bool:
     """Whether the pure packages were compiled (mypyc); the same source runs either way."""
