@@ -163,11 +163,17 @@ def _mirror(
         say(fact)
 
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+
+    def stop_by_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+
+    stop_by_signals()
     # First of all: it is wrong at once, and a session takes seconds.
     settings = settings_of(config, consistent=consistent, source=pipeline is not None)
     spark, target = session_for(config, f"cdcd mirror {config.name}"), target_of(config)
+    # A SparkContext replaces the handler of SIGINT by one that raises KeyboardInterrupt.
+    stop_by_signals()
     read_from = None if pipeline is None else source_of(pipeline, settings)
     mirror = Mirror(spark, settings, target, observe, read_from)
     try:
