@@ -44,7 +44,8 @@ def moved(text: str) -> str:
 def shape(line: str) -> str:
     """A line without its numbers, units and spaces."""
     line = re.sub(r"\d[\d.,]*( [kMG]?B\b)?", "N", moved(line))
-    return " ".join(line.split())
+    # With another number, the word is another one: 1 warning, 2 warnings.
+    return " ".join(re.sub(r"\bwarnings\b", "warning", line).split())
 
 
 @dataclass
