@@ -24,20 +24,20 @@ from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 PACKAGES = (
-    "cdcd/protocol", "cdcd/snapshots", "cdcd/transactions", "cdcd/rows", "cdcd/formats", "cdcd/shaping",
-    "cdcd/engine",
+    "cdcd/core/protocol", "cdcd/core/transactions", "cdcd/core/catalog", "cdcd/core/records", "cdcd/core/snapshot",
+    "cdcd/core/engine",
 )  # fmt: skip
 
 INTERPRETED = {
-    "cdcd/protocol/lsn.py": "a subclass of int has no native form",
-    "cdcd/protocol/frames.py": "mypyc takes a dataclass's ClassVar with a value for a field with a default",
-    "cdcd/protocol/messages.py": "likewise",
-    "cdcd/protocol/versions.py": "runs once a start",
-    "cdcd/protocol/writer.py": "is of the tests and the simulation",
-    "cdcd/engine/startup.py": "runs once a session",
-    "cdcd/engine/startup_positions.py": "likewise",
-    "cdcd/engine/startup_requests.py": "a generic dataclass has no native form",
-    "cdcd/snapshots/markers.py": "likewise",
+    "cdcd/core/protocol/lsn.py": "a subclass of int has no native form",
+    "cdcd/core/protocol/frames.py": "mypyc takes a dataclass's ClassVar with a value for a field with a default",
+    "cdcd/core/protocol/messages.py": "likewise",
+    "cdcd/core/protocol/versions.py": "runs once a start",
+    "cdcd/core/protocol/writer.py": "is of the tests and the simulation",
+    "cdcd/core/engine/startup.py": "runs once a session",
+    "cdcd/core/engine/startup_positions.py": "likewise",
+    "cdcd/core/engine/startup_requests.py": "a generic dataclass has no native form",
+    "cdcd/core/records/markers.py": "likewise",
 }
 """What is not compiled, and why. Packages' own files are empty."""
 

@@ -8,7 +8,7 @@ PURE: Final = "runs as pure Python, which delivers about half as many rows a sec
 
 def is_compiled() -> bool:
     """Whether the pure packages were compiled (mypyc); the same source runs either way."""
-    spec = importlib.util.find_spec("cdcd.protocol.cursor")
+    spec = importlib.util.find_spec("cdcd.core.protocol.cursor")
     return spec is not None and spec.origin is not None and not spec.origin.endswith(".py")
 
 

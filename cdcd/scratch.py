@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdcd.errors import LimitError, out_of_files
+from cdcd.core.errors import LimitError, out_of_files
 
 
 def temporary_directory() -> str:

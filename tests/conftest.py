@@ -20,11 +20,11 @@ TESTS = Path(__file__).parent
 
 # A compiled class cannot be subclassed by a test's.
 collect_ignore = (
-    ["unit/transactions/test_golden_transactions.py", "unit/trial/test_planted.py"] if is_compiled() else []
+    ["unit/core/transactions/test_golden_transactions.py", "unit/trial/test_planted.py"] if is_compiled() else []
 )
 # `make setup` goes without pyspark, `make spark` brings it.
 if find_spec("pyspark") is None:
-    collect_ignore += ["spark", "unit/spark"]
+    collect_ignore += ["spark", "unit/mirror"]
 
 # Files that take longest begin first where several workers share the tests: a worker keeps a file to its end.
 LONG = (

@@ -2,7 +2,8 @@
 
 ARCHITECTURE.md's diagram of states comes from the assembler's table, docs/events.md and docs/metrics.md from the facts
 and the metrics, docs/check.md from the codes of findings, the records of docs/records.md from the encoder, docs/cli.md
-from the commands, docs/debezium-options.md from the tables of options. `tests/unit/test_documents.py` fails when one is
+from the commands, docs/debezium-options.md from the tables of options, the list of docs/adr from its records.
+`tests/unit/test_documents.py` fails when one is
 stale.
 """
 
@@ -13,19 +14,20 @@ from typing import Final
 
 import click
 
-from cdcd import facts, facts_operation
-from cdcd.checks import codes
 from cdcd.cli.__main__ import cli
-from cdcd.protocol.peek import CHANGES
-from cdcd.spark.watching import progress
+from cdcd.core import facts, facts_operation
+from cdcd.core.protocol.peek import CHANGES
+from cdcd.core.transactions.assembler import TRANSITIONS, State
+from cdcd.mirror.watching import progress
+from cdcd.telemetry import finding_codes as codes
 from cdcd.telemetry import metrics, mirror, verify
-from cdcd.transactions.assembler import TRANSITIONS, State
 from tests import option_pages
 from tests.record_examples import sections
 
 ROOT: Final = Path(__file__).parent.parent
 ARCHITECTURE: Final = ROOT / "ARCHITECTURE.md"
 RECORDS: Final = ROOT / "docs" / "records.md"
+ADR: Final = ROOT / "docs" / "adr"
 
 HELP_WIDTH: Final = 100
 """Characters in a line of docs/cli.md's help texts."""
@@ -101,11 +103,23 @@ def _contexts(context: click.Context) -> Iterator[click.Context]:
             yield from _contexts(click.Context(below, info_name=name, parent=context))
 
 
+def decisions() -> str:
+    """The list of docs/adr, by the titles of its records."""
+    titles = [
+        (path.name, path.read_text().partition("\n")[0].removeprefix("# "))
+        for path in sorted(ADR.glob("0*.md"))
+    ]
+    lines = [f"- [{title}]({name})" for name, title in titles]
+    head = "The decisions that still shape the code: the problem, the choice, what was rejected and why."
+    return "\n".join(["# Decisions", "", head, "", *lines, ""])
+
+
 def documents() -> dict[Path, str]:
     """Every document with a generated part, as it should be."""
     return {
         ARCHITECTURE: filled(ARCHITECTURE, {"states": states()}),
         RECORDS: filled(RECORDS, sections()),
+        ADR / "README.md": decisions(),
         ROOT / "docs" / "check.md": codes.markdown(),
         ROOT / "docs" / "cli.md": commands(),
         ROOT / "docs" / "debezium-options.md": option_pages.markdown(),

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
 from cdcd.config.loading import Config, parse_config
-from cdcd.facts import Fact
-from cdcd.protocol.lsn import Lsn
-from cdcd.snapshots.signals import Signal
+from cdcd.core.facts import Fact
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.snapshot.signals import Signal
 from cdcd.telemetry.actions import Accepted
 from cdcd.telemetry.daemon_pages import daemon_routes
 from cdcd.telemetry.http import HttpServer

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from cdcd.adopt import options_connect, options_records, options_snapshot, options_source
-from cdcd.adopt.transforms import CLASSES
-from cdcd.adopt.transforms_others import OTHERS
-from cdcd.adopt.verdicts import ByValue, Kind, Option, Verdict, lacks
+from cdcd.tools.adopt import options_connect, options_records, options_snapshot, options_source
+from cdcd.tools.adopt.transforms import CLASSES
+from cdcd.tools.adopt.transforms_others import OTHERS
+from cdcd.tools.adopt.verdicts import ByValue, Kind, Option, Verdict, lacks
 
 _SECTIONS: Final[Sequence[tuple[str, Sequence[Option]]]] = (
     ("Kafka Connect", options_connect.CONNECT),

@@ -9,13 +9,22 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, Final
 
-from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
-from cdcd.formats.encoder import EncoderSettings, Record, SnapshotPosition
-from cdcd.protocol.frames import XLOG_HEADER
-from cdcd.protocol.messages import Begin, Delete, Insert, LogicalMessage, Message, Relation, Truncate, Update
-from cdcd.protocol.reader import read_message
-from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
-from cdcd.snapshots import markers
+from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.core.protocol.frames import XLOG_HEADER
+from cdcd.core.protocol.messages import (
+    Begin,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Message,
+    Relation,
+    Truncate,
+    Update,
+)
+from cdcd.core.protocol.reader import read_message
+from cdcd.core.records import markers
+from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from tests.golden.streams import Golden
 from tests.golden.workload import ROWS
 from tests.integration.test_types import CASES, Case

@@ -16,7 +16,7 @@ import click
 
 from cdcd import __version__
 from cdcd.cli.output import say
-from cdcd.errors import CdcdError, cause, out_of_files
+from cdcd.core.errors import CdcdError, cause, out_of_files
 
 COMMANDS: Final[Mapping[str, str]] = {
     "init": "Write a first cdcd.yaml, and the SQL that a DBA runs.",

@@ -11,9 +11,9 @@ import click
 from cdcd.cli.output import say
 
 if TYPE_CHECKING:
-    from cdcd.adopt.adoption import Adoption
-    from cdcd.adopt.connect_api import Connector
-    from cdcd.adopt.takeover import Outcome
+    from cdcd.tools.adopt.adoption import Adoption
+    from cdcd.tools.adopt.connect_api import Connector
+    from cdcd.tools.adopt.takeover import Outcome
 
 _COLUMNS: Final = 80
 """The width where no terminal says how wide it is."""
@@ -110,9 +110,9 @@ def command(  # noqa: PLR0917  one for each option
         if is_given and not takeover:
             raise click.UsageError(f"{option} needs --takeover")
 
-    from cdcd.adopt import files, report  # noqa: PLC0415  --help needs none of it
-    from cdcd.adopt.connect_api import Connector  # noqa: PLC0415
-    from cdcd.adopt.settings import as_text  # noqa: PLC0415
+    from cdcd.tools.adopt import files, report  # noqa: PLC0415  --help needs none of it
+    from cdcd.tools.adopt.connect_api import Connector  # noqa: PLC0415
+    from cdcd.tools.adopt.settings import as_text  # noqa: PLC0415
 
     connector = Connector(source) if is_url else None
     found = files.read(connector or Path(source), worker, kafka, name, output, offline=offline)
@@ -144,7 +144,7 @@ def command(  # noqa: PLR0917  one for each option
 
 
 def _take_over(found: "Adoption", connector: "Connector", *, accept_gap: bool) -> "Outcome":
-    from cdcd.adopt.takeover import Plan, take_over  # noqa: PLC0415
+    from cdcd.tools.adopt.takeover import Plan, take_over  # noqa: PLC0415
 
     found.refuse_unasked()
     plan = Plan(

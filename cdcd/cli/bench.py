@@ -38,7 +38,7 @@ def command(file: Path, *, rows: int, rows_each: int, row_bytes: int, yes: bool,
     The role of the configuration needs CREATE on the database and REPLICATION. Do not run it where more WAL or load
     would do harm.
     """
-    from cdcd.operations import bench  # noqa: PLC0415  completion and --help need none of it
+    from cdcd.tools.operations import bench  # noqa: PLC0415  completion and --help need none of it
 
     names = bench.Names(remove or bench.new_name())
     config = bench.configuration(file, names, os.environ)

@@ -13,12 +13,12 @@ import click
 
 from cdcd.cli.options import config_option
 from cdcd.cli.output import say
-from cdcd.pasted import with_file
+from cdcd.core.pasted import with_file
 from cdcd.telemetry.terminal_text import plain
 
 if TYPE_CHECKING:
-    from cdcd.checks.finding import Finding
-    from cdcd.checks.run import Report
+    from cdcd.telemetry.findings import Finding
+    from cdcd.tools.checks.run import Report
 
 _COLORS: Final = {"error": "red", "warning": "yellow", "unknown": "cyan", "ok": "green"}
 """The levels in the order in which they are shown."""
@@ -56,7 +56,7 @@ def command(file: Path, form: str, *, shows_all: bool) -> int:
 
     config = load_config(file, os.environ)
 
-    from cdcd.checks.run import examine  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.checks.run import examine  # noqa: PLC0415  a wrong configuration is told first
 
     report = examine(config)
     if form == "json":

@@ -30,7 +30,7 @@ def command(file: Path, yes: bool) -> int:
 
     config = load_config(file, os.environ)
 
-    from cdcd.handover.downgrade import downgrade  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.handover.downgrade import downgrade  # noqa: PLC0415  a wrong configuration is told first
 
     downgrade(config, say, write=yes)
     if not yes:

@@ -7,7 +7,7 @@ wheel below `cdcd/examples/`, with the same paths.
 from pathlib import Path
 from typing import Final
 
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 
 RUNBOOK: Final = "deploy/runbook.md"
 

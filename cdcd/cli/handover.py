@@ -7,7 +7,7 @@ import click
 
 from cdcd.cli.options import Group, config_option
 from cdcd.cli.output import say
-from cdcd.pasted import cdcd
+from cdcd.core.pasted import cdcd
 
 
 @click.group("handover", cls=Group)
@@ -84,9 +84,9 @@ def prepare(  # noqa: PLR0917  click gives one argument for each option
 
     former, new = load_config(file, os.environ), load_config(new_file, os.environ)
 
-    from cdcd.handover.prepare import Preparation  # noqa: PLC0415  a wrong configuration is told first
-    from cdcd.handover.prepare import prepare as run  # noqa: PLC0415
-    from cdcd.protocol.lsn import Lsn  # noqa: PLC0415
+    from cdcd.core.protocol.lsn import Lsn  # noqa: PLC0415
+    from cdcd.tools.handover.prepare import Preparation  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.handover.prepare import prepare as run  # noqa: PLC0415
 
     wanted = Preparation(
         former, new, subscription, wait_s, accept_lower_lsns, accept_same_oids, accept_other_numbers
@@ -124,8 +124,8 @@ def adopt(file: Path, deliver_writes: bool) -> int:
 
     config = load_config(file, os.environ)
 
-    from cdcd.handover.adopt import adopt as run  # noqa: PLC0415  a wrong configuration is told first
-    from cdcd.protocol.lsn import Lsn  # noqa: PLC0415
+    from cdcd.core.protocol.lsn import Lsn  # noqa: PLC0415
+    from cdcd.tools.handover.adopt import adopt as run  # noqa: PLC0415  a wrong configuration is told first
 
     done = run(config, deliver_writes=deliver_writes, say=say)
     if done.verdict is None:
@@ -156,7 +156,7 @@ def cancel(file: Path) -> int:
 
     config = load_config(file, os.environ)
 
-    from cdcd.handover.prepare import cancel as run  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.handover.prepare import cancel as run  # noqa: PLC0415  a wrong configuration is told first
 
     run(config, say)
     slot = config.postgres.slot

@@ -7,7 +7,7 @@ from typing import TypeVar
 import click
 
 from cdcd.cli.output import say
-from cdcd.errors import CdcdError
+from cdcd.core.errors import CdcdError
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def command(  # noqa: PLR0917  one for each option
     and the SQL for role, rights and publication. Nothing is changed in the database. If a file is there already,
     nothing is written.
     """
-    from cdcd.operations import first_files, first_look  # noqa: PLC0415  --help needs none of it
+    from cdcd.tools.operations import first_files, first_look  # noqa: PLC0415  --help needs none of it
 
     if not force:
         first_look.refuse_existing((output, sql))

@@ -18,19 +18,19 @@ from click.core import ParameterSource
 
 from cdcd.cli.options import Group, config_option
 from cdcd.cli.output import say as show
-from cdcd.errors import CdcdError, ConfigError, TransientError
-from cdcd.facts import Failed
+from cdcd.core.errors import CdcdError, ConfigError, TransientError
+from cdcd.core.facts import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cdcd.adapters.postgres.slot import SlotWait
     from cdcd.config.loading import Config
     from cdcd.config.mirror import MirrorConfig, MirrorLogConfig
-    from cdcd.facts import Fact, Observer
-    from cdcd.postgres.slot import SlotWait
-    from cdcd.spark.snapshot.reading import Snapshot, SnapshotSource
-    from cdcd.spark.stream.settings import MirrorSettings
-    from cdcd.spark.targets.target import Target
+    from cdcd.core.facts import Fact, Observer
+    from cdcd.mirror.snapshot.reading import Snapshot, SnapshotSource
+    from cdcd.mirror.stream.settings import MirrorSettings
+    from cdcd.mirror.targets.target import Target
 
 mirror_option = config_option(
     required=False,
@@ -103,7 +103,7 @@ def command(
         return 0
     from cdcd.config.loading import load_config  # noqa: PLC0415  --help needs none of it
     from cdcd.config.mirror import load_mirror, mirror_reference  # noqa: PLC0415
-    from cdcd.rows.routing import table_named  # noqa: PLC0415
+    from cdcd.core.catalog.routing import table_named  # noqa: PLC0415
 
     if reference:
         show(mirror_reference(), nl=False)
@@ -150,9 +150,9 @@ def _mirror(
     tables: "Sequence[str]",
 ) -> None:
     """Mirror until stopped. Raises what ended it, or the first of the errors that stopped single tables."""
-    from cdcd.spark.stream.job import Mirror  # noqa: PLC0415  loads pyspark
-    from cdcd.spark.watching.observed import count  # noqa: PLC0415
-    from cdcd.spark.watching.progress import MirrorServing  # noqa: PLC0415
+    from cdcd.mirror.stream.job import Mirror  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.watching.observed import count  # noqa: PLC0415
+    from cdcd.mirror.watching.progress import MirrorServing  # noqa: PLC0415
     from cdcd.telemetry.http import serve  # noqa: PLC0415
     from cdcd.telemetry.mirror import MirrorTelemetry, mirror_routes  # noqa: PLC0415
 
@@ -196,7 +196,7 @@ def _mirror(
 
 def session_for(config: "MirrorConfig", name: str, *, kafka: bool = True) -> Any:
     """The session that the configuration asks for. `kafka`: with Spark's Kafka source."""
-    from cdcd.spark.session import catalog_conf, session  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.session import catalog_conf, session  # noqa: PLC0415  loads pyspark
 
     place = config.target
     own = {} if place.location is None else catalog_conf(place.format, place.catalog, place.location)
@@ -230,7 +230,7 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
     config = load_mirror(_given(file or context.parent.params["file"]), os.environ)
     check_pyspark()
 
-    from cdcd.spark.watching.status import look  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.watching.status import look  # noqa: PLC0415  loads pyspark
     from cdcd.telemetry.mirror_status import lines  # noqa: PLC0415
 
     place = config.target
@@ -278,7 +278,7 @@ def check_pyspark() -> None:
 
 def log_to(log: "MirrorLogConfig") -> "Observer":
     """Say facts on standard output, as `log` has it."""
-    from cdcd.spark.watching.lines import lines  # noqa: PLC0415  --help needs none of it
+    from cdcd.mirror.watching.lines import lines  # noqa: PLC0415  --help needs none of it
     from cdcd.telemetry.logs import LEVELS, configure_logging  # noqa: PLC0415
 
     if log.format == "json":
@@ -309,9 +309,9 @@ def load_tables(  # noqa: PLR0917
         SourceError: there is no such table or slot, or it may not be read.
         TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
     """
-    from cdcd.spark.snapshot.reading import load_all  # noqa: PLC0415
-    from cdcd.spark.stream.reload import load_as_set  # noqa: PLC0415
-    from cdcd.spark.watching.progress import LoadRestarted, LoadWaiting, TableLoaded  # noqa: PLC0415
+    from cdcd.mirror.snapshot.reading import load_all  # noqa: PLC0415
+    from cdcd.mirror.stream.reload import load_as_set  # noqa: PLC0415
+    from cdcd.mirror.watching.progress import LoadRestarted, LoadWaiting, TableLoaded  # noqa: PLC0415
 
     def wait(held: "SlotWait") -> None:
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"
@@ -433,8 +433,8 @@ def _check_modes(pipeline: "Config | None") -> None:
 
 def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":
     """Where tables are read, by the daemon's configuration."""
-    from cdcd.checks.reader_settings import readers_of  # noqa: PLC0415
-    from cdcd.spark.snapshot.reading import SnapshotSource  # noqa: PLC0415
+    from cdcd.daemon.reader_settings import readers_of  # noqa: PLC0415
+    from cdcd.mirror.snapshot.reading import SnapshotSource  # noqa: PLC0415
 
     return SnapshotSource(
         pipeline.postgres.libpq(),
@@ -455,11 +455,11 @@ def settings_of(
     config: "MirrorConfig", *, consistent: bool = False, source: bool = False
 ) -> "MirrorSettings":
     """What the job is told. `source`: tables can be read again."""
-    from cdcd.spark.kafka import KafkaSource  # noqa: PLC0415
-    from cdcd.spark.stream.settings import MirrorSettings  # noqa: PLC0415
-    from cdcd.spark.targets.layout import Deletes  # noqa: PLC0415
-    from cdcd.spark.targets.partitions import parse_fields  # noqa: PLC0415
-    from cdcd.spark.targets.target import Maintenance  # noqa: PLC0415
+    from cdcd.mirror.kafka import KafkaSource  # noqa: PLC0415
+    from cdcd.mirror.stream.settings import MirrorSettings  # noqa: PLC0415
+    from cdcd.mirror.targets.layout import Deletes  # noqa: PLC0415
+    from cdcd.mirror.targets.partitions import parse_fields  # noqa: PLC0415
+    from cdcd.mirror.targets.target import Maintenance  # noqa: PLC0415
 
     topics, batches, upkeep = config.topics, config.batches, config.maintenance
     return MirrorSettings(
@@ -506,8 +506,8 @@ def settings_of(
 
 def target_of(config: "MirrorConfig") -> "Target":
     """Where the tables are kept."""
-    from cdcd.spark.targets.delta import DeltaTarget  # noqa: PLC0415
-    from cdcd.spark.targets.iceberg import IcebergTarget  # noqa: PLC0415
+    from cdcd.mirror.targets.delta import DeltaTarget  # noqa: PLC0415
+    from cdcd.mirror.targets.iceberg import IcebergTarget  # noqa: PLC0415
 
     place = config.target
     properties = {name: str(value) for name, value in place.properties.items()}

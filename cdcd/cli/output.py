@@ -2,7 +2,7 @@
 
 import click
 
-from cdcd.visible import visible
+from cdcd.core.visible import visible
 
 
 def say(text: object = "", *, err: bool = False, nl: bool = True) -> None:

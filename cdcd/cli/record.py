@@ -37,7 +37,7 @@ def command(file: Path, folder: Path, seconds: float | None) -> int:
 
     config = load_config(file, os.environ)
 
-    from cdcd.operations import record  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations import record  # noqa: PLC0415  a wrong configuration is told first
 
     def notice(text: str) -> None:
         say(f"note: {text}", err=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cdcd.cli.output import say
 
 if TYPE_CHECKING:
-    from cdcd.operations.removal_plan import Command, Plan, Step
+    from cdcd.tools.operations.removal_plan import Command, Plan, Step
 
 
 def run(command: "Command", file: Path, *, with_topics: bool, checkpoint_of: str, yes: bool) -> int:
@@ -17,8 +17,8 @@ def run(command: "Command", file: Path, *, with_topics: bool, checkpoint_of: str
 
     config = load_config(file, os.environ)
 
-    from cdcd.operations import removal  # noqa: PLC0415  a wrong configuration is told first
-    from cdcd.operations.removal_plan import lines  # noqa: PLC0415
+    from cdcd.tools.operations import removal  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations.removal_plan import lines  # noqa: PLC0415
 
     def show(plan: "Plan") -> None:
         for line in lines(plan, shutil.get_terminal_size().columns):

@@ -81,8 +81,8 @@ def command(  # noqa: PLR0917  one for each option
 
     config = None if file is None else load_config(file, os.environ)
 
-    from cdcd.operations import replay  # noqa: PLC0415  a wrong configuration is told first
-    from cdcd.recording.redacted_columns import ColumnModes, parse_mode  # noqa: PLC0415  as above
+    from cdcd.adapters.recording.redacted_columns import ColumnModes, parse_mode  # noqa: PLC0415  as above
+    from cdcd.tools.operations import replay  # noqa: PLC0415  a wrong configuration is told first
 
     modes = ColumnModes([parse_mode(each) for each in columns])
 
@@ -95,7 +95,7 @@ def command(  # noqa: PLR0917  one for each option
     )
     try:
         if target is not None:
-            from cdcd.operations import redact  # noqa: PLC0415  as above
+            from cdcd.tools.operations import redact  # noqa: PLC0415  as above
 
             redact.redact(folder, target, wanted, modes=modes, notice=notice)
         else:

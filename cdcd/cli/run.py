@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from cdcd.cli.options import config_option
-from cdcd.errors import EXIT_CODES
+from cdcd.core.errors import EXIT_CODES
 
 if TYPE_CHECKING:
     from cdcd.config.loading import Config
-    from cdcd.snapshots.signals import Signal
+    from cdcd.core.snapshot.signals import Signal
     from cdcd.telemetry.actions import Accepted
 
 # click re-wraps paragraphs, but not one that begins with \b.
@@ -71,8 +71,8 @@ def _runbook() -> str:
 
 def _ask(config: "Config", signal_: "Signal") -> "Accepted":
     """What `cdcd snapshot` does, for those who ask by HTTP."""
-    from cdcd.operations.snapshot_request import ask  # noqa: PLC0415  few need it
     from cdcd.telemetry import actions  # noqa: PLC0415
+    from cdcd.tools.operations.snapshot_request import ask  # noqa: PLC0415  few need it
 
     notices: list[str] = []
     _, position = ask(config, signal_, notices.append)

@@ -13,15 +13,15 @@ import click
 
 from cdcd.cli.options import Group, config_option
 from cdcd.cli.output import say
-from cdcd.pasted import cdcd
-from cdcd.visible import visible
+from cdcd.core.pasted import cdcd
+from cdcd.core.visible import visible
 
 if TYPE_CHECKING:
     from cdcd.config.loading import Config
-    from cdcd.operations.snapshot_status import SnapshotStatus
-    from cdcd.operations.snapshot_wait import Screen
-    from cdcd.protocol.lsn import Lsn
-    from cdcd.snapshots.signals import Signal
+    from cdcd.core.protocol.lsn import Lsn
+    from cdcd.core.snapshot.signals import Signal
+    from cdcd.tools.operations.snapshot_status import SnapshotStatus
+    from cdcd.tools.operations.snapshot_wait import Screen
 
 WATCH_S: Final = 1.0
 
@@ -141,7 +141,7 @@ def status(file: Path, form: str, watch: bool) -> int:
     """
     config = _load(file)
 
-    from cdcd.operations.snapshot_status import as_object, lines, look  # noqa: PLC0415
+    from cdcd.tools.operations.snapshot_status import as_object, lines, look  # noqa: PLC0415
 
     if watch and form == "table":
         _watch(lambda: look(config))
@@ -171,9 +171,9 @@ def _ask(file: Path, **fields: Any) -> int:
 
 
 def _send(config: "Config", **fields: Any) -> "tuple[Signal, Lsn]":
-    from cdcd.operations.sides import check_server  # noqa: PLC0415  a wrong configuration is told first
-    from cdcd.operations.snapshot_request import ask  # noqa: PLC0415
-    from cdcd.snapshots.signals import Signal  # noqa: PLC0415
+    from cdcd.core.snapshot.signals import Signal  # noqa: PLC0415
+    from cdcd.tools.operations.sides import check_server  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations.snapshot_request import ask  # noqa: PLC0415
 
     def notice(text: str) -> None:
         say(text, err=True)
@@ -183,7 +183,7 @@ def _send(config: "Config", **fields: Any) -> "tuple[Signal, Lsn]":
 
 
 def _wait(config: "Config", request: str, position: "Lsn", timeout_s: float) -> int:
-    from cdcd.operations.snapshot_wait import Lines, wait  # noqa: PLC0415
+    from cdcd.tools.operations.snapshot_wait import Lines, wait  # noqa: PLC0415
 
     if sys.stdout.isatty():
         with _live() as screen:
@@ -200,7 +200,7 @@ def _live() -> "Iterator[Screen]":
     from rich.live import Live  # noqa: PLC0415  completion and --help need none of it
     from rich.text import Text  # noqa: PLC0415
 
-    from cdcd.operations.snapshot_wait import Screen  # noqa: PLC0415
+    from cdcd.tools.operations.snapshot_wait import Screen  # noqa: PLC0415
 
     with Live(refresh_per_second=4, transient=True) as live:
 
@@ -218,7 +218,7 @@ def _watch(look: "Callable[[], SnapshotStatus]") -> None:
     from rich.live import Live  # noqa: PLC0415  completion and --help need none of it
     from rich.text import Text  # noqa: PLC0415
 
-    from cdcd.operations.snapshot_status import lines  # noqa: PLC0415
+    from cdcd.tools.operations.snapshot_status import lines  # noqa: PLC0415
 
     with Live(refresh_per_second=4) as live:
         while True:

@@ -49,10 +49,10 @@ def command(file: Path, form: str, all_tables: bool, url: str) -> int:
 
     config = load_config(file, os.environ)
 
-    from cdcd.operations.pipeline_problems import exit_code_of  # noqa: PLC0415
-    from cdcd.operations.status import look  # noqa: PLC0415  a wrong configuration is told first
-    from cdcd.operations.status_lines import lines  # noqa: PLC0415
-    from cdcd.operations.status_object import as_object  # noqa: PLC0415
+    from cdcd.tools.operations.pipeline_problems import exit_code_of  # noqa: PLC0415
+    from cdcd.tools.operations.status import look  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations.status_lines import lines  # noqa: PLC0415
+    from cdcd.tools.operations.status_object import as_object  # noqa: PLC0415
 
     status = look(config, str(file), url.rstrip("/"))
     if form == "json":

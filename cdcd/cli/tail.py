@@ -66,7 +66,7 @@ def command(  # noqa: PLR0917  one for each option
 
     config = load_config(file, os.environ)
 
-    from cdcd.operations import tail  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations import tail  # noqa: PLC0415  a wrong configuration is told first
 
     def notice(text: str) -> None:
         say(f"note: {text}", err=True)

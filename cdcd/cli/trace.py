@@ -50,7 +50,7 @@ def command(file: Path, *, last: int, mirror: TextIO | None, table: str, key: tu
 
     config = load_config(file, os.environ)
 
-    from cdcd.operations import status, trace  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations import status, trace  # noqa: PLC0415  a wrong configuration is told first
 
     wanted = trace.parse_key(key)
     name, topics = trace.topics_of(config, table)

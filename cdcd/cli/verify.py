@@ -14,15 +14,15 @@ from click.core import ParameterSource
 
 from cdcd.cli.options import config_option
 from cdcd.cli.output import say
-from cdcd.pasted import cdcd
+from cdcd.core.pasted import cdcd
 from cdcd.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cdcd.config.loading import Config
-    from cdcd.verify.report import Report
-    from cdcd.verify.topics import TopicsTarget
+    from cdcd.tools.verify.report import Report
+    from cdcd.tools.verify.topics import TopicsTarget
 
 MEBIBYTE: Final = 1 << 20
 
@@ -169,9 +169,9 @@ def command(  # noqa: PLR0917  click gives one argument for each option
     _check_target(target, mirror_file, file)
     config = load_config(file, os.environ)
 
-    from cdcd.protocol.lsn import Lsn  # noqa: PLC0415  a wrong configuration is told first
-    from cdcd.verify.report import as_object, lines  # noqa: PLC0415
-    from cdcd.verify.topics import Options, TopicsTarget  # noqa: PLC0415
+    from cdcd.core.protocol.lsn import Lsn  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.verify.report import as_object, lines  # noqa: PLC0415
+    from cdcd.tools.verify.topics import Options, TopicsTarget  # noqa: PLC0415
 
     def notice(text: str) -> None:
         say(f"note: {text}", err=True)
@@ -243,22 +243,22 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
     notice: "Callable[[str], None]",
 ) -> "Report":
     """Compare the tables of a mirror."""
-    from cdcd.checks.settings import require_json  # noqa: PLC0415
+    from cdcd.adapters.credentials.providers import access  # noqa: PLC0415
+    from cdcd.adapters.kafka import client  # noqa: PLC0415
     from cdcd.cli.mirror import check_pyspark, session_for, settings_of, source_of, target_of  # noqa: PLC0415
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415
-    from cdcd.credentials.providers import access  # noqa: PLC0415
-    from cdcd.errors import ConfigError  # noqa: PLC0415
-    from cdcd.kafka import client  # noqa: PLC0415
-    from cdcd.operations.sides import bound_columns  # noqa: PLC0415
-    from cdcd.snapshots.patterns import parse_pattern  # noqa: PLC0415
-    from cdcd.verify.delivery import Delivery  # noqa: PLC0415
-    from cdcd.verify.selection import check_records, chosen, tell_left_out  # noqa: PLC0415
-    from cdcd.verify.source import Forms  # noqa: PLC0415
+    from cdcd.core.catalog.patterns import parse_pattern  # noqa: PLC0415
+    from cdcd.core.errors import ConfigError  # noqa: PLC0415
+    from cdcd.daemon.settings import require_json  # noqa: PLC0415
+    from cdcd.tools.operations.sides import bound_columns  # noqa: PLC0415
+    from cdcd.tools.verify.delivery import Delivery  # noqa: PLC0415
+    from cdcd.tools.verify.selection import check_records, chosen, tell_left_out  # noqa: PLC0415
+    from cdcd.tools.verify.source import Forms  # noqa: PLC0415
 
     mirror = load_mirror(mirror_file, os.environ)
     check_pyspark()
 
-    from cdcd.spark.verifying.mirror import MirrorTarget  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.verifying.mirror import MirrorTarget  # noqa: PLC0415  loads pyspark
 
     require_json(config, "cdcd verify", "A mirror reads JSON: mirror a pipeline with format.value: json.")
     check_records(config)
@@ -314,10 +314,10 @@ def _go_on(  # noqa: PLR0917  what is done, how often, and who is told
     notice: "Callable[[str], None]",
 ) -> int:
     """Compare a slice after the other until SIGTERM or Ctrl-C; 0."""
-    from cdcd.errors import TransientError  # noqa: PLC0415  few need it
+    from cdcd.core.errors import TransientError  # noqa: PLC0415  few need it
     from cdcd.telemetry.http import serve  # noqa: PLC0415
     from cdcd.telemetry.verify import VerifyTelemetry, verify_routes  # noqa: PLC0415
-    from cdcd.verify.slices import Slices, Told  # noqa: PLC0415
+    from cdcd.tools.verify.slices import Slices, Told  # noqa: PLC0415
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -344,10 +344,10 @@ def _go_on(  # noqa: PLR0917  what is done, how often, and who is told
 
 def _repair(config: "Config", report: "Report", timeout_s: float, notice: "Callable[[str], None]") -> bool:
     """Have the daemon read again what differs; whether there was anything to read."""
-    from cdcd.operations.snapshot_request import ask  # noqa: PLC0415  few need it
-    from cdcd.operations.snapshot_wait import Lines, wait  # noqa: PLC0415
-    from cdcd.snapshots.signals import Signal  # noqa: PLC0415
-    from cdcd.verify.repair import not_repairable, requests  # noqa: PLC0415
+    from cdcd.core.snapshot.signals import Signal  # noqa: PLC0415
+    from cdcd.tools.operations.snapshot_request import ask  # noqa: PLC0415  few need it
+    from cdcd.tools.operations.snapshot_wait import Lines, wait  # noqa: PLC0415
+    from cdcd.tools.verify.repair import not_repairable, requests  # noqa: PLC0415
 
     for text in not_repairable(report):
         notice(text)

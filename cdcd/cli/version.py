@@ -11,9 +11,9 @@ from cdcd.cli.output import say
 @click.command("version")
 def command() -> None:
     """Show the versions of cdcd and of what it uses."""
+    from cdcd.adapters.kafka.version import librdkafka_version  # noqa: PLC0415
+    from cdcd.adapters.postgres.version import libpq_version, psycopg_version  # noqa: PLC0415
     from cdcd.build import is_compiled  # noqa: PLC0415  completion and --help need none of it
-    from cdcd.kafka.version import librdkafka_version  # noqa: PLC0415
-    from cdcd.postgres.version import libpq_version, psycopg_version  # noqa: PLC0415
 
     rows = {
         "cdcd": f"{__version__} ({'compiled' if is_compiled() else 'pure Python'})",

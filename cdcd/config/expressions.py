@@ -1,4 +1,4 @@
-"""The text of an expression -> `shaping/expressions.py`: the only importer of lark, which parses it.
+"""The text of an expression -> `records/shaping/expressions.py`: the only importer of lark, which parses it.
 
 The grammar is CEL's (https://github.com/google/cel-spec, doc/langdef.md, "Syntax") without what cdcd does not have:
 messages, maps, bytes, unsigned integers, and selecting from anything but `row`. What is left out is parsed where that
@@ -12,7 +12,7 @@ from typing import Any, Final
 from lark import Lark, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from cdcd.shaping.expressions import (
+from cdcd.core.records.shaping.expressions import (
     DEPTH_MAX,
     INT_MAX,
     INT_MIN,

@@ -32,7 +32,7 @@ from cdcd.config.sources import (
     read_yaml,
 )
 from cdcd.config.types import Section
-from cdcd.errors import ConfigError, out_of_files
+from cdcd.core.errors import ConfigError, out_of_files
 
 __all__ = [
     "Backoff",

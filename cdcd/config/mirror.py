@@ -31,7 +31,7 @@ from cdcd.config.types import (
     Text,
     TopicName,
 )
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 
 START: Final = "`cdcd config --examples DIR` writes config/mirror/reference.yaml, a file to start from."
 HINT: Final = "`cdcd mirror --reference` shows every key with its default and meaning."

@@ -37,10 +37,10 @@ from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.tables import TablesConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
-from cdcd.formats.cloud_events import CLOUDEVENTS
-from cdcd.rows.routing import TopicNames, collisions, equivalent, parse_table
-from cdcd.rows.topic_templates import begins_as_table
-from cdcd.snapshots.patterns import parse_pattern
+from cdcd.core.catalog.patterns import parse_pattern
+from cdcd.core.catalog.routing import TopicNames, collisions, equivalent, parse_table
+from cdcd.core.catalog.topic_templates import begins_as_table
+from cdcd.core.records.cloud_events import CLOUDEVENTS
 
 _REGISTERED: Final = ("avro", "protobuf")
 """Formats whose schemas are in a registry."""

@@ -16,7 +16,7 @@ import yaml
 from cdcd.config.keys import KeyPath, dotted, field_at, has_free_keys, read_text, suggestion
 from cdcd.config.models import Config
 from cdcd.config.types import Section
-from cdcd.errors import ConfigError, out_of_files
+from cdcd.core.errors import ConfigError, out_of_files
 
 ENVIRONMENT_PREFIX: Final = "CDCD_"
 

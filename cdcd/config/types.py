@@ -23,10 +23,10 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from cdcd.config.masking import MASK, is_secret_name, mask_text
-from cdcd.errors import ConfigError
-from cdcd.rows.routing import parse_table
-from cdcd.rows.topic_templates import check as check_template
-from cdcd.snapshots.patterns import parse_column_pattern, parse_pattern
+from cdcd.core.catalog.patterns import parse_column_pattern, parse_pattern
+from cdcd.core.catalog.routing import parse_table
+from cdcd.core.catalog.topic_templates import check as check_template
+from cdcd.core.errors import ConfigError
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB

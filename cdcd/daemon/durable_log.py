@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import Final
 
+from cdcd.adapters.durable.log import LogFiles, segments_in
 from cdcd.config.loading import Config
-from cdcd.durable.log import LogFiles, segments_in
-from cdcd.errors import LimitError, out_of_files
+from cdcd.core.errors import LimitError, out_of_files
 
 SEGMENT_BYTES: Final = 8 << 20
 """Size of a segment (bytes). The last segment of each logged session is read at each start."""

@@ -3,13 +3,13 @@
 import time
 from typing import Final
 
+from cdcd.adapters.postgres.connection import Dsn
+from cdcd.adapters.postgres.heartbeat_query import HeartbeatQuery
+from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.config.loading import Config
-from cdcd.errors import CdcdError
-from cdcd.facts import Observer
-from cdcd.facts_operation import HeartbeatQueryFailed, HeartbeatQueryRuns
-from cdcd.postgres.connection import Dsn
-from cdcd.postgres.heartbeat_query import HeartbeatQuery
-from cdcd.postgres.kept_lock import KeptLock
+from cdcd.core.errors import CdcdError
+from cdcd.core.facts import Observer
+from cdcd.core.facts_operation import HeartbeatQueryFailed, HeartbeatQueryRuns
 from cdcd.telemetry.state import Telemetry
 
 REPORT_S: Final = 60.0

@@ -7,18 +7,25 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from cdcd.checks.settings import (
-    TRANSACTION_S,
-    checkpoint_records,
-    names,
-    own_topics,
-    sink_settings,
-    topic_spec,
-)
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.admin import Admin
+from cdcd.adapters.kafka.checkpoint import PARTITION, OnIgnored, peek_at_start
+from cdcd.adapters.kafka.descriptions import FormerDescriptions, SchemasTopic
+from cdcd.adapters.kafka.errors import fill_names, unavailable
+from cdcd.adapters.kafka.fitting import SizeLimits
+from cdcd.adapters.kafka.forgetting import forget_checkpoint
+from cdcd.adapters.kafka.oversized import Oversized
+from cdcd.adapters.kafka.settling import Settling
+from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.kafka.topics import check_keyless, ensure_topics, existing_topics
+from cdcd.adapters.postgres.kept_lock import KeptLock
+from cdcd.adapters.postgres.lock import AdvisoryLock
 from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
-from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
-from cdcd.facts import (
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint_record import Ignored
+from cdcd.core.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
+from cdcd.core.facts import (
     Fact,
     KafkaRetry,
     MessageOversized,
@@ -28,25 +35,18 @@ from cdcd.facts import (
     TopicLost,
     TransactionTimeoutUnknown,
 )
-from cdcd.facts_operation import CheckpointRecordsIgnored, TransactionEnded
-from cdcd.formats.schema_registrations import SchemaIds
-from cdcd.kafka import client
-from cdcd.kafka.admin import Admin
-from cdcd.kafka.checkpoint import PARTITION, OnIgnored, peek_at_start
-from cdcd.kafka.descriptions import FormerDescriptions, SchemasTopic
-from cdcd.kafka.errors import fill_names, unavailable
-from cdcd.kafka.fitting import SizeLimits
-from cdcd.kafka.forgetting import forget_checkpoint
-from cdcd.kafka.oversized import Oversized
-from cdcd.kafka.settling import Settling
-from cdcd.kafka.sink import Sink
-from cdcd.kafka.topics import check_keyless, ensure_topics, existing_topics
-from cdcd.pasted import read_table
-from cdcd.postgres.kept_lock import KeptLock
-from cdcd.postgres.lock import AdvisoryLock
-from cdcd.retry import Backoff
-from cdcd.transactions.checkpoint_record import Ignored
-from cdcd.transactions.position import Checkpoint
+from cdcd.core.facts_operation import CheckpointRecordsIgnored, TransactionEnded
+from cdcd.core.pasted import read_table
+from cdcd.core.records.schema_registrations import SchemaIds
+from cdcd.core.retry import Backoff
+from cdcd.daemon.settings import (
+    TRANSACTION_S,
+    checkpoint_records,
+    names,
+    own_topics,
+    sink_settings,
+    topic_spec,
+)
 
 VERIFY_S: Final = 5.0
 """Seconds that PostgreSQL may take to confirm that this instance still holds the advisory lock."""

@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.admin import Admin
+from cdcd.adapters.kafka.errors import Partition
+from cdcd.adapters.kafka.hanging import HangingTransactions
+from cdcd.adapters.kafka.leaders import Leaders
+from cdcd.adapters.kafka.partition_counts import AddedPartitions, PartitionCounts
+from cdcd.adapters.kafka.settling import Settling
 from cdcd.config.models import Config
 from cdcd.config.secrets import reread
-from cdcd.errors import CdcdError
-from cdcd.kafka import client
-from cdcd.kafka.admin import Admin
-from cdcd.kafka.errors import Partition
-from cdcd.kafka.hanging import HangingTransactions
-from cdcd.kafka.leaders import Leaders
-from cdcd.kafka.partition_counts import AddedPartitions, PartitionCounts
-from cdcd.kafka.settling import Settling
+from cdcd.core.errors import CdcdError
 
 ASK_S: Final = 1.0
 """Seconds between two questions."""

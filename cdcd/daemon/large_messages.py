@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from cdcd.checks.memory_limit import BASE_BYTES, MIB, RECORD_COPIES, WIRE_COPIES, memory_limit
-from cdcd.engine.renewal import LARGE_BYTES
-from cdcd.facts import LargeMessageComing, LargeMessageEndedRun, LargeMessageReceived, Observer
-from cdcd.protocol import peek
-from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.shortened import MessageLimits
+from cdcd.core.engine.renewal import LARGE_BYTES
+from cdcd.core.facts import LargeMessageComing, LargeMessageEndedRun, LargeMessageReceived, Observer
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.shortened import MessageLimits
+from cdcd.daemon.memory_limit import BASE_BYTES, MIB, RECORD_COPIES, WIRE_COPIES, memory_limit
 
 _PROCESS: Final = uuid.uuid4().hex
 """Tells this process from a former one. In a container, both have the same id."""

@@ -14,7 +14,7 @@ wait for each other: those of Python hold the interpreter's lock anyway.
 A small block is joined with its free neighbours as soon as it is freed (M_MXFAST is 0). By default, glibc keeps free
 blocks of up to 128 bytes apart (malloc.c, `global_max_fast`), and joins all of them when a program asks for a kilobyte.
 librdkafka asks for that much for each record, and by then the blocks have left the processor's cache. With M_MXFAST 0,
-small transactions of mixed rows take 4 to 8 % less CPU (DECISIONS.md, 140).
+small transactions of mixed rows take 4 to 8 % less CPU.
 """
 
 import ctypes

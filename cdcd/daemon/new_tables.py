@@ -7,7 +7,7 @@ created one by one. So the first topic that is missing makes cdcd list the publi
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from cdcd.errors import TransientError
+from cdcd.core.errors import TransientError
 
 
 class NewTables:

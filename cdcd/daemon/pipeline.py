@@ -20,14 +20,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from cdcd.daemon import memory
-from cdcd.daemon.heartbeat_action import HeartbeatAction
-from cdcd.daemon.kafka_side import KafkaSide
-from cdcd.daemon.large_messages import LargeMessages
-from cdcd.daemon.logged_stream import LoggedStream
-from cdcd.daemon.new_tables import NewTables
-from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.engine.actions import (
+from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.postgres.kept_lock import KeptLock
+from cdcd.adapters.recording.tap import Tap
+from cdcd.adapters.registry.registrar import Registrar
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.engine.actions import (
     Action,
     Ask,
     Begin,
@@ -41,21 +39,23 @@ from cdcd.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.engine.engine import Engine
-from cdcd.engine.spooling import may_begin
-from cdcd.errors import TransientError, cause
-from cdcd.facts import Observer, SpoolSpilled
-from cdcd.kafka.sink import Sink
-from cdcd.postgres.kept_lock import KeptLock
-from cdcd.protocol import peek
-from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
-from cdcd.recording.tap import Tap
-from cdcd.registry.registrar import Registrar
-from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.snapshots.visibility import Visibility
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.engine import Engine
+from cdcd.core.engine.spooling import may_begin
+from cdcd.core.errors import TransientError, cause
+from cdcd.core.facts import Observer, SpoolSpilled
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
+from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.transactions.spool import Spool
+from cdcd.daemon import memory
+from cdcd.daemon.heartbeat_action import HeartbeatAction
+from cdcd.daemon.kafka_side import KafkaSide
+from cdcd.daemon.large_messages import LargeMessages
+from cdcd.daemon.logged_stream import LoggedStream
+from cdcd.daemon.new_tables import NewTables
+from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.telemetry.state import Telemetry
-from cdcd.transactions.position import Checkpoint
-from cdcd.transactions.spool import Spool
 
 READ_BYTES: Final = 262_144
 """Bytes of frames that are taken from libpq at a time. Encoding them takes a few milliseconds; then other tasks run."""

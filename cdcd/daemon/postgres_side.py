@@ -3,31 +3,17 @@
 import time
 from typing import Final
 
-from cdcd.config.loading import Config
-from cdcd.credentials.signal_tokens import PROCESS_TOKEN
-from cdcd.engine.startup_requests import SlotMade, SlotSeen
-from cdcd.errors import FencedError, PositionError, SourceError, TransientError
-from cdcd.facts import (
-    LockAcquired,
-    LockForeign,
-    Observer,
-    PublicationCreated,
-    SessionEnded,
-    SlotCreated,
-    SlotWaiting,
-    StandbyWaiting,
-)
-from cdcd.facts_operation import PostgresWarned, TableLocked, WalShort
-from cdcd.postgres.connection import Connection, Dsn
-from cdcd.postgres.conversion import Conversion
-from cdcd.postgres.kept_lock import KeptLock
-from cdcd.postgres.lease import took_over
-from cdcd.postgres.lock import LockHeld
-from cdcd.postgres.partition_tree import Leaf, happened, read_leaves
-from cdcd.postgres.publication import ensure_publication, has_publication, who_holds_up
-from cdcd.postgres.refusals import Answer, TableBusyError, translated
-from cdcd.postgres.replication import Identity, ReplicationStream
-from cdcd.postgres.slot import (
+from cdcd.adapters.credentials.signal_tokens import PROCESS_TOKEN
+from cdcd.adapters.postgres.connection import Connection, Dsn
+from cdcd.adapters.postgres.conversion import Conversion
+from cdcd.adapters.postgres.kept_lock import KeptLock
+from cdcd.adapters.postgres.lease import took_over
+from cdcd.adapters.postgres.lock import LockHeld
+from cdcd.adapters.postgres.partition_tree import Leaf, happened, read_leaves
+from cdcd.adapters.postgres.publication import ensure_publication, has_publication, who_holds_up
+from cdcd.adapters.postgres.refusals import Answer, TableBusyError, translated
+from cdcd.adapters.postgres.replication import Identity, ReplicationStream
+from cdcd.adapters.postgres.slot import (
     SlotState,
     create_slot,
     drop_slot,
@@ -37,9 +23,23 @@ from cdcd.postgres.slot import (
     seen,
     set_failover,
 )
-from cdcd.protocol.lsn import Lsn
+from cdcd.config.loading import Config
+from cdcd.core.engine.checkpoint import MISSING_SLOT_HINT
+from cdcd.core.engine.startup_requests import SlotMade, SlotSeen
+from cdcd.core.errors import FencedError, PositionError, SourceError, TransientError
+from cdcd.core.facts import (
+    LockAcquired,
+    LockForeign,
+    Observer,
+    PublicationCreated,
+    SessionEnded,
+    SlotCreated,
+    SlotWaiting,
+    StandbyWaiting,
+)
+from cdcd.core.facts_operation import PostgresWarned, TableLocked, WalShort
+from cdcd.core.protocol.lsn import Lsn
 from cdcd.telemetry.state import ActiveElsewhere, Telemetry
-from cdcd.transactions.position import MISSING_SLOT_HINT
 
 PARTITIONS_S: Final = 30.0
 """Seconds between two looks at the partitions of published tables."""

@@ -6,8 +6,8 @@ of its role; a session of another role makes room for it. So the number of reade
 
 from collections.abc import Awaitable, Callable
 
-from cdcd.postgres.readers import Access
-from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.adapters.postgres.readers import Access
+from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
 
 Open = Callable[[Access], Awaitable[SnapshotReader]]
 

@@ -5,14 +5,14 @@ import time
 from pathlib import Path
 from typing import Final, Protocol
 
+from cdcd.adapters.recording.tap import Tap
+from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.config.loading import Config
-from cdcd.engine.building import SessionStart
-from cdcd.engine.engine import Engine
-from cdcd.engine.startup import Ready
-from cdcd.facts import Observer
-from cdcd.facts_operation import RecordingStarted, RecordingStopped
-from cdcd.recording.tap import Tap
-from cdcd.recording.writer import Limits, RecordingWriter
+from cdcd.core.engine.building import SessionStart
+from cdcd.core.engine.engine import Engine
+from cdcd.core.engine.startup import Ready
+from cdcd.core.facts import Observer
+from cdcd.core.facts_operation import RecordingStarted, RecordingStopped
 from cdcd.telemetry.state import Telemetry
 
 HINT: Final = (

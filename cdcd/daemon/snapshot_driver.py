@@ -12,10 +12,17 @@ from collections.abc import Collection
 from contextlib import AsyncExitStack
 from typing import Final
 
-from cdcd.checks.reader_settings import readers_of
+from cdcd.adapters.postgres.connection import Dsn
+from cdcd.adapters.postgres.readers import Access
+from cdcd.adapters.postgres.refusals import TableBusyError
+from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
+from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
+from cdcd.adapters.postgres.tables import locked_by
 from cdcd.config.loading import Config
-from cdcd.daemon.reader_pool import ReaderPool
-from cdcd.engine.actions import (
+from cdcd.core.catalog.logical import is_lasting
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.engine.actions import (
     Answer,
     Busy,
     Enums,
@@ -30,18 +37,11 @@ from cdcd.engine.actions import (
     Read,
     Writers,
 )
-from cdcd.engine.exported import ExportedTables
-from cdcd.errors import FatalError, TransientError
-from cdcd.postgres.connection import Dsn
-from cdcd.postgres.readers import Access
-from cdcd.postgres.refusals import TableBusyError
-from cdcd.postgres.snapshot_catalog import SnapshotCatalog
-from cdcd.postgres.snapshot_reader import SnapshotReader
-from cdcd.postgres.tables import locked_by
-from cdcd.rows.logical import is_lasting
-from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.snapshots.reading import PageQuery, Refused, SourceTable
+from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.errors import FatalError, TransientError
+from cdcd.core.snapshot.reading import PageQuery, Refused, SourceTable
+from cdcd.daemon.reader_pool import ReaderPool
+from cdcd.daemon.reader_settings import readers_of
 
 LEFT_OUT: Final = "tables.include or tables.exclude leaves the table out"
 

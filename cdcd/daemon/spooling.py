@@ -15,27 +15,27 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
-from cdcd.checks.settings import message_limits
+from cdcd.adapters.durable.log import LogFiles, LogStoppedError
+from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
+from cdcd.adapters.postgres.conversion import NEVER_CONVERTED
+from cdcd.adapters.postgres.kept_lock import KeptLock
+from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.config.loading import Config
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.feedback import interval_for
+from cdcd.core.engine.logged import LogOwner, SpoolStart, start_spooling
+from cdcd.core.engine.spooling import SPOOLING_S_MIN, Spooling
+from cdcd.core.engine.startup_requests import SlotSeen
+from cdcd.core.errors import TransientError, cause
+from cdcd.core.facts import Observer
+from cdcd.core.facts_operation import DurableSpoolEnded, DurableSpoolStarted
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.versions import start_options
 from cdcd.daemon.durable_log import log_error, open_log
 from cdcd.daemon.postgres_side import PostgresSide
+from cdcd.daemon.settings import message_limits
 from cdcd.daemon.wiring import start_stream
-from cdcd.durable.log import LogFiles, LogStoppedError
-from cdcd.engine.feedback import interval_for
-from cdcd.engine.spooling import SPOOLING_S_MIN, Spooling
-from cdcd.engine.startup_requests import SlotSeen
-from cdcd.errors import TransientError, cause
-from cdcd.facts import Observer
-from cdcd.facts_operation import DurableSpoolEnded, DurableSpoolStarted
-from cdcd.postgres.connection import Connection, connect, parse_dsn
-from cdcd.postgres.conversion import NEVER_CONVERTED
-from cdcd.postgres.kept_lock import KeptLock
-from cdcd.postgres.replication import ReplicationStream
-from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.versions import start_options
 from cdcd.telemetry.state import Telemetry
-from cdcd.transactions.logged import LogOwner, SpoolStart, start_spooling
-from cdcd.transactions.position import Checkpoint
 
 READ_BYTES: Final = 1 << 20
 """Bytes of frames that are taken at a time, and synced together."""

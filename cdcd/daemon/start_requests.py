@@ -9,19 +9,25 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from cdcd.checks.columns import look_at_columns
-from cdcd.checks.reader_settings import readers_of
-from cdcd.checks.readers import refuse_untrusted
+from cdcd.adapters.credentials.columns import bindings_of, protections
+from cdcd.adapters.durable.log import LogFiles
+from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.conversion import NEVER_CONVERTED
+from cdcd.adapters.postgres.kept_lock import KeptLock
+from cdcd.adapters.postgres.money import find_money_digits
+from cdcd.adapters.postgres.publication_history import read_roots
+from cdcd.adapters.postgres.readers import try_readers
+from cdcd.adapters.postgres.replication import Identity, ReplicationStream
+from cdcd.adapters.postgres.source import read_source
 from cdcd.config.loading import Config
-from cdcd.credentials.columns import bindings_of, protections
-from cdcd.daemon.durable_log import log_error, open_log
-from cdcd.daemon.kafka_side import KafkaSide
-from cdcd.daemon.postgres_side import PostgresSide
-from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.durable.log import LogFiles
-from cdcd.engine.exported import ExportedTables
-from cdcd.engine.startup import Ready
-from cdcd.engine.startup_requests import (
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.chosen_keys import ChosenKeys
+from cdcd.core.engine.checkpoint import Checkpoint, Source
+from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.engine.logged import DurableLog
+from cdcd.core.engine.startup import Ready
+from cdcd.core.engine.startup_requests import (
     BindColumns,
     ConnectCatalog,
     ConnectStream,
@@ -49,22 +55,16 @@ from cdcd.engine.startup_requests import (
     TakeLock,
     WriteCheckpoint,
 )
-from cdcd.facts import ColumnRuleUnmatched, Observer
-from cdcd.facts_operation import DurableSpoolDelivered
-from cdcd.kafka.sink import Sink
-from cdcd.postgres.connection import Connection, Dsn, connect
-from cdcd.postgres.conversion import NEVER_CONVERTED
-from cdcd.postgres.kept_lock import KeptLock
-from cdcd.postgres.money import find_money_digits
-from cdcd.postgres.publication_history import read_roots
-from cdcd.postgres.readers import try_readers
-from cdcd.postgres.replication import Identity, ReplicationStream
-from cdcd.postgres.source import read_source
-from cdcd.rows.bindings import Bindings
-from cdcd.rows.chosen_keys import ChosenKeys
+from cdcd.core.facts import ColumnRuleUnmatched, Observer
+from cdcd.core.facts_operation import DurableSpoolDelivered
+from cdcd.daemon.durable_log import log_error, open_log
+from cdcd.daemon.kafka_side import KafkaSide
+from cdcd.daemon.postgres_side import PostgresSide
+from cdcd.daemon.reader_settings import readers_of
+from cdcd.daemon.rules.columns import look_at_columns
+from cdcd.daemon.rules.readers import refuse_untrusted
+from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.telemetry.state import Telemetry
-from cdcd.transactions.logged import DurableLog
-from cdcd.transactions.position import Checkpoint, Source
 
 PAUSE_S: Final = 0.001
 """Seconds to wait for more packets after each read. A busy walsender sends small packets, and reading several at a time

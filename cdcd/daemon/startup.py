@@ -9,35 +9,35 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from typing import Final
 
-from cdcd.checks.filters import look_at_filters
-from cdcd.checks.outbox import look_at_outbox
-from cdcd.checks.routes import look_at_routes
-from cdcd.checks.settings import start_settings
+from cdcd.adapters.credentials.columns import protections
+from cdcd.adapters.kafka.fitting import SizeLimits
+from cdcd.adapters.kafka.settling import Settling
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.registry.registrar import Registrar
 from cdcd.config.loading import Config
-from cdcd.credentials.columns import protections
-from cdcd.daemon.kafka_side import KafkaSide
-from cdcd.daemon.pipeline import Pipeline
-from cdcd.daemon.postgres_side import PostgresSide
-from cdcd.daemon.start_requests import StartRequests
-from cdcd.daemon.tables import tell_tables
-from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
-from cdcd.engine.leavings import Leaving
-from cdcd.engine.startup import Ready, Start
-from cdcd.errors import CdcdError
-from cdcd.facts import (
+from cdcd.core.engine.leavings import Leaving
+from cdcd.core.engine.startup import Ready, Start
+from cdcd.core.errors import CdcdError
+from cdcd.core.facts import (
     FilterUnmatched,
     Observer,
     OutboxUnpublished,
     RoutesUnmatched,
     SlotDropped,
 )
-from cdcd.formats.schema_registrations import SchemaIds
-from cdcd.kafka.fitting import SizeLimits
-from cdcd.kafka.settling import Settling
-from cdcd.postgres.connection import parse_dsn
-from cdcd.registry.registrar import Registrar
+from cdcd.core.records.schema_registrations import SchemaIds
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.daemon.kafka_side import KafkaSide
+from cdcd.daemon.pipeline import Pipeline
+from cdcd.daemon.postgres_side import PostgresSide
+from cdcd.daemon.rules.filters import look_at_filters
+from cdcd.daemon.rules.outbox import look_at_outbox
+from cdcd.daemon.rules.routes import look_at_routes
+from cdcd.daemon.settings import start_settings
+from cdcd.daemon.start_requests import StartRequests
+from cdcd.daemon.tables import tell_tables
+from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
 from cdcd.telemetry.state import Telemetry
-from cdcd.transactions.ledger import Ledger
 
 LEAVE_S: Final = 10.0
 """Seconds that it may take to drop a slot that a failed start made."""

@@ -25,24 +25,22 @@ from traceback import format_exception
 from types import TracebackType
 from typing import Final, NoReturn
 
-from cdcd.checks.file_limit import exhausted, raise_file_limit
+from cdcd.adapters.credentials.providers import access
+from cdcd.adapters.credentials.weaknesses import refuse_weaknesses
+from cdcd.adapters.durable.log import LogStoppedError
+from cdcd.adapters.kafka.errors import Partition
+from cdcd.adapters.kafka.fitting import SizeLimits
+from cdcd.adapters.kafka.partition_counts import AddedPartitions
+from cdcd.adapters.kafka.settling import Settling
 from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded
 from cdcd.config.secrets import reread
-from cdcd.credentials.providers import access
-from cdcd.credentials.weaknesses import refuse_weaknesses
-from cdcd.daemon import memory
-from cdcd.daemon.durable_log import has_log
-from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
-from cdcd.daemon.pipeline import Pipeline
-from cdcd.daemon.spooling import SpoolingSession, stopped_hint
-from cdcd.daemon.startup import Startup
-from cdcd.durable.log import LogStoppedError
-from cdcd.engine.ending import SpoolingBeginsError
-from cdcd.engine.leavings import KEPT
-from cdcd.engine.sessions import Sessions
-from cdcd.engine.spooling import spools_at
-from cdcd.errors import (
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.ending import SpoolingBeginsError
+from cdcd.core.engine.leavings import KEPT
+from cdcd.core.engine.sessions import Sessions
+from cdcd.core.engine.spooling import spools_at
+from cdcd.core.errors import (
     CdcdError,
     ConfigError,
     FatalError,
@@ -52,7 +50,7 @@ from cdcd.errors import (
     cause,
     out_of_files,
 )
-from cdcd.facts import (
+from cdcd.core.facts import (
     ConfigRefused,
     ConfigReloaded,
     Crashed,
@@ -65,12 +63,15 @@ from cdcd.facts import (
     SlotKept,
     Started,
 )
-from cdcd.facts_operation import DurableSpoolStopped, KafkaTokenFailed, TransactionHanging
-from cdcd.kafka.errors import Partition
-from cdcd.kafka.fitting import SizeLimits
-from cdcd.kafka.partition_counts import AddedPartitions
-from cdcd.kafka.settling import Settling
-from cdcd.retry import Backoff
+from cdcd.core.facts_operation import DurableSpoolStopped, KafkaTokenFailed, TransactionHanging
+from cdcd.core.retry import Backoff
+from cdcd.daemon import memory
+from cdcd.daemon.durable_log import has_log
+from cdcd.daemon.file_limit import exhausted, raise_file_limit
+from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
+from cdcd.daemon.pipeline import Pipeline
+from cdcd.daemon.spooling import SpoolingSession, stopped_hint
+from cdcd.daemon.startup import Startup
 from cdcd.telemetry.actions import Ask
 from cdcd.telemetry.daemon_pages import serve_http
 from cdcd.telemetry.http_client import page_url
@@ -78,7 +79,6 @@ from cdcd.telemetry.logs import configure_logging, is_json
 from cdcd.telemetry.progress_bars import Terminal, terminal
 from cdcd.telemetry.progress_report import ProgressReport
 from cdcd.telemetry.state import Telemetry
-from cdcd.transactions.position import Checkpoint
 
 HEARTBEAT_S: Final = 0.5
 

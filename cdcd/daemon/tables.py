@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from typing import Final
 
-from cdcd.checks.fields import FieldFacts, look_at_fields
-from cdcd.checks.keys import KeyFacts, look_at_keys
-from cdcd.checks.partitions import PartitionFacts, look_at_partitions
-from cdcd.checks.settings import encoder_settings
+from cdcd.adapters.postgres.connection import Connection
 from cdcd.config.loading import Config
-from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.facts import (
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.facts import (
     FieldRuleUnmatched,
     KeyRepeats,
     KeyRuleUnmatched,
@@ -19,8 +16,11 @@ from cdcd.facts import (
     TablePatternUnmatched,
     TablesLeftOut,
 )
-from cdcd.postgres.connection import Connection
-from cdcd.rows.bindings import Bindings
+from cdcd.daemon.rules.fields import FieldFacts, look_at_fields
+from cdcd.daemon.rules.keys import KeyFacts, look_at_keys
+from cdcd.daemon.rules.partitions import PartitionFacts, look_at_partitions
+from cdcd.daemon.settings import encoder_settings
+from cdcd.daemon.snapshot_driver import SnapshotDriver
 
 TABLES_NAMED: Final = 10
 """How many of the tables that are left out a fact names."""

@@ -7,10 +7,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from cdcd.checks.directories import spool_error, spool_problem
-from cdcd.checks.settings import encoder_settings, engine_settings, message_limits
+from cdcd.adapters.credentials.columns import SpoolCipher
+from cdcd.adapters.durable.log import LogFiles
+from cdcd.adapters.kafka.descriptions import FormerDescriptions
+from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.postgres.connection import Connection, Dsn
+from cdcd.adapters.postgres.kept_lock import KeptLock
+from cdcd.adapters.postgres.look_up import CatalogLookUp
+from cdcd.adapters.postgres.replication import ReplicationStream
+from cdcd.adapters.registry.registrar import Registrar
 from cdcd.config.loading import Config
-from cdcd.credentials.columns import SpoolCipher
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.numbering import is_certain
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.engine.building import SessionStart, build_engine
+from cdcd.core.engine.logged import LoggedSession
+from cdcd.core.engine.startup import Ready
+from cdcd.core.facts import Observer, SlotWaiting, StreamStarted, TypeDropped
+from cdcd.core.facts_operation import DurableSpoolDelivering
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.protocol.versions import Options
+from cdcd.core.records.schema_registrations import SchemaIds
+from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.spool import Spool
+from cdcd.daemon.directories import spool_error, spool_problem
 from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.large_messages import LargeMessages
@@ -19,31 +41,9 @@ from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.session_recording import record_session
+from cdcd.daemon.settings import encoder_settings, engine_settings, message_limits
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.durable.log import LogFiles
-from cdcd.engine.building import SessionStart, build_engine
-from cdcd.engine.startup import Ready
-from cdcd.facts import Observer, SlotWaiting, StreamStarted, TypeDropped
-from cdcd.facts_operation import DurableSpoolDelivering
-from cdcd.formats.schema_registrations import SchemaIds
-from cdcd.kafka.descriptions import FormerDescriptions
-from cdcd.kafka.sink import Sink
-from cdcd.postgres.connection import Connection, Dsn
-from cdcd.postgres.kept_lock import KeptLock
-from cdcd.postgres.look_up import CatalogLookUp
-from cdcd.postgres.replication import ReplicationStream
-from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import Relation
-from cdcd.protocol.versions import Options
-from cdcd.registry.registrar import Registrar
-from cdcd.rows.bindings import Bindings
-from cdcd.rows.numbering import is_certain
-from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
-from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.logged import LoggedSession
-from cdcd.transactions.spool import Spool
 
 SLOT_WAIT_SHARE: Final = 1.25
 """How long to wait for a slot that is in use, as a share of `wal_sender_timeout`. A walsender whose client died

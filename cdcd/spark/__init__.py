@@ -1,13 +1,13 @@
-"""The other end of the topics. `cdcd.spark.read_snapshot` and its kin are loaded, with PySpark, when they are used."""
+"""Public names of the mirror's library, whose code is `cdcd.mirror`. PySpark is loaded when a name is used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cdcd.spark.snapshot.reading import SnapshotSource as SnapshotSource
-    from cdcd.spark.snapshot.reading import load_snapshot as load_snapshot
-    from cdcd.spark.snapshot.reading import open_snapshot as open_snapshot
-    from cdcd.spark.snapshot.reading import read_snapshot as read_snapshot
+    from cdcd.mirror.snapshot.reading import SnapshotSource as SnapshotSource
+    from cdcd.mirror.snapshot.reading import load_snapshot as load_snapshot
+    from cdcd.mirror.snapshot.reading import open_snapshot as open_snapshot
+    from cdcd.mirror.snapshot.reading import read_snapshot as read_snapshot
 
 _SNAPSHOT = ("SnapshotSource", "load_snapshot", "open_snapshot", "read_snapshot")
 
@@ -15,4 +15,4 @@ _SNAPSHOT = ("SnapshotSource", "load_snapshot", "open_snapshot", "read_snapshot"
 def __getattr__(name: str) -> Any:
     if name not in _SNAPSHOT:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("cdcd.spark.snapshot.reading"), name)
+    return getattr(import_module("cdcd.mirror.snapshot.reading"), name)

@@ -1,6 +1,6 @@
 """The public names of `import cdcd`, which loads them when the first of them is used (docs/python.md)."""
 
-from cdcd.errors import (
+from cdcd.core.errors import (
     CdcdError,
     ConfigError,
     FatalError,
@@ -10,8 +10,8 @@ from cdcd.errors import (
     SourceError,
     TransientError,
 )
-from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import UNCHANGED, Unchanged
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import UNCHANGED, Unchanged
 from cdcd.stream.changes import Change, Column, Delete, Insert, Message, Row, Table, Truncate, Update
 from cdcd.stream.connecting import connect
 from cdcd.stream.stream import Stream, Transaction

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
 from cdcd.stream.values import Value
 
 Row: TypeAlias = Mapping[str, Value]

@@ -8,16 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from cdcd.errors import ProtocolError
-from cdcd.protocol import messages
-from cdcd.protocol.frames import XLOG_HEADER
-from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import UNCHANGED, Binary, LogicalMessage, Relation
-from cdcd.protocol.peek import lsn_of
-from cdcd.protocol.reader import read_message
-from cdcd.rows.hints import HINT
-from cdcd.rows.money import DIGITS_OF_C
-from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
+from cdcd.core.catalog.hints import HINT
+from cdcd.core.catalog.money import DIGITS_OF_C
+from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns
+from cdcd.core.errors import ProtocolError
+from cdcd.core.protocol import messages
+from cdcd.core.protocol.frames import XLOG_HEADER
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import UNCHANGED, Binary, LogicalMessage, Relation
+from cdcd.core.protocol.peek import lsn_of
+from cdcd.core.protocol.reader import read_message
+from cdcd.core.transactions.commits import REPORT
+from cdcd.core.transactions.steps import NonTransactionalMessage, Opened
 from cdcd.stream.changes import (
     Change,
     Column,
@@ -30,8 +32,6 @@ from cdcd.stream.changes import (
     Update,
 )
 from cdcd.stream.values import Value, ValueReader, reader_for
-from cdcd.transactions.commits import REPORT
-from cdcd.transactions.steps import NonTransactionalMessage, Opened
 
 E = TypeVar("E")
 

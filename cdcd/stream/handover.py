@@ -20,15 +20,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
-from cdcd.errors import LimitError
-from cdcd.protocol.messages import Relation
-from cdcd.protocol.peek import sent_at_of
-from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.stream.decoding import Decoder
-from cdcd.transactions.assembler import Assembler
-from cdcd.transactions.drafts import SpoolItem
-from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.steps import (
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.errors import LimitError
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.protocol.peek import sent_at_of
+from cdcd.core.transactions.assembler import Assembler
+from cdcd.core.transactions.drafts import SpoolItem
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.steps import (
     Changes,
     Closed,
     CommitWithoutPrepare,
@@ -42,6 +41,7 @@ from cdcd.transactions.steps import (
     TransactionalMessage,
     Turn,
 )
+from cdcd.stream.decoding import Decoder
 
 E = TypeVar("E")
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from cdcd.engine.feedback import Feedback, interval_for, reply_requested
-from cdcd.errors import CdcdError
-from cdcd.protocol.frames import write_frame
-from cdcd.protocol.messages import POSTGRES_EPOCH_US
-from cdcd.transactions.ledger import Ledger
+from cdcd.core.engine.feedback import Feedback, interval_for, reply_requested
+from cdcd.core.errors import CdcdError
+from cdcd.core.protocol.frames import write_frame
+from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
+from cdcd.core.transactions.ledger import Ledger
 
 if TYPE_CHECKING:
     from cdcd.stream.source import StreamSource

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 
 StreamingOption: TypeAlias = Literal["auto", "off", "on", "parallel"]
 

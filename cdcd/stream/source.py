@@ -9,17 +9,17 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
-from cdcd.errors import CdcdError, SourceError
-from cdcd.postgres.connection import Connection, connect, parse_dsn
-from cdcd.postgres.conversion import Conversion
-from cdcd.postgres.look_up import CatalogLookUp
-from cdcd.postgres.money import find_money_digits
-from cdcd.postgres.publication import has_publication
-from cdcd.postgres.refusals import Answer, translated
-from cdcd.postgres.replication import ReplicationStream, identifier
-from cdcd.postgres.slot import SlotWait, check_slot, create_slot, drop_slot, read_slot
-from cdcd.protocol.versions import Options, start_options
-from cdcd.rows.money import DIGITS_OF_C
+from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
+from cdcd.adapters.postgres.conversion import Conversion
+from cdcd.adapters.postgres.look_up import CatalogLookUp
+from cdcd.adapters.postgres.money import find_money_digits
+from cdcd.adapters.postgres.publication import has_publication
+from cdcd.adapters.postgres.refusals import Answer, translated
+from cdcd.adapters.postgres.replication import ReplicationStream, identifier
+from cdcd.adapters.postgres.slot import SlotWait, check_slot, create_slot, drop_slot, read_slot
+from cdcd.core.catalog.money import DIGITS_OF_C
+from cdcd.core.errors import CdcdError, SourceError
+from cdcd.core.protocol.versions import Options, start_options
 from cdcd.stream.settings import StreamSettings
 
 SLOT_WAIT_S: Final = 10.0

@@ -23,8 +23,13 @@ from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Self
 
-from cdcd.errors import CdcdError
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.errors import CdcdError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.transactions.assembler import Assembler
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.position import Position
+from cdcd.core.transactions.spool import Spool
+from cdcd.core.transactions.steps import CommitWithoutPrepare
 from cdcd.scratch import temporary_directory
 from cdcd.stream.changes import Change
 from cdcd.stream.decoding import Decoder
@@ -32,17 +37,12 @@ from cdcd.stream.handover import Advance, DescriptionWanted, Handed, Handover
 from cdcd.stream.reports import Reports
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.wording import in_our_words
-from cdcd.transactions.assembler import Assembler
-from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import Position
-from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import CommitWithoutPrepare
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from cdcd.postgres.refusals import Answer
-    from cdcd.postgres.slot import SlotWait
+    from cdcd.adapters.postgres.refusals import Answer
+    from cdcd.adapters.postgres.slot import SlotWait
     from cdcd.stream.source import StreamSource
 
     E = TypeVar("E", default=Change)

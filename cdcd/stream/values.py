@@ -16,12 +16,12 @@ from functools import partial
 from typing import Final, Union
 from uuid import UUID
 
-from cdcd.formats.debezium_json.literals import array_json, array_token
-from cdcd.formats.debezium_json.strings import quote
-from cdcd.protocol.messages import Unchanged
-from cdcd.rows.money import DIGITS_OF_C, rewrite_of
-from cdcd.rows.relations import TypeDescription
-from cdcd.rows.wiretext import wire
+from cdcd.core.catalog.money import DIGITS_OF_C, rewrite_of
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.catalog.wiretext import wire
+from cdcd.core.protocol.messages import Unchanged
+from cdcd.core.records.debezium_json.literals import array_json, array_token
+from cdcd.core.records.debezium_json.strings import quote
 
 Value = Union[  # noqa: UP007  it names itself, and a string takes part in no other form
     bool, int, float, Decimal, str, bytes, date, time, datetime, UUID, list["Value"], Unchanged, None

@@ -6,7 +6,7 @@ does next. A program has parameters instead, and does by itself what comes next.
 
 from typing import Final, TypeVar
 
-from cdcd.errors import CdcdError
+from cdcd.core.errors import CdcdError
 
 E = TypeVar("E", bound=CdcdError)
 
@@ -22,6 +22,7 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     ("missing in Kafka", "missing"),
     ("If a bytea is the reason, postgres.binary: true sends up to 1 GB of it. Or leave", "Leave"),
     (" (`cdcd reset`)", ""),
+    (" `cdcd check` says how many files and connections cdcd needs.", ""),
     (
         (
             "Restart the pipeline from scratch: `cdcd reset --yes` removes slot and checkpoint, and the next "

@@ -15,11 +15,11 @@ from threading import Thread
 from typing import Final
 
 from cdcd.config.models import Config
-from cdcd.errors import CdcdError, TransientError, out_of_files
-from cdcd.facts import Observer, cut_short
-from cdcd.facts_operation import HttpActionAsked, HttpActionRefused
-from cdcd.protocol.lsn import Lsn
-from cdcd.snapshots.signals import Signal
+from cdcd.core.errors import CdcdError, TransientError, out_of_files
+from cdcd.core.facts import Observer, cut_short
+from cdcd.core.facts_operation import HttpActionAsked, HttpActionRefused
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.snapshot.signals import Signal
 from cdcd.telemetry.access import is_cross_site
 from cdcd.telemetry.http import Reply, Request, Route, Routes
 from cdcd.telemetry.pages import json_reply

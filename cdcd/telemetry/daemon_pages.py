@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdcd.config.models import Config
 from cdcd.config.reference import changed_yaml
-from cdcd.facts import Observer
+from cdcd.core.facts import Observer
 from cdcd.telemetry.access import reading
 from cdcd.telemetry.actions import Ask, action_routes
 from cdcd.telemetry.daemon_status import ALL_TABLES_MAX, TABLES_MAX, daemon_status

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from cdcd import __version__
 from cdcd.build import is_compiled
-from cdcd.facts import Side, cut_short
-from cdcd.protocol.lsn import Lsn
-from cdcd.shaping.in_front import NO_RECORD
-from cdcd.snapshots.progress import Progress
+from cdcd.core.facts import Side, cut_short
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.records.shaping.in_front import NO_RECORD
+from cdcd.core.snapshot.progress import Progress
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.state import NAMES, ActiveElsewhere, Health, Telemetry
 from cdcd.telemetry.terminal_text import seconds

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as _escape
 from typing import Any, Final
 
+from cdcd.core.visible import visible
 from cdcd.telemetry.html_style import SCRIPT, STYLE
 from cdcd.telemetry.plot import bars
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.terminal_text import number, plain, seconds
-from cdcd.visible import visible
 
 READING_MAX: Final = 20
 """Tables of a snapshot on the page."""

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from cdcd.config.sections.process import ListenConfig
-from cdcd.errors import ConfigError, out_of_files
+from cdcd.core.errors import ConfigError, out_of_files
 from cdcd.telemetry.tls import Tls
 
 CONNECTIONS_MAX: Final = 32

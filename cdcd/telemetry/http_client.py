@@ -8,9 +8,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
+from cdcd.adapters.credentials.requests import opener
 from cdcd.config.models import Config
 from cdcd.config.sections.process import HttpConfig
-from cdcd.credentials.requests import opener
 
 ANSWER_S: Final = 3.0
 """Seconds that the daemon may take for a page."""

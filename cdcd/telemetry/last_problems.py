@@ -11,8 +11,8 @@ from threading import Lock
 from typing import Final
 
 from cdcd.config.masking import mask_text, mask_value
-from cdcd.facts import Fact, Observer, cut_short
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.facts import Fact, Observer, cut_short
+from cdcd.core.protocol.lsn import Lsn
 
 PROBLEMS_MAX: Final = 20
 """Entries that are kept. The log has all of them."""

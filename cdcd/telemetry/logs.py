@@ -17,9 +17,9 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from cdcd.config.masking import mask_text, mask_value
 from cdcd.config.sections.process import LogConfig
-from cdcd.facts import Fact, Observer
-from cdcd.protocol.lsn import Lsn
-from cdcd.visible import visible
+from cdcd.core.facts import Fact, Observer
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.visible import visible
 
 DEPENDENCY_EVENT: Final = "dependency.log"
 

@@ -22,11 +22,11 @@ from prometheus_client.registry import Collector
 
 from cdcd import __version__
 from cdcd.build import is_compiled
-from cdcd.facts import Side
-from cdcd.snapshots.table_task import TableTask
+from cdcd.core.facts import Side
+from cdcd.core.snapshot.table_task import TableTask
+from cdcd.core.visible import visible
 from cdcd.telemetry.histogram import Histogram
 from cdcd.telemetry.state import ROLES, Telemetry
-from cdcd.visible import visible
 
 Sample = tuple[tuple[str, ...], float | None]
 """The labels' values, and the value; None: not known, so there is no sample."""

@@ -1,6 +1,6 @@
 """What `cdcd mirror status` says of a mirror: values, what among them is a problem, and how they are shown.
 
-The values come from the lakehouse alone (`cdcd.spark.watching.status` reads them), so that they can be had while the
+The values come from the lakehouse alone (`cdcd.mirror.watching.status` reads them), so that they can be had while the
 mirror is down. What is not in the lakehouse, such as changes that nobody has read yet, is not known here.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from cdcd.pasted import on_table
+from cdcd.core.pasted import on_table
 from cdcd.telemetry.terminal_text import ago, cut, number, plain, seconds, wrapped
 
 Level = Literal["ok", "warning", "error"]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from cdcd.snapshots.progress import Progress
+from cdcd.core.snapshot.progress import Progress
 from cdcd.telemetry.terminal_text import plain
 
 if TYPE_CHECKING:

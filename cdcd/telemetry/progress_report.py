@@ -6,7 +6,7 @@ silent, and a daemon that hangs is not: its lag stays, and is told every minute.
 
 from typing import Final
 
-from cdcd.facts_operation import StreamProgressed
+from cdcd.core.facts_operation import StreamProgressed
 from cdcd.telemetry.state import Telemetry
 
 REPORT_S: Final = 60.0

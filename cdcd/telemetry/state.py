@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from cdcd.engine.reachability import Reachability, Waiting
-from cdcd.engine.wal_forecast import WalForecast
-from cdcd.facts import Fact, Observer, Side
-from cdcd.facts_operation import CheckpointRecordsIgnored
-from cdcd.snapshots.progress import Progress
+from cdcd.core.engine.reachability import Reachability, Waiting
+from cdcd.core.engine.wal_forecast import WalForecast
+from cdcd.core.facts import Fact, Observer, Side
+from cdcd.core.facts_operation import CheckpointRecordsIgnored
+from cdcd.core.snapshot.progress import Progress
 from cdcd.telemetry.histogram import Histogram
 from cdcd.telemetry.last_problems import LastProblems
 from cdcd.telemetry.throughput import Delays, Throughput, Totals

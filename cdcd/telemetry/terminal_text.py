@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from cdcd.visible import visible
+from cdcd.core.visible import visible
 
 _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
 _WIDTH_MIN: Final = 40

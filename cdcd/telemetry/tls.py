@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from cdcd.config.sections.process import HttpConfig
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 
 LOOK_S: Final = 10.0
 """Seconds between two looks at the files."""

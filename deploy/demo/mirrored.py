@@ -24,7 +24,7 @@ from deploy.local.programs import java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cdcd.spark.targets.target import Target
+    from cdcd.mirror.targets.target import Target
 
 Say = Callable[[str], None]
 
@@ -188,9 +188,9 @@ def environment() -> dict[str, str]:
 @contextmanager
 def reading(table_format: str, location: str) -> "Iterator[tuple[SparkSession, Target]]":
     """A Spark that reads the mirror's tables; one at a time in a process."""
-    from cdcd.spark.session import catalog_conf, session  # noqa: PLC0415  pyspark is not everywhere
-    from cdcd.spark.targets.delta import DeltaTarget  # noqa: PLC0415
-    from cdcd.spark.targets.iceberg import IcebergTarget  # noqa: PLC0415
+    from cdcd.mirror.session import catalog_conf, session  # noqa: PLC0415  pyspark is not everywhere
+    from cdcd.mirror.targets.delta import DeltaTarget  # noqa: PLC0415
+    from cdcd.mirror.targets.iceberg import IcebergTarget  # noqa: PLC0415
 
     os.environ.update(environment())
     with _hushed(Path(location).parent / "reader.log"):
@@ -227,8 +227,8 @@ def compare(dsn: str, spark: "SparkSession", target: "Target", tables: Sequence[
 
 
 def _compare(connection: psycopg.Connection, spark: "SparkSession", target: "Target", table: str) -> Verdict:
-    from cdcd.spark.records.schema import TableSchema  # noqa: PLC0415
-    from cdcd.spark.targets.target import Kind  # noqa: PLC0415
+    from cdcd.mirror.records.schema import TableSchema  # noqa: PLC0415
+    from cdcd.mirror.targets.target import Kind  # noqa: PLC0415
 
     schema, _, name = table.partition(".")
     columns = connection.execute(

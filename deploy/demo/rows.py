@@ -1,6 +1,6 @@
 """Rows of the real tables in the form that records give them.
 
-This is a second implementation of the rules in `cdcd/formats/debezium_json/converters.py`, on purpose: what compares
+This is a second implementation of the rules in `core/records/debezium_json/converters.py`, on purpose: what compares
 must not share the mistakes of what it compares. Values are taken as the text that PostgreSQL sends, with settings
 pinned as the daemon's are, and turned into what `json.loads` makes of a record.
 """

@@ -23,7 +23,7 @@ import psycopg
 from rich.console import Console
 from rich.live import Live
 
-from cdcd.errors import EXIT_CODES
+from cdcd.core.errors import EXIT_CODES
 from deploy.demo.daemon import Daemon
 from deploy.demo.fold import Flushed, Report, compare
 from deploy.demo.joining import JoiningMirror

@@ -22,11 +22,10 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 DOCUMENTS: Final = (
     "*.md",
     "docs/*.md",
+    "docs/adr/*.md",
     "deploy/*.md",
     "deploy/spark/*.md",
     "helm/cdcd/*.md",
-    "tests/*/RESULTS.md",
-    "tests/bench/*.md",
 )
 """Where documents are, as patterns of paths."""
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from cdcd.transactions.position import Checkpoint
+from cdcd.core.engine.checkpoint import Checkpoint
 from deploy.local import KafkaBroker
 
 WAIT_S: Final = 60.0

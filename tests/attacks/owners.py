@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import psycopg
 
-from cdcd.errors import SourceError
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.snapshot_catalog import SnapshotCatalog
-from cdcd.postgres.snapshot_reader import SnapshotReader
-from cdcd.postgres.table_chunks import ChangedTableError, TableChunks
-from cdcd.rows.relations import TypeDescription
-from cdcd.snapshots.reading import Answer, Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
+from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
+from cdcd.adapters.postgres.table_chunks import ChangedTableError, TableChunks
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.errors import SourceError
+from cdcd.core.snapshot.reading import Answer, Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable
 from tests.integration.conftest import Database
 
 SECRET: Final = "sesame42"

@@ -10,8 +10,8 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.lock import AdvisoryLock, announcement_class, lock_key
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.lock import AdvisoryLock, announcement_class, lock_key
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, await_released, configuration, until

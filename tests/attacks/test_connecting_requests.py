@@ -9,8 +9,8 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from cdcd.engine.requests import REFUSALS_MAX
-from cdcd.postgres.lock import REQUESTS_MARK, lock_condition
+from cdcd.adapters.postgres.lock import REQUESTS_MARK, lock_condition
+from cdcd.core.engine.requests import REFUSALS_MAX
 from deploy.local import KafkaBroker
 from tests.attacks.checkpoints import cases
 from tests.integration.conftest import Database

@@ -15,22 +15,22 @@ from click.testing import CliRunner
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdcd.checks.finding import Finding
 from cdcd.cli.check import lines as check_lines
 from cdcd.cli.output import say
 from cdcd.config.sections.process import LogConfig
-from cdcd.facts import Failed, TableAdded
-from cdcd.operations.change_lines import Seen, as_json
-from cdcd.operations.top_view import Answer
-from cdcd.operations.top_view import lines as top_lines
-from cdcd.pasted import identifier, literal, on_table, qualified, quoted, read_table, shell
-from cdcd.rows.routing import parse_table, table_named
-from cdcd.snapshots.patterns import parse_pattern
+from cdcd.core.catalog.patterns import parse_pattern
+from cdcd.core.catalog.routing import parse_table, table_named
+from cdcd.core.facts import Failed, TableAdded
+from cdcd.core.pasted import identifier, literal, on_table, qualified, quoted, read_table, shell
+from cdcd.core.visible import visible
+from cdcd.telemetry.findings import Finding
 from cdcd.telemetry.html_page import html_page
 from cdcd.telemetry.logs import configure_logging
 from cdcd.telemetry.metrics import registry_for
 from cdcd.telemetry.state import Telemetry
-from cdcd.visible import visible
+from cdcd.tools.operations.change_lines import Seen, as_json
+from cdcd.tools.operations.top_view import Answer
+from cdcd.tools.operations.top_view import lines as top_lines
 from tests.attacks.checkpoints import cases
 
 SHELL = (

@@ -12,7 +12,7 @@ import psycopg
 import psycopg.sql
 import pytest
 
-from cdcd.pasted import literal, qualified, quoted
+from cdcd.core.pasted import literal, qualified, quoted
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until

@@ -8,9 +8,9 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from cdcd.postgres.snapshot_reader import SnapshotReader
-from cdcd.snapshots.reading import Answer, Changed, Refused
-from cdcd.verify.source import equality
+from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
+from cdcd.core.snapshot.reading import Answer, Changed, Refused
+from cdcd.tools.verify.source import equality
 from tests.attacks.owners import PLENTY, READS, Stage, keys, lines_of, pages, staged, types_of
 from tests.integration.conftest import Database
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from cdcd.postgres.snapshot_reader import SnapshotReader
-from cdcd.snapshots.reading import Answer, Changed, KeyQuery, PageQuery, Refused, SourceTable
+from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
+from cdcd.core.snapshot.reading import Answer, Changed, KeyQuery, PageQuery, Refused, SourceTable
 from tests.attacks.owners import PLENTY, READS, Read, Stage, keys, pages, staged
 from tests.integration.conftest import Database
 

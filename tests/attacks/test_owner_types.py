@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from cdcd.rows.binary_compound import reader_for
-from cdcd.snapshots.reading import Answer, KeyQuery
-from cdcd.snapshots.table_task import KeyValue
+from cdcd.core.catalog.binary_compound import reader_for
+from cdcd.core.snapshot.reading import Answer, KeyQuery
+from cdcd.core.snapshot.table_task import KeyValue
 from tests.attacks.owners import PLENTY, READS, Stage, keys, lines_of, staged, types_of
 from tests.integration.conftest import Database
 

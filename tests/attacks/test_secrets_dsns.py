@@ -8,13 +8,13 @@ from typing import Literal
 import pytest
 import yaml
 
+from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.config.loading import parse_config
 from cdcd.config.masking import mask_text, masked_dsn
 from cdcd.config.reference import effective_yaml
 from cdcd.config.sections.process import LogConfig
-from cdcd.errors import CdcdError
-from cdcd.facts import Failed
-from cdcd.postgres.connection import parse_dsn
+from cdcd.core.errors import CdcdError
+from cdcd.core.facts import Failed
 from cdcd.telemetry.last_problems import LastProblems
 from cdcd.telemetry.logs import configure_logging
 from tests.dsns import draw, leaked

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from cdcd.adopt.connect_api import Connector
+from cdcd.adapters.credentials.command import Command, output_of
+from cdcd.adapters.registry.client import Registry
 from cdcd.config.loading import parse_config
-from cdcd.credentials.command import Command, output_of
-from cdcd.errors import CdcdError, TransientError
-from cdcd.registry.client import Registry
+from cdcd.core.errors import CdcdError, TransientError
 from cdcd.telemetry.http_client import fetch, status_of
+from cdcd.tools.adopt.connect_api import Connector
 from tests.attacks.checkpoints import cases
 
 LOGIN = "hV7kQz93mPwT"

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import pytest
 
-from cdcd.snapshots.oids import squeezed
-from cdcd.snapshots.progress import Progress
-from cdcd.snapshots.table_task import TableTask
-from cdcd.transactions.position import Checkpoint
+from cdcd.core.catalog.oids import squeezed
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.table_task import TableTask
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.attacks.checkpoints import cases, last_checkpoint, records_of, write

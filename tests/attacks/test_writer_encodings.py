@@ -17,8 +17,8 @@ import pytest
 
 import cdcd
 from cdcd.config.loading import load_config
-from cdcd.verify.report import EQUAL
-from cdcd.verify.topics import Options, TopicsTarget
+from cdcd.tools.verify.report import EQUAL
+from cdcd.tools.verify.topics import Options, TopicsTarget
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker, PostgresServer

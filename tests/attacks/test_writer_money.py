@@ -18,8 +18,8 @@ import psycopg
 import pytest
 
 from cdcd.config.loading import load_config
-from cdcd.verify.report import DIFFERENT, EQUAL
-from cdcd.verify.topics import Options, TopicsTarget
+from cdcd.tools.verify.report import DIFFERENT, EQUAL
+from cdcd.tools.verify.topics import Options, TopicsTarget
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker, PostgresServer

@@ -30,7 +30,7 @@ from statistics import median
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
 from tests.bench.before import Side, compare

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_packages import client_program
 from deploy.local.postgres_server import PostgresServer

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.formats.encoder import EncoderSettings, Record
-from cdcd.protocol.frames import XLogData, write_frame
-from cdcd.protocol.messages import Column, Insert, Relation
-from cdcd.protocol.writer import write_message
-from cdcd.rows.relations import TableDescription
+from cdcd.core.catalog.relations import TableDescription
+from cdcd.core.protocol.frames import XLogData, write_frame
+from cdcd.core.protocol.messages import Column, Insert, Relation
+from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.encoder import EncoderSettings, Record
 
 ROWS: Final = 300_000
 TRANSACTION_ROWS: Final = 10

@@ -14,7 +14,7 @@ import psycopg
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
 from tests.bench.drain import daemon_config

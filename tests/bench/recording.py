@@ -15,23 +15,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cdcd.adapters.recording.tap import Tap
+from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.build import is_compiled
+from cdcd.core.catalog.relations import TableDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.engine.actions import Describe, EnsureTopics, Ship, Wait
+from cdcd.core.engine.building import SessionStart, build_engine
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.engine import Engine
+from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.protocol.frames import XLogData, write_frame
+from cdcd.core.protocol.messages import Begin, Column, Commit, Insert, Message, Relation
+from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.position import Position
+from cdcd.core.transactions.spool import Spool
 from cdcd.daemon import memory
-from cdcd.engine.actions import Describe, EnsureTopics, Ship, Wait
-from cdcd.engine.building import SessionStart, build_engine
-from cdcd.engine.engine import Engine
-from cdcd.engine.settings import EngineSettings
-from cdcd.formats.encoder import EncoderSettings
-from cdcd.protocol.frames import XLogData, write_frame
-from cdcd.protocol.messages import Begin, Column, Commit, Insert, Message, Relation
-from cdcd.protocol.writer import write_message
-from cdcd.recording.tap import Tap
-from cdcd.recording.writer import Limits, RecordingWriter
-from cdcd.rows.relations import TableDescription
-from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import Checkpoint, Position
-from cdcd.transactions.spool import Spool
 from tests.bench.encode import PLAIN, TRANSACTION_ROWS
 
 ROWS: Final = 200_000

@@ -22,20 +22,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from cdcd.adapters.recording.playback import Place, read_events
+from cdcd.adapters.recording.replay import Replay
+from cdcd.adapters.recording.segments import open_segment
+from cdcd.adapters.recording.tap import Tap
+from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.build import is_compiled
-from cdcd.engine.building import build_engine
-from cdcd.engine.queue import Batch
-from cdcd.operations.replay import Range
-from cdcd.protocol.frames import XLogData, write_frame
-from cdcd.protocol.messages import POSTGRES_EPOCH_US, Begin, Column, Commit, Insert, Message, Relation
-from cdcd.protocol.writer import write_message
-from cdcd.recording.playback import Place, read_events
-from cdcd.recording.replay import Replay
-from cdcd.recording.segments import open_segment
-from cdcd.recording.tap import Tap
-from cdcd.recording.writer import Limits, RecordingWriter
-from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.spool import Spool
+from cdcd.core.engine.building import build_engine
+from cdcd.core.engine.queue import Batch
+from cdcd.core.protocol.frames import XLogData, write_frame
+from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Begin, Column, Commit, Insert, Message, Relation
+from cdcd.core.protocol.writer import write_message
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.spool import Spool
+from cdcd.tools.operations.replay import Range
 from tests.bench.recording import START, NoTimer, work_off_step
 
 SEGMENT_BYTES: Final = 64 << 20

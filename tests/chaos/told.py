@@ -6,8 +6,8 @@ them. The tests judge the words; the table is for people to read.
 `outages` stops Kafka for a while, and then restarts PostgreSQL, while rows are written at a rate. It prints the whole
 log, and what metrics, `/readyz` and the page said before, during and after. Each row must be in the topic once.
 
-    python -m tests.chaos.told faults [--results tests/chaos/FAULTS.md]
-    python -m tests.chaos.told outages [--seconds 90] [--rate 200] [--results tests/chaos/OUTAGES.md]
+    python -m tests.chaos.told faults [--results build/results/faults.md]
+    python -m tests.chaos.told outages [--seconds 90] [--rate 200] [--results build/results/outages.md]
 """
 
 import argparse
@@ -92,6 +92,7 @@ def faults(results: Path) -> int:
         f"{datetime.now(UTC):%Y-%m-%d}, commit {tested_commit()}: {len({one.fault for one in found})} faults"
     )
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}", *map(row, found)]
+    results.parent.mkdir(parents=True, exist_ok=True)
     results.write_text("\n".join([FAULTS_HEAD, f"{when}.", "", *lines, ""]), encoding="utf-8")
     return code
 
@@ -282,6 +283,7 @@ def outages(seconds: float, rate: float, results: Path) -> int:
         f"transaction of its own. {verdict}"
     )
     parts = [head, *both.parts, f"## The whole log\n\n```json\n{log}\n```"]
+    results.parent.mkdir(parents=True, exist_ok=True)
     results.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print(verdict)
     return 0 if once else 1
@@ -292,9 +294,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.told")
     which = parser.add_subparsers(dest="which", required=True)
     told = which.add_parser("faults")
-    told.add_argument("--results", type=Path, default=REPOSITORY / "tests/chaos/FAULTS.md")
+    told.add_argument("--results", type=Path, default=REPOSITORY / "build/results/faults.md")
     away = which.add_parser("outages")
-    away.add_argument("--results", type=Path, default=REPOSITORY / "tests/chaos/OUTAGES.md")
+    away.add_argument("--results", type=Path, default=REPOSITORY / "build/results/outages.md")
     away.add_argument("--seconds", type=float, default=90.0, help="without Kafka")
     away.add_argument("--rate", type=float, default=200.0, help="rows a second")
     options = parser.parse_args()

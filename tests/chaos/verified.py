@@ -9,7 +9,7 @@ In the end some rows are made different on purpose. The command must name exactl
 then the tables are equal again.
 
     python -m tests.chaos.verified [--rows 5000000] [--runs 50] [--rounds 1] [--kills 10]
-        [--results tests/chaos/VERIFIED.md]
+        [--results build/results/verified.md]
 
 Rows of several invocations add up in the file of results.
 """
@@ -258,6 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def keep(result: Run | Planted) -> None:
         print(result.row(), flush=True)
         if options.results is not None:
+            options.results.parent.mkdir(parents=True, exist_ok=True)
             text = options.results.read_text() if options.results.exists() else ""
             options.results.write_text(add(text, result))
 

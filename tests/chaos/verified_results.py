@@ -1,4 +1,4 @@
-"""What was seen, kept in tests/chaos/VERIFIED.md: a row for each run of `cdcd verify`, and what all say. Pure."""
+"""What was seen, as a file of Markdown: a row for each run of `cdcd verify`, and what all say. Pure."""
 
 import random
 from dataclasses import dataclass

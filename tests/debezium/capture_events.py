@@ -1,7 +1,7 @@
 """What a real Debezium writes as CloudEvents: `python -m tests.debezium.capture_events`, into `golden/`.
 
 One worker of Kafka Connect runs a connector for each way to use CloudEventsConverter (`VARIANTS`), all of them on the
-changes of `capture.py`. `tests/unit/formats/cloudevents/test_debezium_events.py` makes the same events and compares.
+changes of `capture.py`. `unit/core/records/cloudevents/test_debezium_events.py` makes the same events and compares.
 """
 
 import json

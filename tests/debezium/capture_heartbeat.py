@@ -1,6 +1,6 @@
 """What a real Debezium writes as a heartbeat: `python -m tests.debezium.capture_heartbeat`, into `golden/`.
 
-`tests/unit/formats/debezium_json/test_heartbeats.py` compares cdcd's record with it.
+`tests/unit/core/records/debezium_json/test_heartbeats.py` compares cdcd's record with it.
 """
 
 import json

@@ -29,7 +29,7 @@ PINNED: Final = (
     "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1"
     " -c lc_monetary=C"
 )
-"""The settings of cdcd's sessions (`cdcd/postgres/connection.py`)."""
+"""The settings of cdcd's sessions (`cdcd/adapters/postgres/connection.py`)."""
 
 RARE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "n": ("numeric", ("0", "-0.00", "NaN", "Infinity", "-Infinity", "1e30", "-128", "127.5", "255", "0.001",

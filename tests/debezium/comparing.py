@@ -9,8 +9,8 @@ from typing import Any, Final
 from tests.altered_tables import CASES, LIVE
 from tests.debezium.capture import TYPES
 from tests.debezium.capture_modes import RARE, TOASTED
-from tests.unit.formats.debezium_json.test_debezium_modes import DIFFERENCES, MODES
-from tests.unit.formats.debezium_json.test_debezium_schemas import DIFFERENT
+from tests.unit.core.records.debezium_json.test_debezium_modes import DIFFERENCES, MODES
+from tests.unit.core.records.debezium_json.test_debezium_schemas import DIFFERENT
 
 FIELDS: Final[dict[str, str]] = {
     **dict.fromkeys(

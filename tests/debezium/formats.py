@@ -8,9 +8,9 @@ from deploy.demo.topics import Raw
 from tests.debezium import java_avro
 from tests.debezium.comparing import Compared, differences, leaves
 from tests.schema_registry import SchemaRegistry
-from tests.unit.formats.avro import reading as avro
-from tests.unit.formats.cloudevents import reading as cloudevents
-from tests.unit.formats.protobuf import reading as protobuf
+from tests.unit.core.records.avro import reading as avro
+from tests.unit.core.records.cloudevents import reading as cloudevents
+from tests.unit.core.records.protobuf import reading as protobuf
 
 FORMATS: Final = ("avro", "protobuf", "cloudevents")
 VOLATILE: Final = frozenset({"ts_ms", "ts_us", "ts_ns", "tsMs", "tsUs", "tsNs"})

@@ -140,7 +140,7 @@ def test_the_daemon_in_the_image_delivers_and_stops_when_asked(
 
 READ_BACK: Final = """
 from cdcd.config.mirror import load_mirror
-from cdcd.spark.session import catalog_conf, session
+from cdcd.mirror.session import catalog_conf, session
 place = load_mirror("/etc/cdcd/cdcd.yaml", {}).target
 spark = session((place.format,), conf=catalog_conf(place.format, place.catalog, place.location), kafka=False)
 row = spark.sql(f"SELECT count(*), count(DISTINCT id), sum(length(note)) FROM {place.catalog}.public.thing").head()

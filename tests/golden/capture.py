@@ -17,8 +17,8 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.versions import Options, StreamingMode, start_options
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.versions import Options, StreamingMode, start_options
 from deploy.local.postgres_packages import POSTGRES_VERSIONS
 from deploy.local.postgres_server import PostgresServer
 from tests.golden.streams import Description, Golden

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from struct import pack, unpack_from
 
-from cdcd.protocol.frames import XLogData, read_frame
-from cdcd.protocol.messages import Message, StreamStart, StreamStop
-from cdcd.protocol.reader import read_message
+from cdcd.core.protocol.frames import XLogData, read_frame
+from cdcd.core.protocol.messages import Message, StreamStart, StreamStop
+from cdcd.core.protocol.reader import read_message
 
 DIRECTORY = Path(__file__).parent
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdcd.errors import PositionError
+from cdcd.core.errors import PositionError
 from deploy.local import KafkaBroker
 from tests.ha import failover, results, takeover
 from tests.scratch import scratch_folder

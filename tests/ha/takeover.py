@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from cdcd.errors import FencedError
+from cdcd.core.errors import FencedError
 from deploy.demo.fold import Report, await_flushed, compare
 from deploy.demo.workload import Features, Workload
 from deploy.local import KafkaBroker, PostgresServer
@@ -120,7 +120,7 @@ def run(
         stack.callback(broker.destroy)
         broker.start()
         dsn = postgres.dsn(NAME)
-        # Messages of savepoints that were rolled back make the daemon begin twice (DECISIONS.md, 14), now and then: the
+        # Messages of savepoints that were rolled back make the daemon begin twice, now and then: the
         # chaos matrix has them, and what is measured here is one takeover.
         workload = Workload(dsn, seed, Features(messages=False), rate=rate)
         workload.create()

@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from cdcd.adopt import settings
-from cdcd.adopt.adoption import adopt
-from cdcd.adopt.verdicts import Kind
+from cdcd.tools.adopt import settings
+from cdcd.tools.adopt.adoption import adopt
+from cdcd.tools.adopt.verdicts import Kind
 from tests.integration.conftest import Database
-from tests.unit.adopt.transforms_examples import CONNECT, UNWRAP, connector, topic_predicate
+from tests.unit.tools.adopt.transforms_examples import CONNECT, UNWRAP, connector, topic_predicate
 
 
 @pytest.mark.postgres(only=[18])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.core.protocol.frames import XLOG_HEADER
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.faults.proxy import CUT, Proxy, kafka_frame, postgres_frame

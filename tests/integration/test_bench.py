@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdcd.kafka.admin import Admin
+from cdcd.adapters.kafka.admin import Admin
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import configuration

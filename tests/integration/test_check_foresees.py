@@ -24,8 +24,9 @@ from confluent_kafka.admin import (
 )
 
 from cdcd.build import is_compiled
-from cdcd.checks.codes import CODES
-from cdcd.transactions.position import Checkpoint, Position
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.transactions.position import Position
+from cdcd.telemetry.finding_codes import CODES
 from deploy.local import KafkaBroker, PostgresServer
 from deploy.local.process import free_port
 from tests.integration.conftest import Database

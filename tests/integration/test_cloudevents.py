@@ -13,8 +13,8 @@ from deploy.local import KafkaBroker
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.visible_records import await_decided
 from tests.schema_registry import SchemaRegistry
-from tests.unit.formats.avro.reading import Schemas
-from tests.unit.formats.cloudevents.reading import extensions_of, read_event
+from tests.unit.core.records.avro.reading import Schemas
+from tests.unit.core.records.cloudevents.reading import extensions_of, read_event
 
 
 def records_of(servers: str, prefix: str, topic: str) -> list[Any]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.cli.__main__ import main
-from cdcd.postgres.refusals import TableBusyError
-from cdcd.snapshots.reading import Answer, Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable
+from cdcd.core.snapshot.reading import Answer, Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until

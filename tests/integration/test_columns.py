@@ -221,7 +221,7 @@ def rows_of(broker: KafkaBroker, topic: str) -> list[dict[str, Any]]:
 
 
 def decrypted_of(text: str, keys: list[str], schema: str, table: str, column: str) -> str:
-    """As docs/columns.md has it (tests/unit/credentials/test_column_forms.py compares)."""
+    """As docs/columns.md has it (tests/unit/adapters/credentials/test_column_forms.py compares)."""
     data = b64decode(text)
     by_id = {hmac.digest(b64decode(key), b"cdcd: id of a key", "sha256")[:4]: b64decode(key) for key in keys}
     names = json.dumps([schema, table, column], ensure_ascii=False, separators=(",", ":")).encode()

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
 from deploy.demo.fold import Report, await_flushed, compare
 from deploy.demo.workload import Workload
 from deploy.local import KafkaBroker, PostgresServer

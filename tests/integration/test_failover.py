@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.errors import ConfigError, PositionError
+from cdcd.core.errors import ConfigError, PositionError
 from deploy.local import KafkaBroker
 from tests.ha import failover
 from tests.integration.conftest import Database

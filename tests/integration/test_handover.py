@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from cdcd.adapters.postgres.connection import connect, parse_dsn
 from cdcd.config.loading import load_config
-from cdcd.handover.servers import published, read_columns, read_numbers
-from cdcd.postgres.connection import connect, parse_dsn
+from cdcd.tools.handover.servers import published, read_columns, read_numbers
 from deploy.demo.fold import await_flushed, compare
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.heartbeat_query import HeartbeatQuery
 from cdcd.cli.__main__ import main
-from cdcd.errors import SourceError
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.heartbeat_query import HeartbeatQuery
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.errors import SourceError
+from cdcd.core.protocol.lsn import Lsn
 from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database

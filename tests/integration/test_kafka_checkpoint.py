@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from cdcd.errors import TransientError
-from cdcd.kafka.assigned import POLL_S
-from cdcd.kafka.checkpoint import TAIL_RECORDS, peek_at_start, peek_checkpoint, read_checkpoint
-from cdcd.kafka.client import Properties
-from cdcd.transactions.checkpoint_record import CheckpointRecords
-from cdcd.transactions.position import Checkpoint, Position
+from cdcd.adapters.kafka.assigned import POLL_S
+from cdcd.adapters.kafka.checkpoint import TAIL_RECORDS, peek_at_start, peek_checkpoint, read_checkpoint
+from cdcd.adapters.kafka.client import Properties
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint_record import CheckpointRecords
+from cdcd.core.errors import TransientError
+from cdcd.core.transactions.position import Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import BUSY_S, WAIT_S

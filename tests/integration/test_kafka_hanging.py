@@ -16,17 +16,18 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cdcd.engine.queue import Batch
-from cdcd.errors import TransientError
-from cdcd.kafka.admin import Admin
-from cdcd.kafka.checkpoint import peek_at_start
-from cdcd.kafka.client import Properties
-from cdcd.kafka.errors import Partition
-from cdcd.kafka.hanging import HANGS_S, Ends, HangingTransactions
-from cdcd.kafka.settling import Settling
-from cdcd.kafka.sink import OPEN_HINT
-from cdcd.transactions.checkpoint_record import CheckpointRecords
-from cdcd.transactions.position import Checkpoint, Position
+from cdcd.adapters.kafka.admin import Admin
+from cdcd.adapters.kafka.checkpoint import peek_at_start
+from cdcd.adapters.kafka.client import Properties
+from cdcd.adapters.kafka.errors import Partition
+from cdcd.adapters.kafka.hanging import HANGS_S, Ends, HangingTransactions
+from cdcd.adapters.kafka.settling import Settling
+from cdcd.adapters.kafka.sink import OPEN_HINT
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint_record import CheckpointRecords
+from cdcd.core.engine.queue import Batch
+from cdcd.core.errors import TransientError
+from cdcd.core.transactions.position import Position
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from deploy.local.kafka_prepared import cluster_id

@@ -18,17 +18,18 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from cdcd.checks.settings import TRANSACTION_S
+from cdcd.adapters.kafka.checkpoint import read_checkpoint
+from cdcd.adapters.postgres.lock import AdvisoryLock
 from cdcd.config.loading import parse_config
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint_record import CheckpointRecords
+from cdcd.core.engine.queue import Batch
+from cdcd.core.errors import SinkError, SinkUnavailableError
+from cdcd.core.facts import Fact, KafkaRetry, TopicCreated, TopicLost, TransactionTimeoutUnknown
+from cdcd.core.records.schemas import TableForm
+from cdcd.core.transactions.position import Position
 from cdcd.daemon.kafka_side import KafkaSide
-from cdcd.engine.queue import Batch
-from cdcd.errors import SinkError, SinkUnavailableError
-from cdcd.facts import Fact, KafkaRetry, TopicCreated, TopicLost, TransactionTimeoutUnknown
-from cdcd.formats.schemas import TableForm
-from cdcd.kafka.checkpoint import read_checkpoint
-from cdcd.postgres.lock import AdvisoryLock
-from cdcd.transactions.checkpoint_record import CheckpointRecords
-from cdcd.transactions.position import Checkpoint, Position
+from cdcd.daemon.settings import TRANSACTION_S
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import WAIT_S

@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping
 import pytest
 from confluent_kafka import KafkaException
 
-from cdcd.engine.queue import Batch
-from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
-from cdcd.formats.encoder import Record
-from cdcd.formats.late_records import Produce
-from cdcd.kafka import client
-from cdcd.kafka.oversized import Oversized
-from cdcd.kafka.producer import SinkSettings
-from cdcd.kafka.settling import Settling
-from cdcd.kafka.sink import Sink
-from cdcd.transactions.checkpoint_record import CheckpointRecords
-from cdcd.transactions.position import Checkpoint, Position
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.oversized import Oversized
+from cdcd.adapters.kafka.producer import SinkSettings
+from cdcd.adapters.kafka.settling import Settling
+from cdcd.adapters.kafka.sink import Sink
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint_record import CheckpointRecords
+from cdcd.core.engine.queue import Batch
+from cdcd.core.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.late_records import Produce
+from cdcd.core.transactions.position import Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from confluent_kafka import Producer
 
-from cdcd.kafka import tails
-from cdcd.kafka.tails import read_tails
+from cdcd.adapters.kafka import tails
+from cdcd.adapters.kafka.tails import read_tails
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
 from tests.integration.visible_records import await_decided

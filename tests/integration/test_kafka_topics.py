@@ -14,15 +14,15 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.admin import ResourceType as Resource
 
-from cdcd.errors import CdcdError, SinkError, TransientError
-from cdcd.kafka.admin import Admin, TopicInfo
-from cdcd.kafka.topics import (
+from cdcd.adapters.kafka.admin import Admin, TopicInfo
+from cdcd.adapters.kafka.topics import (
     CREATED_AT_ONCE,
     TopicSpec,
     check_keyless,
     ensure_topics,
     existing_topics,
 )
+from cdcd.core.errors import CdcdError, SinkError, TransientError
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import BUSY_S, WAIT_S

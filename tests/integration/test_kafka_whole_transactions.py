@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from cdcd.engine.queue import Batch
-from cdcd.errors import CdcdError, TransientError
-from cdcd.kafka import client
-from cdcd.kafka import sink as sink_module
-from cdcd.kafka.fitting import SizeLimits
-from cdcd.kafka.oversized import CLAIM_CHECK, Oversized
-from cdcd.kafka.producer import SinkSettings
-from cdcd.kafka.sink import Sink
-from cdcd.transactions.checkpoint_record import CheckpointRecords
-from cdcd.transactions.position import Checkpoint, Position
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka import sink as sink_module
+from cdcd.adapters.kafka.fitting import SizeLimits
+from cdcd.adapters.kafka.oversized import CLAIM_CHECK, Oversized
+from cdcd.adapters.kafka.producer import SinkSettings
+from cdcd.adapters.kafka.sink import Sink
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint_record import CheckpointRecords
+from cdcd.core.engine.queue import Batch
+from cdcd.core.errors import CdcdError, TransientError
+from cdcd.core.transactions.position import Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import BUSY_S, WAIT_S

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from cdcd.errors import FencedError, TransientError
-from cdcd.postgres import kept_lock
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.kept_lock import KeptLock
-from cdcd.postgres.lock import LockHeld
+from cdcd.adapters.postgres import kept_lock
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.kept_lock import KeptLock
+from cdcd.adapters.postgres.lock import LockHeld
+from cdcd.core.errors import FencedError, TransientError
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.checks.memory_limit import memory_limit
+from cdcd.daemon.memory_limit import memory_limit
 from deploy.local.kafka_broker import KafkaBroker
 from tests.bench.control_groups import can_limit, within
 from tests.integration.conftest import Database

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
 from deploy.demo.fold import await_flushed, compare
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker

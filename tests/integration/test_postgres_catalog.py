@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import pytest
 
-from cdcd.postgres.catalog import describe, relations, types
-from cdcd.postgres.connection import Connection, connect, parse_dsn
-from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
-from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.adapters.postgres.catalog import describe, relations, types
+from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
+from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES
 from tests.integration.conftest import Database
 
 T = TypeVar("T")

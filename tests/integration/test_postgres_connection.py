@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from cdcd.errors import CdcdError, SourceError, TransientError
-from cdcd.postgres.connection import connect, open_session, parse_dsn
-from cdcd.postgres.session import Session
+from cdcd.adapters.postgres.connection import connect, open_session, parse_dsn
+from cdcd.adapters.postgres.session import Session
+from cdcd.core.errors import CdcdError, SourceError, TransientError
 from tests.integration.conftest import VERSIONS, Database
 from tests.integration.daemon import BUSY_S, WAIT_S
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cdcd.errors import TransientError
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.lock import AdvisoryLock, LockHeld, LockLost
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.lock import AdvisoryLock, LockHeld, LockLost
+from cdcd.core.errors import TransientError
 from deploy.local import PostgresServer
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S
@@ -189,7 +189,7 @@ def test_a_server_that_stands_still_fails_the_round_trip_in_time(private_postgre
 
 
 def test_a_standby_notices_a_server_that_stands_still(private_postgres, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cdcd.postgres.lock.LOOK_S", 0.5)
+    monkeypatch.setattr("cdcd.adapters.postgres.lock.LOOK_S", 0.5)
     server = private_postgres()
 
     async def run() -> None:

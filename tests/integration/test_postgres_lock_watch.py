@@ -6,9 +6,9 @@ import time
 import psycopg
 import pytest
 
-from cdcd.postgres import lock_watch
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.lock_watch import LockWatch
+from cdcd.adapters.postgres import lock_watch
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.lock_watch import LockWatch
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S
 

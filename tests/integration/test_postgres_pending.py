@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from cdcd.postgres.connection import connect, parse_dsn
-from cdcd.postgres.pending import PendingTransaction, current_lsn, read_pending
-from cdcd.protocol.lsn import Lsn
+from cdcd.adapters.postgres.connection import connect, parse_dsn
+from cdcd.adapters.postgres.pending import PendingTransaction, current_lsn, read_pending
+from cdcd.core.protocol.lsn import Lsn
 from tests.integration.conftest import Database
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from cdcd.errors import SourceError
-from cdcd.postgres.connection import connect, parse_dsn
-from cdcd.postgres.publication import Publication, ensure_publication, read_publication
+from cdcd.adapters.postgres.connection import connect, parse_dsn
+from cdcd.adapters.postgres.publication import Publication, ensure_publication, read_publication
+from cdcd.core.errors import SourceError
 from tests.integration.conftest import Database
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdcd.errors import CdcdError, ConfigError, PositionError, SourceError, TransientError
-from cdcd.postgres.connection import Dsn, parse_dsn
-from cdcd.postgres.refusals import Answer
-from cdcd.postgres.replication import ReplicationStream, StreamEndedError
-from cdcd.postgres.slot import create_slot
-from cdcd.protocol.frames import StatusUpdate, XLogData, read_frame, write_frame
-from cdcd.protocol.messages import Begin, Commit, Insert
-from cdcd.protocol.reader import read_message
+from cdcd.adapters.postgres.connection import Dsn, parse_dsn
+from cdcd.adapters.postgres.refusals import Answer
+from cdcd.adapters.postgres.replication import ReplicationStream, StreamEndedError
+from cdcd.adapters.postgres.slot import create_slot
+from cdcd.core.errors import CdcdError, ConfigError, PositionError, SourceError, TransientError
+from cdcd.core.protocol.frames import StatusUpdate, XLogData, read_frame, write_frame
+from cdcd.core.protocol.messages import Begin, Commit, Insert
+from cdcd.core.protocol.reader import read_message
 from deploy.local import PostgresServer
 from deploy.local.process import UNPRIVILEGED
 from tests.integration.conftest import FIRST_AND_LAST, Database

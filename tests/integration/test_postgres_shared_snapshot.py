@@ -8,13 +8,13 @@ from struct import unpack_from
 import psycopg
 import pytest
 
-from cdcd.errors import SourceError
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.shared_snapshot import APPLICATION, SharedSnapshot
-from cdcd.postgres.slot import SlotWait
-from cdcd.postgres.snapshot_reader import SnapshotReader
-from cdcd.postgres.table_chunks import ChangedTableError, TableChunks
-from cdcd.snapshots.reading import PageQuery, Rows
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.shared_snapshot import APPLICATION, SharedSnapshot
+from cdcd.adapters.postgres.slot import SlotWait
+from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
+from cdcd.adapters.postgres.table_chunks import ChangedTableError, TableChunks
+from cdcd.core.errors import SourceError
+from cdcd.core.snapshot.reading import PageQuery, Rows
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
 

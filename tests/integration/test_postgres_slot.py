@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from cdcd.errors import ConfigError, PositionError, SourceError, TransientError
-from cdcd.postgres.connection import Connection, connect, parse_dsn
-from cdcd.postgres.refusals import SlotActiveError
-from cdcd.postgres.replication import ReplicationStream
-from cdcd.postgres.slot import (
+from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
+from cdcd.adapters.postgres.refusals import SlotActiveError
+from cdcd.adapters.postgres.replication import ReplicationStream
+from cdcd.adapters.postgres.slot import (
     SlotState,
     SlotWait,
     check_slot,
@@ -20,9 +19,10 @@ from cdcd.postgres.slot import (
     end_two_phase,
     read_slot,
 )
-from cdcd.protocol.frames import StatusUpdate, write_frame
-from cdcd.protocol.messages import Commit, Prepare
-from cdcd.protocol.reader import read_message
+from cdcd.core.errors import ConfigError, PositionError, SourceError, TransientError
+from cdcd.core.protocol.frames import StatusUpdate, write_frame
+from cdcd.core.protocol.messages import Commit, Prepare
+from cdcd.core.protocol.reader import read_message
 from tests.integration.conftest import VERSIONS, Database
 from tests.integration.daemon import WAIT_S
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from cdcd.errors import TransientError
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.refusals import TableBusyError
-from cdcd.postgres.replication import ReplicationStream
-from cdcd.postgres.slot import create_slot
-from cdcd.postgres.snapshot_catalog import SnapshotCatalog
-from cdcd.postgres.snapshot_reader import SnapshotReader
-from cdcd.snapshots.reading import PageQuery, Refused, Rows, SourceTable
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.refusals import TableBusyError
+from cdcd.adapters.postgres.replication import ReplicationStream
+from cdcd.adapters.postgres.slot import create_slot
+from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
+from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
+from cdcd.core.errors import TransientError
+from cdcd.core.snapshot.reading import PageQuery, Refused, Rows, SourceTable
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
 from tests.integration.hostile_conditions import ATTACKS, FUNCTIONS, GOOD

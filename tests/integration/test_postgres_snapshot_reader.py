@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from psycopg import pq
 
-from cdcd.errors import TransientError
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.refusals import TableBusyError
-from cdcd.postgres.replication import ReplicationStream
-from cdcd.postgres.slot import create_slot
-from cdcd.postgres.snapshot_catalog import SnapshotCatalog
-from cdcd.postgres.snapshot_reader import SnapshotReader
-from cdcd.protocol.lsn import Lsn
-from cdcd.rows.relations import TypeDescription
-from cdcd.snapshots.reading import (
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.refusals import TableBusyError
+from cdcd.adapters.postgres.replication import ReplicationStream
+from cdcd.adapters.postgres.slot import create_slot
+from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
+from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.errors import TransientError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.snapshot.reading import (
     Answer,
     Changed,
     KeyQuery,

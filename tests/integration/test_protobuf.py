@@ -15,7 +15,7 @@ from tests.integration.created_topics import create_topics
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.visible_records import await_decided
 from tests.schema_registry import SchemaRegistry
-from tests.unit.formats.protobuf.reading import as_json, compiled
+from tests.unit.core.records.protobuf.reading import as_json, compiled
 
 
 def messages(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:

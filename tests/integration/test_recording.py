@@ -15,12 +15,12 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from cdcd.operations.change_lines import Seen, as_json
-from cdcd.operations.redact import redact
-from cdcd.operations.replay import Range, replay
-from cdcd.protocol.lsn import Lsn
-from cdcd.recording.redacted_columns import ColumnModes
-from cdcd.recording.segments import list_segments
+from cdcd.adapters.recording.redacted_columns import ColumnModes
+from cdcd.adapters.recording.segments import list_segments
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.tools.operations.change_lines import Seen, as_json
+from cdcd.tools.operations.redact import redact
+from cdcd.tools.operations.replay import Range, replay
 from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker
 from deploy.local.cache import REPOSITORY

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from cdcd.kafka.descriptions import SchemasTopic
+from cdcd.adapters.kafka.descriptions import SchemasTopic
 from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database

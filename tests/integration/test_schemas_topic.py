@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.formats.schemas import TableForm, read_form
+from cdcd.core.records.schemas import TableForm, read_form
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database

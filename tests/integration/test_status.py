@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import await_released, configuration, drop_slot, until

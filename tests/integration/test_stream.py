@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 import cdcd
-from cdcd.protocol.versions import PROTOCOL_SINCE, STREAMING_PROTOCOL
+from cdcd.core.protocol.versions import PROTOCOL_SINCE, STREAMING_PROTOCOL
 from cdcd.stream.decoding import ChangeDecoder
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.stream import Stream

@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.config.loading import Config
+from cdcd.core.errors import FencedError
 from cdcd.daemon.postgres_side import PostgresSide
-from cdcd.errors import FencedError
-from cdcd.postgres.connection import parse_dsn
 from cdcd.telemetry.state import Role, Telemetry
 from deploy.demo.fold import await_flushed, compare
 from deploy.local import KafkaBroker, PostgresServer

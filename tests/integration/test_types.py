@@ -1,6 +1,6 @@
 """Every type's values through a real server: what PostgreSQL sends for them, and the JSON that must come of it.
 
-The expected JSON is written by hand, after Debezium's rules (`cdcd/formats/debezium_json/converters.py`). Each value
+The expected JSON is written by hand, after Debezium's rules (`core/records/debezium_json/converters.py`). Each value
 goes the way of the text and, from 14 on, of the binary form. Types whose binary form says too little are found when a
 table is described.
 """
@@ -13,16 +13,16 @@ from struct import pack, unpack
 import psycopg
 import pytest
 
-from cdcd.errors import WithoutBinaryError
-from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.formats.encoder import EncoderSettings, Record
-from cdcd.postgres import catalog
-from cdcd.postgres.connection import connect, parse_dsn
-from cdcd.protocol.messages import Insert, Relation
-from cdcd.protocol.reader import read_message
-from cdcd.rows.binary_columns import unreadable_binary
-from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.rows.types import BUILTIN_TYPES, READERS
+from cdcd.adapters.postgres import catalog
+from cdcd.adapters.postgres.connection import connect, parse_dsn
+from cdcd.core.catalog.binary_columns import unreadable_binary
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES, READERS
+from cdcd.core.errors import WithoutBinaryError
+from cdcd.core.protocol.messages import Insert, Relation
+from cdcd.core.protocol.reader import read_message
+from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.encoder import EncoderSettings, Record
 
 pytestmark = pytest.mark.postgres(every=True)
 

@@ -14,7 +14,7 @@ import yaml
 from cdcd.config.loading import load_config
 from cdcd.config.mirror import MirrorConfig, load_mirror
 from cdcd.config.models import Config
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 from tests.integration.former import Environment
 
 pytestmark = pytest.mark.upgrade

@@ -12,7 +12,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from cdcd.formats.schemas import TableForm, read_form
+from cdcd.core.records.schemas import TableForm, read_form
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, until

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Producer
 
 from cdcd.config.loading import load_config
-from cdcd.formats.schemas import TableForm
-from cdcd.transactions.position import Checkpoint
-from cdcd.verify.comparing import SourceRow, TableComparison
-from cdcd.verify.delivery import Delivery
-from cdcd.verify.descriptions import Descriptions
-from cdcd.verify.report import EQUAL, Report, lines
-from cdcd.verify.topics import Options, TopicsTarget
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.records.schemas import TableForm
+from cdcd.tools.verify.comparing import SourceRow, TableComparison
+from cdcd.tools.verify.delivery import Delivery
+from cdcd.tools.verify.descriptions import Descriptions
+from cdcd.tools.verify.report import EQUAL, Report, lines
+from cdcd.tools.verify.topics import Options, TopicsTarget
 from deploy.demo.workload import Features, Workload
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database

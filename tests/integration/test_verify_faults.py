@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.rate import Rate
+from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.config.loading import Config, load_config
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.rate import Rate
-from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
-from cdcd.verify.columns import Columns
-from cdcd.verify.comparing import Outcome, SourceRow, TableComparison
-from cdcd.verify.folding import Fault, FoldSettings, TableFold
-from cdcd.verify.partition import TopicRecord
-from cdcd.verify.row_store import RowStore
-from cdcd.verify.sight import Sight
-from cdcd.verify.source import ReadersAtSnapshot, SourceRows
+from cdcd.tools.verify.columns import Columns
+from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
+from cdcd.tools.verify.folding import Fault, FoldSettings, TableFold
+from cdcd.tools.verify.partition import TopicRecord
+from cdcd.tools.verify.row_store import RowStore
+from cdcd.tools.verify.sight import Sight
+from cdcd.tools.verify.source import ReadersAtSnapshot, SourceRows
 from deploy.demo.daemon import parse_metrics
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Raw, Reader

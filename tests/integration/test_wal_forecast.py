@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from cdcd.adapters.postgres.connection import connect, parse_dsn
 from cdcd.config.loading import parse_config
+from cdcd.core.facts import Fact
+from cdcd.core.facts_operation import WalShort
 from cdcd.daemon.postgres_side import PostgresSide
-from cdcd.facts import Fact
-from cdcd.facts_operation import WalShort
-from cdcd.postgres.connection import connect, parse_dsn
 from cdcd.telemetry.metrics import DEFINITIONS
 from cdcd.telemetry.state import Telemetry
 from deploy.local import PostgresServer

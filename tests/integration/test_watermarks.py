@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
 from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database

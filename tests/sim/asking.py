@@ -8,7 +8,8 @@ from collections.abc import Callable, Generator, Mapping
 from random import Random
 from typing import Any, ClassVar, Final
 
-from cdcd.engine.actions import (
+from cdcd.core.catalog.relations import TableDescription
+from cdcd.core.engine.actions import (
     Answer,
     Busy,
     FindWriters,
@@ -21,9 +22,8 @@ from cdcd.engine.actions import (
     Read,
     Writers,
 )
-from cdcd.errors import TransientError
-from cdcd.rows.relations import TableDescription
-from cdcd.snapshots.reading import Rows
+from cdcd.core.errors import TransientError
+from cdcd.core.snapshot.reading import Rows
 from tests.sim.catalog import SCHEMA
 from tests.sim.client import TYPES, Client
 from tests.sim.postgres import ConnectionLostError, Postgres

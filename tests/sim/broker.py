@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from cdcd.errors import TransientError
+from cdcd.core.errors import TransientError
 from tests.sim.expected import PromiseBrokenError, Record
 from tests.sim.oracle import Oracle
 from tests.sim.settings import Settings

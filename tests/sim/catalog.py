@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from cdcd.protocol.messages import COLUMN_IS_KEY, Column, Relation, Type
-from cdcd.rows.relations import CatalogColumn, Kin, TableDescription, TypeDescription
+from cdcd.core.catalog.relations import CatalogColumn, Kin, TableDescription, TypeDescription
+from cdcd.core.protocol.messages import COLUMN_IS_KEY, Column, Relation, Type
 
 Row = Mapping[int, bytes | None]
 """A row's values by attnum."""
@@ -128,7 +128,7 @@ class Definition:
         return Type(xid, MOOD, SCHEMA, "mood") if self.marked and self.marker_type == MOOD else None
 
     def description(self, seen: int = 0) -> TableDescription:
-        """As `cdcd.postgres.catalog.describe` tells it. `seen`: the end of the WAL."""
+        """As `cdcd.adapters.postgres.catalog.describe` tells it. `seen`: the end of the WAL."""
         columns = [
             CatalogColumn(
                 column.name,

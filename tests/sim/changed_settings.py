@@ -2,9 +2,9 @@
 
 from random import Random
 
-from cdcd.engine.record_settings import ROOTS
-from cdcd.facts import Fact, RecordSettingChanged
-from cdcd.transactions.position import Checkpoint, RecordSettings
+from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings
+from cdcd.core.engine.record_settings import ROOTS
+from cdcd.core.facts import Fact, RecordSettingChanged
 from tests.sim.expected import PromiseBrokenError
 
 SETTING = "filters.tables"

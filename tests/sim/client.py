@@ -7,10 +7,10 @@ matter.
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from cdcd.protocol.messages import Relation
-from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.snapshots.reading import (
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.snapshot.reading import (
     Answer,
     Changed,
     KeyQuery,
@@ -21,8 +21,8 @@ from cdcd.snapshots.reading import (
     SourceTable,
     TooLarge,
 )
-from cdcd.snapshots.table_task import Part
-from cdcd.snapshots.visibility import Visibility
+from cdcd.core.snapshot.table_task import Part
+from cdcd.core.snapshot.visibility import Visibility
 from tests.sim.catalog import MOOD, MOOD_TYPE, SCHEMA, Definition, Row
 from tests.sim.database import Database
 from tests.sim.heap import Version

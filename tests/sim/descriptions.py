@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from cdcd.formats.schemas import read_form
+from cdcd.core.records.schemas import read_form
 from tests.sim.catalog import ColumnDefinition
 from tests.sim.expected import PromiseBrokenError, Record
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from cdcd.formats.cloud_events import CLOUDEVENTS, STRUCTURED, CloudEvents
-from cdcd.formats.cloudevents.json_encoder import JsonEventsEncoder
-from cdcd.formats.debezium_json.transaction_metadata import TransactionMetadata
-from cdcd.formats.encoder import EncoderSettings, Record
-from cdcd.formats.flattening import SOURCE_FIELDS
-from cdcd.transactions.drafts import SpoolItem
+from cdcd.core.records.cloud_events import CLOUDEVENTS, STRUCTURED, CloudEvents
+from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
+from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
+from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.flattening import SOURCE_FIELDS
+from cdcd.core.transactions.drafts import SpoolItem
 
 _NAMES: Final = {each.replace("_", ""): each for each in SOURCE_FIELDS} | {"sourcetxid": "txId"}
 _TEXTS: Final = {

@@ -3,7 +3,7 @@
 from typing import Final
 
 from cdcd.config.expressions import parse_expression
-from cdcd.shaping.settings import ASSUMED, TableFilter
+from cdcd.core.records.shaping.settings import ASSUMED, TableFilter
 from tests.sim.catalog import SCHEMA, Definition, Row
 from tests.sim.wal import Change
 

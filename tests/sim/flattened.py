@@ -9,16 +9,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from cdcd.formats.debezium_json.flat_encoder import FlatEncoder
-from cdcd.formats.encoder import EncoderSettings, Record
-from cdcd.formats.flattening import (
+from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
+from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.flattening import (
     DELETED_FIELD,
     REWRITE_WITH_TOMBSTONE,
     SOURCE_FIELDS,
     Flattening,
     read_added,
 )
-from cdcd.transactions.drafts import SpoolItem
+from cdcd.core.transactions.drafts import SpoolItem
 
 _OP: Final = read_added("op", "__")
 _SOURCE: Final = {each: read_added(f"source.{each}", "__") for each in SOURCE_FIELDS}

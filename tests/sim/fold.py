@@ -8,8 +8,8 @@ older than a change of the same row that stands before them in the topic: the nu
 import json
 from typing import Any, Final
 
-from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY
-from cdcd.snapshots.visibility import Visibility
+from cdcd.core.records.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY
+from cdcd.core.snapshot.visibility import Visibility
 from tests.sim.catalog import EVENT, SCHEMA, Definition
 from tests.sim.database import Database
 from tests.sim.expected import (

@@ -1,7 +1,7 @@
 """The bytes of the simulated server: what pgoutput writes of a change, by the definition that its cache holds then."""
 
-from cdcd.protocol.frames import XLogData, write_frame
-from cdcd.protocol.messages import (
+from cdcd.core.protocol.frames import XLogData, write_frame
+from cdcd.core.protocol.messages import (
     UNCHANGED,
     Delete,
     Insert,
@@ -12,7 +12,7 @@ from cdcd.protocol.messages import (
     Update,
     Value,
 )
-from cdcd.protocol.writer import write_message
+from cdcd.core.protocol.writer import write_message
 from tests.sim.catalog import Definition, Row
 from tests.sim.wal import Change
 

@@ -5,8 +5,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
-from cdcd.formats.encoder import HEADER_WATERMARK
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.records.encoder import HEADER_WATERMARK
 from tests.sim.expected import PromiseBrokenError, Record
 
 TOPIC: Final = "__debezium-heartbeat.sim"

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
-from cdcd.engine.ending import LogDeliveredError, StreamingAgainError
-from cdcd.engine.renewal import RenewalError
-from cdcd.engine.spooling import may_begin
-from cdcd.errors import FencedError, SinkError, TransientError, WithoutStreamingError
-from cdcd.protocol.lsn import Lsn
-from cdcd.transactions.position import Checkpoint
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.ending import LogDeliveredError, StreamingAgainError
+from cdcd.core.engine.renewal import RenewalError
+from cdcd.core.engine.spooling import may_begin
+from cdcd.core.errors import FencedError, SinkError, TransientError, WithoutStreamingError
+from cdcd.core.protocol.lsn import Lsn
 from tests.sim.postgres import ConnectionLostError
 from tests.sim.session import Parts, Session, StoppedError, Surroundings
 from tests.sim.spooling import CannotSpoolError, KafkaBackError, SpoolSession

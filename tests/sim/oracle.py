@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
 from tests.sim.descriptions import TOPIC as DESCRIPTIONS_TOPIC
 from tests.sim.descriptions import DescriptionsSeen
 from tests.sim.expected import TOMBSTONE, Expected, Part, PromiseBrokenError, Record, check, parts_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from cdcd.engine import engine
+from cdcd.core.engine import engine
 from tests.sim import planted_descriptions as descriptions
 from tests.sim import planted_durable as durable
 from tests.sim import planted_events as events

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.protocol.messages import Relation
-from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 
 
 class GuessesNumbers(DebeziumJsonEncoder):

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from cdcd.durable.log import LogFiles
-from cdcd.transactions.logged import DurableLog, LoggedSession
+from cdcd.adapters.durable.log import LogFiles
+from cdcd.core.engine.logged import DurableLog, LoggedSession
 
 
 class ConfirmsBeforeSync(LogFiles):

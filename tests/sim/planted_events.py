@@ -1,11 +1,11 @@
 """A bug of CloudEvents."""
 
-from cdcd.formats.cloudevents.attributes import DATA_CHANGE, EventForm, Events
-from cdcd.formats.cloudevents.json_encoder import JsonEventsEncoder
-from cdcd.formats.cloudevents.tables import EventTables, content_type
-from cdcd.formats.debezium_json.table_fragments import TableFragments
-from cdcd.formats.debezium_json.transaction_metadata import TransactionMetadata
-from cdcd.formats.encoder import EncoderSettings
+from cdcd.core.records.cloudevents.attributes import DATA_CHANGE, EventForm, Events
+from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
+from cdcd.core.records.cloudevents.tables import EventTables, content_type
+from cdcd.core.records.debezium_json.table_fragments import TableFragments
+from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
+from cdcd.core.records.encoder import EncoderSettings
 from tests.sim.events import EnvelopedEncoder, Seen
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from cdcd.formats.encoder import EncoderSettings, RowEncoder
-from cdcd.protocol.messages import Value
-from cdcd.shaping.filtering import FilterEncoder
-from cdcd.shaping.row_filters import RowFilter
+from cdcd.core.protocol.messages import Value
+from cdcd.core.records.encoder import EncoderSettings, RowEncoder
+from cdcd.core.records.shaping.filtering import FilterEncoder
+from cdcd.core.records.shaping.row_filters import RowFilter
 
 
 class DoesNotCountFiltered(FilterEncoder):

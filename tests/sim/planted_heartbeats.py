@@ -1,6 +1,6 @@
 """Bugs of heartbeats."""
 
-from cdcd.engine.heartbeat import Heartbeat
+from cdcd.core.engine.heartbeat import Heartbeat
 
 
 class NamesItsBatch(Heartbeat):

@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Mapping
 
-from cdcd.engine.ingest import Ingest
-from cdcd.engine.renewal import Renewal
-from cdcd.protocol.shortened import MessageLimits
+from cdcd.core.engine.ingest import Ingest
+from cdcd.core.engine.renewal import Renewal
+from cdcd.core.protocol.shortened import MessageLimits
 
 
 class RenewsUnconfirmed(Renewal):

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from cdcd.engine.left_out import KeptStep, LeftOut, LeftOutTables
-from cdcd.protocol import peek
-from cdcd.protocol.messages import Relation
-from cdcd.transactions.drafts import SpoolItem
-from cdcd.transactions.steps import Changes, Step
+from cdcd.core.engine.left_out import KeptStep, LeftOut, LeftOutTables
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.transactions.drafts import SpoolItem
+from cdcd.core.transactions.steps import Changes, Step
 
 
 class DoesNotCount(LeftOutTables):

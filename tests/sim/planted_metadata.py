@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from cdcd.engine.queue import BatchQueue
-from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.formats.debezium_json.transaction_metadata import TransactionMetadata
-from cdcd.formats.encoder import EncoderSettings, Record
-from cdcd.transactions.position import Counts
+from cdcd.core.engine.queue import BatchQueue
+from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
+from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.transactions.position import Counts
 
 
 class ForgetsCounts(BatchQueue):

@@ -1,8 +1,13 @@
 """Bugs between a row's event and the partition that its records go to."""
 
-from cdcd.formats.encoder import Encoded, EncoderSettings, Record, RowEncoder, SnapshotPosition
-from cdcd.protocol.peek import relation_oids
-from cdcd.shaping.partitioning import PartitionEncoder, PartitionRowEncoder, Texts, partition_header
+from cdcd.core.protocol.peek import relation_oids
+from cdcd.core.records.encoder import Encoded, EncoderSettings, Record, RowEncoder, SnapshotPosition
+from cdcd.core.records.shaping.partitioning import (
+    PartitionEncoder,
+    PartitionRowEncoder,
+    Texts,
+    partition_header,
+)
 
 
 def _taken(records: list[Record], row: Texts) -> list[Record]:

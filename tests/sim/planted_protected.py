@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 
-from cdcd.protocol.messages import Relation
-from cdcd.rows.bindings import Bindings, Numbers
-from cdcd.rows.numbering import column_ids
-from cdcd.rows.relations import TableDescription
+from cdcd.core.catalog.bindings import Bindings, Numbers
+from cdcd.core.catalog.numbering import column_ids
+from cdcd.core.catalog.relations import TableDescription
+from cdcd.core.protocol.messages import Relation
 
 
 class ForgetsAtTheStart(Bindings):

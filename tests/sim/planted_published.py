@@ -1,9 +1,9 @@
 """Bugs between a logical message and the event that it publishes."""
 
-from cdcd.engine.queue import BatchQueue
-from cdcd.formats.encoder import Record
-from cdcd.formats.late_records import LateRecords
-from cdcd.shaping.encoder import OutboxEncoder
+from cdcd.core.engine.queue import BatchQueue
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.late_records import LateRecords
+from cdcd.core.records.shaping.encoder import OutboxEncoder
 from tests.sim.published import TOPIC
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from cdcd.engine.watched import WatchedTables
-from cdcd.formats.encoder import EncoderSettings, Record, RowEncoder
-from cdcd.shaping.routed import RouteEncoder
-from cdcd.shaping.row_routes import RowRoutes
+from cdcd.core.engine.watched import WatchedTables
+from cdcd.core.records.encoder import EncoderSettings, Record, RowEncoder
+from cdcd.core.records.shaping.routed import RouteEncoder
+from cdcd.core.records.shaping.row_routes import RowRoutes
 
 
 class LeavesWhatMoves(RouteEncoder):

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import ClassVar
 
-from cdcd.errors import PositionError
-from cdcd.kafka.transaction_state import (
+from cdcd.adapters.kafka.transaction_state import (
     DELIVER,
     OPEN_PLAIN,
     REOPEN,
@@ -17,8 +16,9 @@ from cdcd.kafka.transaction_state import (
     Step,
     Transitions,
 )
-from cdcd.transactions.checkpoint_record import Judging
-from cdcd.transactions.position import Checkpoint
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint_record import Judging
+from cdcd.core.errors import PositionError
 from tests.sim.sink import PIPELINE, Sink
 
 

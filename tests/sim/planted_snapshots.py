@@ -1,27 +1,27 @@
-"""Bugs in the reading of tables and in what strangers ask for: most of them cdcd had (DECISIONS), or nearly had."""
+"""Bugs in the reading of tables and in what strangers ask for: most of them cdcd had, or nearly had."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cdcd.engine.actions import Busy, Looked, Published, Writers
-from cdcd.engine.chunk_reads import ChunkReads
-from cdcd.engine.exported import Exported
-from cdcd.engine.incremental import Incremental
-from cdcd.engine.look_ups import LookUps
-from cdcd.engine.plans import OpenChunk, Plans, TablePlan
-from cdcd.engine.requests import Requests
-from cdcd.engine.snapshot_tasks import SnapshotTasks
-from cdcd.engine.tables import PublishedTables
-from cdcd.engine.watched import WatchedTables
-from cdcd.protocol.messages import LogicalMessage
-from cdcd.snapshots.chunks import Chunk
-from cdcd.snapshots.placement import Window
-from cdcd.snapshots.progress import Progress
-from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Rows, SourceTable
-from cdcd.snapshots.signals import PREFIX, Signal
-from cdcd.snapshots.table_task import Key, TableTask
-from cdcd.snapshots.visibility import Visibility
+from cdcd.core.engine.actions import Busy, Looked, Published, Writers
+from cdcd.core.engine.chunk_reads import ChunkReads
+from cdcd.core.engine.exported import Exported
+from cdcd.core.engine.incremental import Incremental
+from cdcd.core.engine.look_ups import LookUps
+from cdcd.core.engine.plans import OpenChunk, Plans, TablePlan
+from cdcd.core.engine.requests import Requests
+from cdcd.core.engine.snapshot_tasks import SnapshotTasks
+from cdcd.core.engine.tables import PublishedTables
+from cdcd.core.engine.watched import WatchedTables
+from cdcd.core.protocol.messages import LogicalMessage
+from cdcd.core.snapshot.chunks import Chunk
+from cdcd.core.snapshot.placement import Window
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Rows, SourceTable
+from cdcd.core.snapshot.signals import PREFIX, Signal
+from cdcd.core.snapshot.table_task import Key, TableTask
+from cdcd.core.snapshot.visibility import Visibility
 from tests.sim.asking import Asker
 from tests.sim.catalog import Definition
 from tests.sim.client import Client

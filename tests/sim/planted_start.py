@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
-from cdcd.engine.leavings import FirstStart, Leaving
-from cdcd.engine.startup import STEPS, Start
-from cdcd.engine.startup_positions import Step
-from cdcd.engine.startup_requests import LookAtLog, PeekCheckpoint, ReadRoots, RemoveLogged
-from cdcd.errors import SinkError
-from cdcd.transactions.logged import DurableLog
+from cdcd.core.engine.leavings import FirstStart, Leaving
+from cdcd.core.engine.logged import DurableLog
+from cdcd.core.engine.startup import STEPS, Start
+from cdcd.core.engine.startup_positions import Step
+from cdcd.core.engine.startup_requests import LookAtLog, PeekCheckpoint, ReadRoots, RemoveLogged
+from cdcd.core.errors import SinkError
 
 Steps = tuple[Callable[[Start], Step], ...]
 

@@ -4,23 +4,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdcd.engine.actions import Ship
-from cdcd.engine.delivery import Delivery
-from cdcd.engine.feedback import Feedback
-from cdcd.engine.ingest import Ingest
-from cdcd.engine.queue import Batch, BatchQueue
-from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.formats.encoder import Record
-from cdcd.formats.late_records import LateRecords
-from cdcd.protocol.frames import XLOG_HEADER, StatusUpdate
-from cdcd.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
-from cdcd.transactions.assembler import Assembler
-from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.open_transactions import OpenTransaction, Replay
-from cdcd.transactions.position import COVERED, Position
-from cdcd.transactions.prepared_transactions import PreparedTransactions
-from cdcd.transactions.steps import KeepaliveReceived, NonTransactionalMessage, RolledBack, Step
-from cdcd.transactions.streamed_transactions import StreamedTransactions
+from cdcd.core.engine.actions import Ship
+from cdcd.core.engine.delivery import Delivery
+from cdcd.core.engine.feedback import Feedback
+from cdcd.core.engine.ingest import Ingest
+from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.protocol.frames import XLOG_HEADER, StatusUpdate
+from cdcd.core.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
+from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.late_records import LateRecords
+from cdcd.core.transactions.assembler import Assembler
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.open_transactions import OpenTransaction, Replay
+from cdcd.core.transactions.position import COVERED, Position
+from cdcd.core.transactions.prepared_transactions import PreparedTransactions
+from cdcd.core.transactions.steps import KeepaliveReceived, NonTransactionalMessage, RolledBack, Step
+from cdcd.core.transactions.streamed_transactions import StreamedTransactions
 
 
 class ConfirmsOnReceive(Feedback):

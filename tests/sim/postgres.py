@@ -6,10 +6,10 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from cdcd.protocol.frames import read_status
-from cdcd.snapshots.reading import SourceTable
-from cdcd.snapshots.visibility import Visibility
-from cdcd.transactions.position import Source
+from cdcd.core.engine.checkpoint import Source
+from cdcd.core.protocol.frames import read_status
+from cdcd.core.snapshot.reading import SourceTable
+from cdcd.core.snapshot.visibility import Visibility
 from tests.sim.catalog import Definition
 from tests.sim.client import Client
 from tests.sim.expected import PromiseBrokenError

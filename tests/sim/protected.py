@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from cdcd.rows.protection import HASH, ColumnRule, Protections
-from cdcd.snapshots.patterns import parse_column_pattern
+from cdcd.core.catalog.patterns import parse_column_pattern
+from cdcd.core.catalog.protection import HASH, ColumnRule, Protections
 from tests.sim.catalog import EVENT, SCHEMA, SECRET, Definition
 from tests.sim.database import Database
 from tests.sim.expected import PromiseBrokenError, Record

@@ -4,8 +4,8 @@ import json
 from random import Random
 from typing import Final
 
-from cdcd.formats.encoder import Record
-from cdcd.shaping.settings import Outbox
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.shaping.settings import Outbox
 
 PREFIX: Final = "cdcd.publish"
 TOPIC: Final = "events"

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from cdcd.engine.actions import Ship, Wait
-from cdcd.engine.building import SessionStart
-from cdcd.engine.engine import Engine
-from cdcd.formats.encoder import Record
-from cdcd.recording.tap import Tap
-from cdcd.recording.writer import Limits, RecordingWriter
+from cdcd.adapters.recording.tap import Tap
+from cdcd.adapters.recording.writer import Limits, RecordingWriter
+from cdcd.core.engine.actions import Ship, Wait
+from cdcd.core.engine.building import SessionStart
+from cdcd.core.engine.engine import Engine
+from cdcd.core.records.encoder import Record
 from tests.sim import session as sessions
 
 LIMITS: Final = Limits(bytes_max=1 << 30, age_s_max=None, segment_bytes=6_000)

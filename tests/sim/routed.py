@@ -3,8 +3,8 @@
 from typing import Final
 
 from cdcd.config.expressions import parse_expression
-from cdcd.rows.routing import RoutedTopics
-from cdcd.shaping.settings import ASSUMED, Route, TableRoutes
+from cdcd.core.catalog.routing import RoutedTopics
+from cdcd.core.records.shaping.settings import ASSUMED, Route, TableRoutes
 from tests.sim.catalog import SCHEMA, Definition, Row
 from tests.sim.wal import Change
 

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cdcd.durable.log import LogFiles
-from cdcd.engine import engine as engines
-from cdcd.engine import startup_requests as startup
-from cdcd.engine.actions import (
+from cdcd.adapters.durable.log import LogFiles
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.protection import Protections
+from cdcd.core.catalog.routing import TopicNames
+from cdcd.core.engine import engine as engines
+from cdcd.core.engine import startup_requests as startup
+from cdcd.core.engine.actions import (
     Action,
     Ask,
     Begin,
@@ -25,12 +28,14 @@ from cdcd.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.engine.engine import Engine
-from cdcd.engine.exported import ExportedTables
-from cdcd.engine.leavings import FirstStart, Leaving
-from cdcd.engine.left_out import LeftOutTables
-from cdcd.engine.settings import EngineSettings
-from cdcd.engine.startup import (
+from cdcd.core.engine.checkpoint import Checkpoint, Source
+from cdcd.core.engine.engine import Engine
+from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.engine.leavings import FirstStart, Leaving
+from cdcd.core.engine.left_out import LeftOutTables
+from cdcd.core.engine.logged import DurableLog, LoggedSession
+from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.engine.startup import (
     STEPS,
     EndFormerRows,
     FirstTables,
@@ -39,28 +44,24 @@ from cdcd.engine.startup import (
     StartSettings,
     WithoutConditions,
 )
-from cdcd.engine.startup_positions import Step
-from cdcd.errors import CdcdError, PositionError, SinkError, TransientError
-from cdcd.facts import Fact, Observer
-from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
-from cdcd.formats.encoder import Encoder, EncoderSettings, RowEncoder
-from cdcd.protocol.frames import read_status
-from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.shortened import MessageLimits
-from cdcd.rows.bindings import Bindings
-from cdcd.rows.protection import Protections
-from cdcd.rows.routing import TopicNames
-from cdcd.shaping.encoder import shaped
-from cdcd.shaping.filtering import filtered, filtered_rows
-from cdcd.shaping.partitioning import partitioned, partitioned_rows
-from cdcd.shaping.routed import routed, routed_rows
-from cdcd.shaping.settings import Outbox, TableFilter, TableRoutes
-from cdcd.snapshots.beginning import end_former_rows, first_tables, without_conditions
-from cdcd.snapshots.progress import Progress
-from cdcd.transactions.logged import DurableLog, LoggedSession
-from cdcd.transactions.position import Checkpoint, Position, Source
-from cdcd.transactions.spool import Spool
+from cdcd.core.engine.startup_positions import Step
+from cdcd.core.errors import CdcdError, PositionError, SinkError, TransientError
+from cdcd.core.facts import Fact, Observer
+from cdcd.core.protocol.frames import read_status
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.shortened import MessageLimits
+from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.encoder import Encoder, EncoderSettings, RowEncoder
+from cdcd.core.records.shaping.encoder import shaped
+from cdcd.core.records.shaping.filtering import filtered, filtered_rows
+from cdcd.core.records.shaping.partitioning import partitioned, partitioned_rows
+from cdcd.core.records.shaping.routed import routed, routed_rows
+from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes
+from cdcd.core.snapshot.beginning import end_former_rows, first_tables, without_conditions
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.transactions.position import Position
+from cdcd.core.transactions.spool import Spool
 from tests.sim.asking import Asker
 from tests.sim.broker import Broker, BrokerError
 from tests.sim.catalog import Definition

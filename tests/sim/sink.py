@@ -1,4 +1,4 @@
-"""`cdcd.kafka.transaction_state` carried out against the simulated broker; between two steps others may move."""
+"""`cdcd.adapters.kafka.transaction_state` against the simulated broker; between two steps others may move."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
@@ -6,12 +6,8 @@ from operator import methodcaller
 from random import Random
 from typing import ClassVar, Final
 
-from cdcd.engine.queue import Batch
-from cdcd.errors import CdcdError, FencedError, TransientError
-from cdcd.formats.encoder import HEADER_WATERMARK
-from cdcd.formats.late_records import Produce
-from cdcd.kafka.hanging import is_acknowledged
-from cdcd.kafka.transaction_state import (
+from cdcd.adapters.kafka.hanging import is_acknowledged
+from cdcd.adapters.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
     Action,
@@ -23,11 +19,16 @@ from cdcd.kafka.transaction_state import (
     error_of,
     event_of,
 )
-from cdcd.retry import Backoff
-from cdcd.snapshots.progress import Progress
-from cdcd.snapshots.table_task import TableTask
-from cdcd.transactions.checkpoint_record import CheckpointRecords, Judging
-from cdcd.transactions.position import Checkpoint, Position
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint_record import CheckpointRecords, Judging
+from cdcd.core.engine.queue import Batch
+from cdcd.core.errors import CdcdError, FencedError, TransientError
+from cdcd.core.records.encoder import HEADER_WATERMARK
+from cdcd.core.records.late_records import Produce
+from cdcd.core.retry import Backoff
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.table_task import TableTask
+from cdcd.core.transactions.position import Position
 from tests.sim.broker import Broker, BrokerError, BrokerSilentError, EpochFencedError
 from tests.sim.expected import Record
 

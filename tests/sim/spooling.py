@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from cdcd.durable.log import LogFiles, LogStoppedError
-from cdcd.engine.spooling import Spooling
-from cdcd.errors import CdcdError, TransientError
-from cdcd.protocol.lsn import Lsn
-from cdcd.transactions.logged import LogOwner, SpoolStart, start_spooling
+from cdcd.adapters.durable.log import LogFiles, LogStoppedError
+from cdcd.core.engine.logged import LogOwner, SpoolStart, start_spooling
+from cdcd.core.engine.spooling import Spooling
+from cdcd.core.errors import CdcdError, TransientError
+from cdcd.core.protocol.lsn import Lsn
 from tests.sim.postgres import NEVER, STREAM, SYSTEM_IDENTIFIER, Connection
 from tests.sim.walsender import Options
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from cdcd.adapters.recording.playback import read_events
+from cdcd.adapters.recording.redacted_columns import ColumnModes
+from cdcd.adapters.recording.replay import Replay
+from cdcd.adapters.recording.segments import Segment, list_segments
 from cdcd.build import is_compiled
-from cdcd.engine.building import SessionStart
-from cdcd.operations.redact import redact
-from cdcd.operations.replay import Range
-from cdcd.recording.playback import read_events
-from cdcd.recording.redacted_columns import ColumnModes
-from cdcd.recording.replay import Replay
-from cdcd.recording.segments import Segment, list_segments
+from cdcd.core.engine.building import SessionStart
+from cdcd.tools.operations.redact import redact
+from cdcd.tools.operations.replay import Range
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.planted_focuses import HEARTBEATS, WATERMARKS
 from tests.sim.recorded import Recorded, Shipped

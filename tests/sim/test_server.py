@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
-from cdcd.formats.encoder import EncoderSettings, SnapshotPosition
-from cdcd.protocol.frames import XLogData, read_frame
-from cdcd.protocol.messages import Begin, Commit, LogicalMessage, Origin, Relation, Type
-from cdcd.protocol.reader import read_message
-from cdcd.snapshots.reading import PageQuery, Rows, SourceTable
-from cdcd.snapshots.visibility import Visibility
+from cdcd.core.protocol.frames import XLogData, read_frame
+from cdcd.core.protocol.messages import Begin, Commit, LogicalMessage, Origin, Relation, Type
+from cdcd.core.protocol.reader import read_message
+from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.core.records.encoder import EncoderSettings, SnapshotPosition
+from cdcd.core.snapshot.reading import PageQuery, Rows, SourceTable
+from cdcd.core.snapshot.visibility import Visibility
 from tests.sim.client import TYPES, Client
 from tests.sim.expected import OWN_PREFIXES, TOPIC_PREFIX, PromiseBrokenError, Record
 from tests.sim.fold import Fold

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cdcd.build import is_compiled
-from cdcd.formats.cloud_events import BINARY, STRUCTURED
+from cdcd.core.records.cloud_events import BINARY, STRUCTURED
 from tests.sim import __main__ as command
 from tests.sim.events import EnvelopedEncoder, Seen
 from tests.sim.expected import PUBLISHED

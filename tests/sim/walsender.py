@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from cdcd.protocol.frames import Keepalive, write_frame
-from cdcd.protocol.messages import (
+from cdcd.core.protocol.frames import Keepalive, write_frame
+from cdcd.core.protocol.messages import (
     Begin,
     BeginPrepare,
     Commit,

@@ -3,8 +3,8 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from cdcd.formats.encoder import HEADER_WATERMARK, is_watermark
-from cdcd.protocol.lsn import Lsn
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.records.encoder import HEADER_WATERMARK, is_watermark
 from tests.sim.expected import PromiseBrokenError, Record
 
 

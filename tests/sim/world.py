@@ -6,9 +6,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from cdcd.errors import PositionError, WithheldError
-from cdcd.facts import Fact, GapAccepted
-from cdcd.transactions.position import Checkpoint
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.errors import PositionError, WithheldError
+from cdcd.core.facts import Fact, GapAccepted
 from tests.sim.broker import Broker
 from tests.sim.changed_settings import ChangedSettings
 from tests.sim.complete import Completeness

@@ -37,16 +37,16 @@ from pyspark.sql import functions as sf
 
 from cdcd.cli.mirror import settings_of, target_of
 from cdcd.config.mirror import MirrorConfig, parse_mirror
-from cdcd.spark.platform.kafka_admin import Admin
-from cdcd.spark.records.changes import parse
-from cdcd.spark.records.descriptions import Descriptions
-from cdcd.spark.session import catalog_conf, session
-from cdcd.spark.stream import table
-from cdcd.spark.stream.job import Mirror
-from cdcd.spark.targets import applying, table_format
-from cdcd.spark.targets.target import Kind
-from cdcd.spark.watching.lines import lines
-from cdcd.spark.watching.progress import BatchDone, Fact
+from cdcd.mirror.platform.kafka_admin import Admin
+from cdcd.mirror.records.changes import parse
+from cdcd.mirror.records.descriptions import Descriptions
+from cdcd.mirror.session import catalog_conf, session
+from cdcd.mirror.stream import table
+from cdcd.mirror.stream.job import Mirror
+from cdcd.mirror.targets import applying, table_format
+from cdcd.mirror.targets.target import Kind
+from cdcd.mirror.watching.lines import lines
+from cdcd.mirror.watching.progress import BatchDone, Fact
 from deploy.local.cache import cache_folder
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.targets import batch_arrow
-from cdcd.spark.targets.delta import DeltaTarget
-from cdcd.spark.targets.iceberg import IcebergTarget
-from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.targets import batch_arrow
+from cdcd.mirror.targets.delta import DeltaTarget
+from cdcd.mirror.targets.iceberg import IcebergTarget
+from cdcd.mirror.targets.lakehouse import Lakehouse
 from tests.spark.stage import Stage
 
 MakeTarget = Callable[[], Lakehouse]

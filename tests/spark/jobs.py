@@ -9,14 +9,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdcd.cli.mirror import settings_of, target_of
 from cdcd.config.mirror import parse_mirror
-from cdcd.spark.api import consistent_points
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.snapshot.reading import SnapshotSource
-from cdcd.spark.stream.job import Mirror
-from cdcd.spark.stream.settings import MirrorSettings
-from cdcd.spark.targets.target import Target
-from cdcd.spark.watching.progress import Fact
+from cdcd.mirror.api import consistent_points
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.snapshot.reading import SnapshotSource
+from cdcd.mirror.stream.job import Mirror
+from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.target import Target
+from cdcd.mirror.watching.progress import Fact
 from tests.spark.stage import Source
 
 

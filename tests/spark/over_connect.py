@@ -18,13 +18,13 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.errors import ConfigError
-from cdcd.spark.api import apply_changes, read_changes, stream_changes
-from cdcd.spark.jars import ICEBERG
-from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.platform.kafka_admin import Admin
-from cdcd.spark.session import catalog_conf, session
-from cdcd.spark.targets.iceberg import IcebergTarget
+from cdcd.core.errors import ConfigError
+from cdcd.mirror.api import apply_changes, read_changes, stream_changes
+from cdcd.mirror.jars import ICEBERG
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.platform.kafka_admin import Admin
+from cdcd.mirror.session import catalog_conf, session
+from cdcd.mirror.targets.iceberg import IcebergTarget
 
 
 def serve(folder: str) -> None:

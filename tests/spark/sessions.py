@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.session import catalog_conf, session
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.session import catalog_conf, session
 from deploy.local.cache import cache_folder
 
 

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cdcd.spark.records.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.state import At, Place, Reach
+from cdcd.mirror.records.schema import ColumnSchema, TableSchema
+from cdcd.mirror.targets.state import At, Place, Reach
 
 Row = dict[str, Any]
 

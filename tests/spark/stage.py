@@ -12,13 +12,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from cdcd.formats.encoder import is_watermark
-from cdcd.formats.schemas import TableForm, read_form
-from cdcd.spark.jars import ICEBERG
-from cdcd.spark.session import catalog_conf
-from cdcd.spark.targets.delta import DeltaTarget
-from cdcd.spark.targets.iceberg import IcebergTarget
-from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.core.records.encoder import is_watermark
+from cdcd.core.records.schemas import TableForm, read_form
+from cdcd.mirror.jars import ICEBERG
+from cdcd.mirror.session import catalog_conf
+from cdcd.mirror.targets.delta import DeltaTarget
+from cdcd.mirror.targets.iceberg import IcebergTarget
+from cdcd.mirror.targets.lakehouse import Lakehouse
 from deploy.demo.mirrored import MirrorProcess
 from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker, PostgresServer

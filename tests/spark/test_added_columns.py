@@ -23,10 +23,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cdcd.spark.records.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.iceberg import IcebergTarget
-from cdcd.spark.targets.iceberg_defaults import add_with_default
-from cdcd.spark.targets.target import Kind
+from cdcd.mirror.records.schema import ColumnSchema, TableSchema
+from cdcd.mirror.targets.iceberg import IcebergTarget
+from cdcd.mirror.targets.iceberg_defaults import add_with_default
+from cdcd.mirror.targets.target import Kind
 from tests.spark.source_model import frame
 from tests.spark.test_target_tables import FORM, ID, N, change, rows
 

@@ -11,20 +11,20 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cdcd.errors import SourceError
-from cdcd.protocol.lsn import Lsn
-from cdcd.spark.api import (
+from cdcd.core.errors import SourceError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.mirror.api import (
     apply_changes,
     follow_changes,
     has_new_form,
     read_changes,
     stream_changes,
 )
-from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.records.table_changes import Changes
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.target import Kind
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.records.table_changes import Changes
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.target import Kind
 from tests.spark.stage import Source, Stage
 
 TABLE = (

@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType
 
-from cdcd.errors import ConfigError
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.records.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets import applying
-from cdcd.spark.targets.buckets import BUCKET
-from cdcd.spark.targets.layout import PLAIN, Layout
-from cdcd.spark.targets.target import Kind, LaidOut, New
-from cdcd.spark.watching.progress import TableLaidOut
+from cdcd.core.errors import ConfigError
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.records.schema import ColumnSchema, TableSchema
+from cdcd.mirror.targets import applying
+from cdcd.mirror.targets.buckets import BUCKET
+from cdcd.mirror.targets.layout import PLAIN, Layout
+from cdcd.mirror.targets.target import Kind, LaidOut, New
+from cdcd.mirror.watching.progress import TableLaidOut
 from deploy.demo.mirrored import compare
 from tests.spark.conftest import MakeTarget
 from tests.spark.counters import READ, SHUFFLED, counted
@@ -30,7 +30,7 @@ from tests.spark.test_target_tables import change, rows
 ROWS = int(os.environ.get("CDCD_TEST_ROWS", "40000"))
 CHANGES = int(os.environ.get("CDCD_TEST_CHANGES", "20"))
 BUCKETS = int(os.environ.get("CDCD_TEST_BUCKETS", "512"))
-"""The figures in RESULTS.md were taken with 3 million rows, 100 changes, and 2,048 and 4,096 buckets."""
+"""The figures in docs/evidence.md were taken with 3 million rows, 100 changes, and 2,048 and 4,096 buckets."""
 
 KEYED = TableSchema(
     "shop.public.keyed",

@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror import target_of
 from cdcd.config.mirror import load_mirror
-from cdcd.spark.targets.layout import Layout
-from cdcd.spark.targets.table_format import having
-from cdcd.spark.targets.target import Kind
+from cdcd.mirror.targets.layout import Layout
+from cdcd.mirror.targets.table_format import having
+from cdcd.mirror.targets.target import Kind
 from tests.spark.source_model import FORM, change, frame
 from tests.spark.stage import Stage
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.spark.jars import DELTA
-from cdcd.spark.targets.delta import DeltaTarget
-from cdcd.spark.targets.iceberg import IcebergTarget
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.table_format import encrypts
+from cdcd.mirror.jars import DELTA
+from cdcd.mirror.targets.delta import DeltaTarget
+from cdcd.mirror.targets.iceberg import IcebergTarget
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.table_format import encrypts
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import frame
 from tests.spark.test_target_tables import FORM, change, rows, start

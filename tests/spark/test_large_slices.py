@@ -8,11 +8,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.spark.kafka import TASK_RECORDS, KafkaSource
+from cdcd.mirror.kafka import TASK_RECORDS, KafkaSource
 from deploy.local.kafka_broker import KafkaBroker
 
 RECORDS = int(os.environ.get("CDCD_TEST_RECORDS", str(2 * TASK_RECORDS)))
-"""The figure in RESULTS.md was taken with 2 million."""
+"""The figure in docs/evidence.md was taken with 2 million."""
 
 
 def test_a_topic_of_one_partition_is_read_by_several_tasks(spark: SparkSession, tmp_path: Path):

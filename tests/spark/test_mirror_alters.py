@@ -15,14 +15,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror import load_tables
-from cdcd.formats.schemas import TableForm, read_form
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.records.types import table_schema
-from cdcd.spark.snapshot.reading import open_snapshot, read_snapshot
-from cdcd.spark.targets.evolution import IncompatibleSchemaError, plan
-from cdcd.spark.targets.same_columns import numbered
-from cdcd.spark.targets.target import kind_of
-from cdcd.spark.watching.progress import TableFailed
+from cdcd.core.records.schemas import TableForm, read_form
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.records.types import table_schema
+from cdcd.mirror.snapshot.reading import open_snapshot, read_snapshot
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError, plan
+from cdcd.mirror.targets.same_columns import numbered
+from cdcd.mirror.targets.target import kind_of
+from cdcd.mirror.watching.progress import TableFailed
 from tests.altered_tables import (
     CASES,
     DOWN,

@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from cdcd.errors import SinkError, SinkUnavailableError
-from cdcd.formats.schemas import read_form
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.stream.forms import UnknownFormError
-from cdcd.spark.watching.lines import lines
-from cdcd.spark.watching.progress import BatchDone, Retrying, TableFailed
+from cdcd.core.errors import SinkError, SinkUnavailableError
+from cdcd.core.records.schemas import read_form
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.stream.forms import UnknownFormError
+from cdcd.mirror.watching.lines import lines
+from cdcd.mirror.watching.progress import BatchDone, Retrying, TableFailed
 from tests.integration.daemon import until
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage, change

@@ -13,8 +13,8 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.watching.progress import TableFailed, TopicUnfit
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.watching.progress import TableFailed, TopicUnfit
 from tests.integration.daemon import until
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage, change

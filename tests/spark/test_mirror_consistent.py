@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.spark.api import consistent_points
-from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.targets.target import Kind
+from cdcd.mirror.api import consistent_points
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.targets.target import Kind
 from tests.spark.stage import Source, Stage, target_for
 
 TABLES = (

@@ -87,9 +87,9 @@ def test_a_mirror_equals_its_source_through_changes_of_tables_kills_repeats_and_
 
 
 def log_name(target: object) -> str:
-    from cdcd.spark.records.schema import TableSchema
-    from cdcd.spark.targets.lakehouse import Lakehouse
-    from cdcd.spark.targets.target import Kind
+    from cdcd.mirror.records.schema import TableSchema
+    from cdcd.mirror.targets.lakehouse import Lakehouse
+    from cdcd.mirror.targets.target import Kind
 
     assert isinstance(target, Lakehouse)
     name: str = target.name_of(TableSchema("", "public", "log", "", (), ()), Kind.CHANGELOG)

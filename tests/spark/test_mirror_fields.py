@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror import settings_of, target_of
 from cdcd.config.mirror import parse_mirror
-from cdcd.spark.jars import DELTA
-from cdcd.spark.stream.job import Mirror
+from cdcd.mirror.jars import DELTA
+from cdcd.mirror.stream.job import Mirror
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage
 

@@ -10,17 +10,17 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from cdcd.errors import CdcdError
+from cdcd.core.errors import CdcdError
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.records.types import table_schema
+from cdcd.mirror.stream.job import Mirror
+from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError, plan
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.target import Kind
+from cdcd.mirror.watching.progress import BatchDone, Fact, TableReloaded
 from cdcd.spark import SnapshotSource, load_snapshot, open_snapshot
-from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.records.types import table_schema
-from cdcd.spark.stream.job import Mirror
-from cdcd.spark.stream.settings import MirrorSettings
-from cdcd.spark.targets.evolution import IncompatibleSchemaError, plan
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.target import Kind
-from cdcd.spark.watching.progress import BatchDone, Fact, TableReloaded
 from deploy.demo.mirrored import compare
 from tests.integration.daemon import until
 from tests.spark.conftest import MakeTarget

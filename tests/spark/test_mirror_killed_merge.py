@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.spark.jars import DELTA, ICEBERG
+from cdcd.mirror.jars import DELTA, ICEBERG
 from deploy.demo.mirrored import compare
 from tests.spark.stage import Source, Stage, target_for
 

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.cli.mirror import load_tables
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.watching.progress import TableFailed, TableReloaded
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.watching.progress import TableFailed, TableReloaded
 from deploy.demo.mirrored import compare
 from tests.altered_tables import DEFAULTS
 from tests.spark.jobs import Job

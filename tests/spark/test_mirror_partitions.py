@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.watching.progress import BatchDone, TableFailed
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.watching.progress import BatchDone, TableFailed
 from deploy.demo.mirrored import compare
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage

@@ -12,11 +12,11 @@ from pyiceberg.table import StaticTable
 from pyspark.sql import Row, SparkSession
 
 from cdcd.cli.mirror import load_tables
-from cdcd.errors import PositionError
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.targets.target import Kind
-from cdcd.spark.watching.progress import TableFailed
+from cdcd.core.errors import PositionError
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.targets.target import Kind
+from cdcd.mirror.watching.progress import TableFailed
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage
 

@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror import settings_of, target_of
 from cdcd.config.mirror import parse_mirror
-from cdcd.formats.schemas import TableForm
-from cdcd.rows.relations import ColumnForm
-from cdcd.spark.stream.job import Mirror
-from cdcd.spark.watching.progress import Fact, MirrorStarted
+from cdcd.core.catalog.relations import ColumnForm
+from cdcd.core.records.schemas import TableForm
+from cdcd.mirror.stream.job import Mirror
+from cdcd.mirror.watching.progress import Fact, MirrorStarted
 from deploy.local.kafka_broker import KafkaBroker
 
 TABLES = int(os.environ.get("CDCD_TEST_TOPICS", "60"))
-"""The number of calls does not depend on it. The figure in RESULTS.md was taken with 2,000."""
+"""The number of calls does not depend on it. The figure in docs/evidence.md was taken with 2,000."""
 
 CALLS_MAX = 10
 

@@ -12,16 +12,16 @@ import yaml
 from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror import load_tables
-from cdcd.errors import ConfigError
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.stream.settings import MirrorSettings
-from cdcd.spark.targets.delta import DeltaTarget
-from cdcd.spark.targets.iceberg import IcebergTarget
-from cdcd.spark.targets.target import Target
-from cdcd.spark.watching.progress import TableResumed
-from cdcd.spark.watching.status import look
-from cdcd.spark.watching.stops import STOPPED
+from cdcd.core.errors import ConfigError
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.delta import DeltaTarget
+from cdcd.mirror.targets.iceberg import IcebergTarget
+from cdcd.mirror.targets.target import Target
+from cdcd.mirror.watching.progress import TableResumed
+from cdcd.mirror.watching.status import look
+from cdcd.mirror.watching.stops import STOPPED
 from cdcd.telemetry.mirror_status import FOUND
 from deploy.demo.mirrored import environment
 from tests.spark.jobs import Job

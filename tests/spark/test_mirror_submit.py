@@ -11,7 +11,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from cdcd.cli import mirror as command
-from cdcd.spark.jars import ICEBERG, KAFKA, jars
+from cdcd.mirror.jars import ICEBERG, KAFKA, jars
 from deploy.demo.mirrored import compare, environment
 from tests.spark.stage import Source, Stage, target_for
 

@@ -10,12 +10,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.stream.upkeep import POOL
-from cdcd.spark.targets.applying import Applying
-from cdcd.spark.targets.pinned import Pinned
-from cdcd.spark.targets.target import Maintained, Maintenance
-from cdcd.spark.watching.progress import BatchDone, Fact, TableFailed, TableMaintained, first_lines
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.stream.upkeep import POOL
+from cdcd.mirror.targets.applying import Applying
+from cdcd.mirror.targets.pinned import Pinned
+from cdcd.mirror.targets.target import Maintained, Maintenance
+from cdcd.mirror.watching.progress import BatchDone, Fact, TableFailed, TableMaintained, first_lines
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage
 

@@ -6,10 +6,10 @@ import pytest
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField, StructType
 
-from cdcd.formats.debezium_json.converters import converter_for
-from cdcd.rows.modes import DEFAULTS, Modes, form_under
-from cdcd.rows.wiretext import to_bytes, wire
-from cdcd.spark.records.types import rule_for
+from cdcd.core.catalog.modes import DEFAULTS, Modes, form_under
+from cdcd.core.catalog.wiretext import to_bytes, wire
+from cdcd.core.records.debezium_json.converters import converter_for
+from cdcd.mirror.records.types import rule_for
 
 NUMERIC_18 = (18 << 16) + 4
 NUMERIC_12_3, NUMERIC_4_2 = (12 << 16 | 3) + 4, (4 << 16 | -2 & 0x7FF) + 4

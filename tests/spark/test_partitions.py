@@ -9,13 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, TimestampType
 
-from cdcd.errors import ConfigError
-from cdcd.spark.records.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.evolution import IncompatibleSchemaError
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.layout import Layout
-from cdcd.spark.targets.partitions import OWN, Field
-from cdcd.spark.targets.target import Kind, New
+from cdcd.core.errors import ConfigError
+from cdcd.mirror.records.schema import ColumnSchema, TableSchema
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.layout import Layout
+from cdcd.mirror.targets.partitions import OWN, Field
+from cdcd.mirror.targets.target import Kind, New
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import frame
 from tests.spark.test_target_tables import change, rows

@@ -11,22 +11,22 @@ from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, VariantType
 
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.records.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets import applying
-from cdcd.spark.targets.delta import DeltaTarget
-from cdcd.spark.targets.few import Raw, reduce_few
-from cdcd.spark.targets.iceberg import IcebergTarget
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.state import Reach
-from cdcd.spark.targets.target import Kind, Maintenance, New
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.records.schema import ColumnSchema, TableSchema
+from cdcd.mirror.targets import applying
+from cdcd.mirror.targets.delta import DeltaTarget
+from cdcd.mirror.targets.few import Raw, reduce_few
+from cdcd.mirror.targets.iceberg import IcebergTarget
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.state import Reach
+from cdcd.mirror.targets.target import Kind, Maintenance, New
 from tests.spark.jobs import Job
 from tests.spark.source_model import frame
 from tests.spark.stage import Source, Stage
 from tests.spark.test_target_tables import FORM, change, start
-from tests.unit.spark.targets.test_few import PLAIN, raw
-from tests.unit.spark.targets.test_few_in_spark import FORM as FEW
-from tests.unit.spark.targets.test_few_in_spark import PLAIN_VALUES
+from tests.unit.mirror.targets.test_few import PLAIN, raw
+from tests.unit.mirror.targets.test_few_in_spark import FORM as FEW
+from tests.unit.mirror.targets.test_few_in_spark import PLAIN_VALUES
 
 COLUMNS = (
     "id", "small", "price", "ratio", "sure", "day", "at", "local_at", "note", "raw", "words", "place"

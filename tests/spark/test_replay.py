@@ -9,15 +9,15 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.records.changes import PROBLEM, parse
-from cdcd.spark.records.descriptions import Form
-from cdcd.spark.stream.replay import replay_quarantine
-from cdcd.spark.stream.settings import MirrorSettings
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.quarantine import QUARANTINE
-from cdcd.spark.targets.target import Kind
-from cdcd.spark.watching.progress import Replayed, TableFailed
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.records.changes import PROBLEM, parse
+from cdcd.mirror.records.descriptions import Form
+from cdcd.mirror.stream.replay import replay_quarantine
+from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.quarantine import QUARANTINE
+from cdcd.mirror.targets.target import Kind
+from cdcd.mirror.watching.progress import Replayed, TableFailed
 from tests.spark.topic_model import NEW, TABLE, TOPIC, Described, Topic, record
 
 

@@ -3,11 +3,11 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.errors import PositionError
-from cdcd.spark.jars import DELTA
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.state import RolledBackError
-from cdcd.spark.targets.target import Kind, Maintenance
+from cdcd.core.errors import PositionError
+from cdcd.mirror.jars import DELTA
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.state import RolledBackError
+from cdcd.mirror.targets.target import Kind, Maintenance
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import frame
 from tests.spark.test_target_tables import FORM, change, rows, start

@@ -13,13 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, StringType
 
-from cdcd.errors import PositionError, SourceError, TransientError
-from cdcd.postgres.connection import parse_dsn
-from cdcd.postgres.readers import Access, Readers
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.readers import Access, Readers
+from cdcd.core.errors import PositionError, SourceError, TransientError
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.target import Kind
 from cdcd.spark import SnapshotSource, load_snapshot, open_snapshot, read_snapshot
-from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.target import Kind
 from deploy.demo.mirrored import compare
 from tests.spark.stage import Source, Stage, change, target_for
 from tests.spark.workload import MIRRORED, TABLES

@@ -9,20 +9,20 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType
 
 from cdcd.cli.mirror import load_tables
-from cdcd.errors import ConfigError
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.records.changes import PROBLEM, parse
-from cdcd.spark.records.schema import ColumnSchema
-from cdcd.spark.stream.replay import replay_quarantine
-from cdcd.spark.stream.settings import MirrorSettings
-from cdcd.spark.targets.evolution import IncompatibleSchemaError
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.layout import DELETED, PLAIN, Deletes, Layout
-from cdcd.spark.targets.merge import UNKNOWN
-from cdcd.spark.targets.quarantine import QUARANTINE
-from cdcd.spark.targets.target import Kind, LaidOut, New
-from cdcd.spark.watching.progress import Replayed, TableLaidOut, TableLoaded, TableReloaded
+from cdcd.core.errors import ConfigError
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.records.changes import PROBLEM, parse
+from cdcd.mirror.records.schema import ColumnSchema
+from cdcd.mirror.stream.replay import replay_quarantine
+from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.layout import DELETED, PLAIN, Deletes, Layout
+from cdcd.mirror.targets.merge import UNKNOWN
+from cdcd.mirror.targets.quarantine import QUARANTINE
+from cdcd.mirror.targets.target import Kind, LaidOut, New
+from cdcd.mirror.watching.progress import Replayed, TableLaidOut, TableLoaded, TableReloaded
 from tests.spark.conftest import MakeTarget
 from tests.spark.jobs import Job
 from tests.spark.source_model import frame

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.spark.targets.applying import Applying
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.layout import DELETED, Deletes, Layout
-from cdcd.spark.targets.partitions import Field
-from cdcd.spark.targets.small_files import Small
-from cdcd.spark.targets.target import Kind
+from cdcd.mirror.targets.applying import Applying
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.layout import DELETED, Deletes, Layout
+from cdcd.mirror.targets.partitions import Field
+from cdcd.mirror.targets.small_files import Small
+from cdcd.mirror.targets.target import Kind
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import FORM, Source, frame
 

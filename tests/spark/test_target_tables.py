@@ -23,17 +23,17 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from cdcd.errors import PositionError
-from cdcd.spark.api import create_scd2_view, scd2
-from cdcd.spark.jars import ICEBERG
-from cdcd.spark.records.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.delta import DeltaTarget
-from cdcd.spark.targets.evolution import IncompatibleSchemaError
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.reduction import UNFIT
-from cdcd.spark.targets.state import Reach
-from cdcd.spark.targets.target import Files, Kind, Maintenance, New, UnfitError
-from cdcd.spark.targets.upgrading import upgrade
+from cdcd.core.errors import PositionError
+from cdcd.mirror.api import create_scd2_view, scd2
+from cdcd.mirror.jars import ICEBERG
+from cdcd.mirror.records.schema import ColumnSchema, TableSchema
+from cdcd.mirror.targets.delta import DeltaTarget
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.reduction import UNFIT
+from cdcd.mirror.targets.state import Reach
+from cdcd.mirror.targets.target import Files, Kind, Maintenance, New, UnfitError
+from cdcd.mirror.targets.upgrading import upgrade
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import EPOCH, frame
 

@@ -10,13 +10,13 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from cdcd.errors import FencedError
-from cdcd.spark.jars import DELTA
-from cdcd.spark.targets.delta import LOOKED_AT, DeltaTarget
-from cdcd.spark.targets.evolution import IncompatibleSchemaError, after, plan
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.making import SCHEMA
-from cdcd.spark.targets.target import Kind, Maintenance
+from cdcd.core.errors import FencedError
+from cdcd.mirror.jars import DELTA
+from cdcd.mirror.targets.delta import LOOKED_AT, DeltaTarget
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError, after, plan
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.making import SCHEMA
+from cdcd.mirror.targets.target import Kind, Maintenance
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import frame
 from tests.spark.test_target_tables import FORM, ID, NOTE, change, rows, start

@@ -5,7 +5,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from pyspark.sql import SparkSession
 
-from cdcd.spark.jars import DELTA, ICEBERG
+from cdcd.mirror.jars import DELTA, ICEBERG
 from deploy.demo.mirrored import MirrorProcess, compare
 from tests.integration.forked import run_cdcd
 from tests.integration.former import Environment, former  # noqa: F401  a fixture

@@ -12,17 +12,17 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
+from cdcd.adapters.credentials.providers import access
+from cdcd.adapters.kafka import client
 from cdcd.cli.mirror import settings_of, source_of
 from cdcd.config.loading import parse_config
 from cdcd.config.mirror import parse_mirror
-from cdcd.credentials.providers import access
-from cdcd.kafka import client
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.verifying.mirror import MirrorTarget
-from cdcd.verify.comparing import DIFFERS, ONLY_SOURCE
-from cdcd.verify.delivery import Delivery
-from cdcd.verify.report import EQUAL, PARTIAL, Report, TableReport
-from cdcd.verify.source import Forms
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.verifying.mirror import MirrorTarget
+from cdcd.tools.verify.comparing import DIFFERS, ONLY_SOURCE
+from cdcd.tools.verify.delivery import Delivery
+from cdcd.tools.verify.report import EQUAL, PARTIAL, Report, TableReport
+from cdcd.tools.verify.source import Forms
 from deploy.demo.mirrored import MirrorProcess, environment
 from deploy.local.cache import REPOSITORY
 from tests.spark.stage import Source, Stage, target_for

@@ -7,11 +7,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.formats.schemas import TableForm
-from cdcd.rows.relations import ColumnForm
-from cdcd.spark.kafka import KafkaSource, Offsets
-from cdcd.spark.records.descriptions import Form
-from cdcd.spark.records.types import rules, table_schema
+from cdcd.core.catalog.relations import ColumnForm
+from cdcd.core.records.schemas import TableForm
+from cdcd.mirror.kafka import KafkaSource, Offsets
+from cdcd.mirror.records.descriptions import Form
+from cdcd.mirror.records.types import rules, table_schema
 
 TOPIC = "shop.public.item"
 TABLE = "public.item"

@@ -26,12 +26,12 @@ from unittest import mock
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.errors import FencedError
-from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.stream.points import Points
-from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.target import Kind
+from cdcd.core.errors import FencedError
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.stream.points import Points
+from cdcd.mirror.targets.lakehouse import Lakehouse
+from cdcd.mirror.targets.target import Kind
 from tests.spark.jobs import Job
 from tests.spark.sessions import for_tests
 from tests.spark.stage import Source, Stage

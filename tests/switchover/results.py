@@ -1,4 +1,4 @@
-"""What was seen, kept in tests/switchover/RESULTS.md: a row for each handover, and what all rows together say. Pure."""
+"""What was seen, as a file of Markdown: a row for each handover, and what all rows together say. Pure."""
 
 from dataclasses import dataclass
 from statistics import median

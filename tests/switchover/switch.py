@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import yaml
 
-from cdcd.errors import PositionError
+from cdcd.core.errors import PositionError
 from deploy.demo.fold import Report, await_flushed, compare
 from deploy.demo.workload import Workload
 from deploy.local import KafkaBroker, PostgresServer

@@ -11,13 +11,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from cdcd.adapters.kafka import producer, sink
+from cdcd.adapters.kafka.transaction_state import EXACTLY_ONCE, Action, Event, State, Step, Transitions
+from cdcd.core.engine import building
+from cdcd.core.engine.building import SessionStart, build_engine
+from cdcd.core.engine.engine import Engine, Parts
+from cdcd.core.transactions.position import Position
 from cdcd.daemon import startup, wiring
-from cdcd.engine import building
-from cdcd.engine.building import SessionStart, build_engine
-from cdcd.engine.engine import Engine, Parts
-from cdcd.kafka import producer, sink
-from cdcd.kafka.transaction_state import EXACTLY_ONCE, Action, Event, State, Step, Transitions
-from cdcd.transactions.position import Position
 from tests.sim import planted_sink, planted_stream
 
 

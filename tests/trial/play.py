@@ -17,7 +17,7 @@ import psycopg
 from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from cdcd.errors import FencedError, LimitError
+from cdcd.core.errors import FencedError, LimitError
 from tests.ha.wire import Wire
 from tests.trial.faults import FAILOVER, Fault
 from tests.trial.world import SLOT, Instance, World

@@ -1,4 +1,4 @@
-"""What was seen, kept in tests/trial/RESULTS.md: a row for each trial, and what all rows together say. Pure."""
+"""What was seen, as a file of Markdown: a row for each trial, and what all rows together say. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass

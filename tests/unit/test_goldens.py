@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from cdcd.protocol.frames import Keepalive, XLogData, read_frame, write_frame
-from cdcd.protocol.messages import (
+from cdcd.core.protocol.frames import Keepalive, XLogData, read_frame, write_frame
+from cdcd.core.protocol.messages import (
     UNCHANGED,
     Begin,
     BeginPrepare,
@@ -32,7 +32,7 @@ from cdcd.protocol.messages import (
     Type,
     Update,
 )
-from cdcd.protocol.writer import write_message
+from cdcd.core.protocol.writer import write_message
 from tests.golden.capture import MODES
 from tests.golden.streams import Golden, captured
 
@@ -232,7 +232,7 @@ def test_the_options_are_those_that_the_daemon_would_send_today(golden):
     assert description.abort_info == options.abort_info
 
 
-# What the docstrings of cdcd.protocol say of the server beyond the manual.
+# What the docstrings of cdcd.core.protocol say of the server beyond the manual.
 
 
 @every_golden

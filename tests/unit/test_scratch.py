@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from cdcd.config.loading import parse_config
-from cdcd.errors import LimitError
+from cdcd.core.errors import LimitError
 from cdcd.scratch import scratch_folder, temporary_directory
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from cdcd.config.types import Section
-from cdcd.formats.cloud_events import CloudEvents
+from cdcd.core.records.cloud_events import CloudEvents
 
 
 class CloudEventsConfig(Section):

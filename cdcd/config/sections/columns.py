@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field, SecretStr, field_serializer, model_v
 
 from cdcd.config.masking import MASK
 from cdcd.config.types import ColumnPatternText, ColumnPatternTexts, FilePath, Section, Text
-from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, INCLUDE, TRUNCATE
-from cdcd.rows.protection import MASK as MASKED
+from cdcd.core.catalog.protection import ENCRYPT, EXCLUDE, HASH, INCLUDE, TRUNCATE
+from cdcd.core.catalog.protection import MASK as MASKED
 
 HASH_KEY_LENGTH_MIN: Final = 16
 """Characters: fewer can be guessed, and with them the values of a column that has few."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from cdcd.config.types import Form, Section
-from cdcd.formats.flattening import DELETED_FIELD, AddedField, Flattening, read_added
+from cdcd.core.records.flattening import DELETED_FIELD, AddedField, Flattening, read_added
 
 Reference = Annotated[
     str, Form(r"[A-Za-z_.]+(:[^\x00:]{1,200})?", "must be a field, or a field, a colon and a name for it")

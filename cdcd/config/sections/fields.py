@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from cdcd.config.types import Section, TablePattern, Text
-from cdcd.rows.field_names import FieldRule
+from cdcd.core.catalog.field_names import FieldRule
 
 
 class TableFieldsConfig(Section):

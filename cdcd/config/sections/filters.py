@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from cdcd.config.types import Section, TablePattern, Text
-from cdcd.shaping.expressions import columns_of
-from cdcd.shaping.settings import TableFilter
+from cdcd.core.records.shaping.expressions import columns_of
+from cdcd.core.records.shaping.settings import TableFilter
 
 
 def _check_expression(text: str) -> str:

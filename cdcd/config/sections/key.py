@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from cdcd.config.types import Section, TablePattern, Text
-from cdcd.rows.chosen_keys import KeyRule
+from cdcd.core.catalog.chosen_keys import KeyRule
 
 KeyColumns = Annotated[tuple[Text, ...], Field(strict=False, min_length=1)]
 

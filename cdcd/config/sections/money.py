@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from cdcd.config.types import Section
-from cdcd.rows.money import DIGITS_MAX
+from cdcd.core.catalog.money import DIGITS_MAX
 
 
 class MoneyConfig(Section):

@@ -6,10 +6,10 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from cdcd.config.types import KIB, Form, Section, Text, TopicName
-from cdcd.formats.encoder import HEADER_PARTITION
-from cdcd.rows.routing import TOPIC_LENGTH_MAX, equivalent, parse_table
-from cdcd.shaping.outbox_rows import EVENT_ID
-from cdcd.shaping.settings import Outbox, OutboxTable
+from cdcd.core.catalog.routing import TOPIC_LENGTH_MAX, equivalent, parse_table
+from cdcd.core.records.encoder import HEADER_PARTITION
+from cdcd.core.records.shaping.outbox_rows import EVENT_ID
+from cdcd.core.records.shaping.settings import Outbox, OutboxTable
 
 OutboxTableName = Annotated[
     str,

@@ -4,7 +4,7 @@ from pydantic import Field, model_validator
 
 from cdcd.config.sections.key import KeyColumns
 from cdcd.config.types import Section, TablePattern
-from cdcd.rows.chosen_partitions import PartitionRule
+from cdcd.core.catalog.chosen_partitions import PartitionRule
 
 
 class PartitionerConfig(Section):

@@ -6,9 +6,9 @@ from pydantic import Field, field_validator
 
 from cdcd.config.sections.filters import ExpressionText
 from cdcd.config.types import Section, TablePattern, Text
-from cdcd.rows.routing import RoutedTopics
-from cdcd.rows.topic_templates import check_routed
-from cdcd.shaping.settings import Route, TableRoutes
+from cdcd.core.catalog.routing import RoutedTopics
+from cdcd.core.catalog.topic_templates import check_routed
+from cdcd.core.records.shaping.settings import Route, TableRoutes
 
 RULES_MAX: int = 100
 """Rules of a table. Each is asked for each row until one is true."""

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_serializer
 
 from cdcd.config.masking import MASK
 from cdcd.config.types import KIB, MIB, FilePath, Section, TablePatterns
-from cdcd.snapshots.signals import NAME_MAX
+from cdcd.core.snapshot.signals import NAME_MAX
 
 TOKEN_LENGTH_MIN: Final = 16
 """Characters: fewer can be guessed, since anybody may try."""

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from cdcd.config.types import Section, TablePatterns
-from cdcd.snapshots.selection import TableSelection
+from cdcd.core.catalog.selection import TableSelection
 
 
 class TablesConfig(Section):

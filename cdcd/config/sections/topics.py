@@ -15,8 +15,8 @@ from cdcd.config.types import (
     TopicOrNone,
     TopicTemplate,
 )
-from cdcd.rows.routing import Table, TopicNames, collisions, equivalent, parse_table
-from cdcd.rows.topic_templates import DEFAULT
+from cdcd.core.catalog.routing import Table, TopicNames, collisions, equivalent, parse_table
+from cdcd.core.catalog.topic_templates import DEFAULT
 
 KEY_LENGTH_MIN: Final = 32
 """Characters: a tag can be tried against any number of keys, without asking anybody."""

@@ -3,11 +3,11 @@ import json
 import pytest
 from click import unstyle
 
-from cdcd.checks import run as preflight
-from cdcd.checks.finding import Finding
-from cdcd.checks.run import Report
 from cdcd.cli.__main__ import main
 from cdcd.cli.check import lines
+from cdcd.telemetry.findings import Finding
+from cdcd.tools.checks import run as preflight
+from cdcd.tools.checks.run import Report
 
 MINIMAL = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
 KEYLESS = Finding(

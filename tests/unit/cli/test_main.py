@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from cdcd import __version__
 from cdcd.cli.__main__ import COMMANDS, cli, main
-from cdcd.errors import EXIT_CODES, CdcdError, ConfigError, FencedError, LimitError, TransientError
+from cdcd.core.errors import EXIT_CODES, CdcdError, ConfigError, FencedError, LimitError, TransientError
 
 ROOT = Path(__file__).parents[3]
 

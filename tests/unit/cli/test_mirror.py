@@ -9,7 +9,7 @@ import pytest
 from cdcd.cli.__main__ import main
 from cdcd.cli.mirror import log_to, settings_of, target_of
 from cdcd.config.mirror import MirrorLogConfig, parse_mirror
-from cdcd.spark.watching.progress import BatchDone, MirrorStarted, Progress, TableFailed, TableStopped
+from cdcd.mirror.watching.progress import BatchDone, MirrorStarted, Progress, TableFailed, TableStopped
 
 CONFIG = """
 name: shop

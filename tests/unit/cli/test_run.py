@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from cdcd.cli.__main__ import cli, main
-from cdcd.errors import EXIT_CODES, PositionError
+from cdcd.core.errors import EXIT_CODES, PositionError
 
 MINIMAL = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from cdcd.cli.__main__ import main
-from cdcd.operations import status as operation
-from cdcd.operations.pipeline_status import PipelineStatus
-from tests.unit.operations.test_pipeline_status import DOWN, WELL
+from cdcd.tools.operations import status as operation
+from cdcd.tools.operations.pipeline_status import PipelineStatus
+from tests.unit.tools.operations.test_pipeline_status import DOWN, WELL
 
 MINIMAL = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
 

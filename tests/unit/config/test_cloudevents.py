@@ -1,13 +1,13 @@
 import pytest
 
-from cdcd.checks.settings import encoder_settings, require_json, require_no_registry
+from cdcd.adapters.recording.values import Reader, write_value
 from cdcd.config.loading import Config, parse_config
-from cdcd.errors import ConfigError
-from cdcd.formats.available import format_of
-from cdcd.formats.cloud_events import CloudEvents
-from cdcd.formats.cloudevents.avro_encoder import AvroEventsEncoder
-from cdcd.formats.cloudevents.json_encoder import JsonEventsEncoder
-from cdcd.recording.values import Reader, write_value
+from cdcd.core.errors import ConfigError
+from cdcd.core.records.available import format_of
+from cdcd.core.records.cloud_events import CloudEvents
+from cdcd.core.records.cloudevents.avro_encoder import AvroEventsEncoder
+from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
+from cdcd.daemon.settings import encoder_settings, require_json, require_no_registry
 
 MINIMAL = """
 name: shop

@@ -1,7 +1,7 @@
 import pytest
 
 from cdcd.config.loading import parse_config
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 
 PLAIN = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'b:1'}\n"
 DURABLE = "spool: {durable: true, durable_directory: /var/lib/cdcd/log}\n"

@@ -1,10 +1,10 @@
 import pytest
 
-from cdcd.checks.settings import encoder_settings
+from cdcd.adapters.recording.values import Reader, write_value
 from cdcd.config.loading import Config, parse_config
-from cdcd.errors import ConfigError
-from cdcd.formats.flattening import AddedField, Flattening
-from cdcd.recording.values import Reader, write_value
+from cdcd.core.errors import ConfigError
+from cdcd.core.records.flattening import AddedField, Flattening
+from cdcd.daemon.settings import encoder_settings
 
 MINIMAL = """
 name: shop

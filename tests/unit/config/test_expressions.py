@@ -5,7 +5,7 @@ import re
 import pytest
 
 from cdcd.config.expressions import parse_expression
-from cdcd.shaping.expressions import (
+from cdcd.core.records.shaping.expressions import (
     DEPTH_MAX,
     LENGTH_MAX,
     CelCall,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.rows.field_names import FieldRule
+from cdcd.core.catalog.field_names import FieldRule
 from tests.unit.config.test_loading import MINIMAL, parse, problem
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdcd.shaping.expressions import CelCall, CelColumn, CelLiteral
-from cdcd.shaping.settings import TableFilter
+from cdcd.core.records.shaping.expressions import CelCall, CelColumn, CelLiteral
+from cdcd.core.records.shaping.settings import TableFilter
 from tests.unit.config.test_loading import MINIMAL, parse, problem
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.checks.settings import encoder_settings, engine_settings, own_topics
+from cdcd.daemon.settings import encoder_settings, engine_settings, own_topics
 from tests.unit.config.test_loading import MINIMAL, parse, problem
 
 ON = "heartbeat: {interval_s: 5}\n"

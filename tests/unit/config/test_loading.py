@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cdcd.config.keys import all_keys
 from cdcd.config.loading import Config, load_config, parse_config
 from cdcd.config.reference import effective_yaml
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 
 MINIMAL = """\
 name: shop

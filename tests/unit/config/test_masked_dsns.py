@@ -7,11 +7,11 @@ import pytest
 import yaml
 from psycopg import pq
 
+from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.config.loading import parse_config
 from cdcd.config.masking import MASK, mask_text, masked_dsn
 from cdcd.config.reference import effective_yaml
-from cdcd.errors import ConfigError
-from cdcd.postgres.connection import parse_dsn
+from cdcd.core.errors import ConfigError
 from tests.dsns import draw, leaked
 
 

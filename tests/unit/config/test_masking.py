@@ -1,8 +1,8 @@
 import pytest
 
+from cdcd.adapters.postgres import connection
 from cdcd.config.loading import parse_config
 from cdcd.config.masking import SECRET_PARAMETERS, is_secret_name, mask_text, mask_value
-from cdcd.postgres import connection
 
 
 @pytest.mark.parametrize(

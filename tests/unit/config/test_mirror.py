@@ -4,7 +4,7 @@ import pytest
 
 from cdcd.config.keys import all_keys, dotted, field_at
 from cdcd.config.mirror import MirrorConfig, load_mirror, mirror_reference, parse_mirror
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 
 FILE = Path(__file__).parents[3] / "config" / "mirror" / "reference.yaml"
 LEAST = "name: shop\nkafka: {bootstrap_servers: 'b:1'}\ntarget: {location: /lake}\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.shaping.settings import Outbox, OutboxTable
+from cdcd.core.records.shaping.settings import Outbox, OutboxTable
 from tests.unit.config.test_loading import MINIMAL, parse, problem
 
 

@@ -11,7 +11,7 @@ from cdcd.config.defaults import section_of
 from cdcd.config.keys import all_keys, dotted, field_at
 from cdcd.config.loading import load_config, parse_config
 from cdcd.config.reference import changed_yaml, effective_yaml, json_schema, reference_yaml
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 
 CONFIG = Path(__file__).parents[3] / "config"
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from cdcd.checks.settings import encoder_settings
-from cdcd.rows.routing import RoutedTopics
-from cdcd.shaping.expressions import CelCall, CelColumn, CelLiteral
-from cdcd.shaping.settings import Route, TableRoutes
+from cdcd.core.catalog.routing import RoutedTopics
+from cdcd.core.records.shaping.expressions import CelCall, CelColumn, CelLiteral
+from cdcd.core.records.shaping.settings import Route, TableRoutes
+from cdcd.daemon.settings import encoder_settings
 from tests.unit.config.test_loading import MINIMAL, parse, problem
 
 

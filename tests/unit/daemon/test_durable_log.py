@@ -1,8 +1,8 @@
 from pathlib import Path
 
 from cdcd.config.loading import Config, parse_config
+from cdcd.core.engine.logged import LogOwner
 from cdcd.daemon.durable_log import has_log, open_log
-from cdcd.transactions.logged import LogOwner
 
 
 def configured(folder: Path, durable: str) -> Config:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from cdcd.adapters.postgres.heartbeat_query import HeartbeatQuery
+from cdcd.core.errors import SourceError
+from cdcd.core.facts import Fact
+from cdcd.core.facts_operation import HeartbeatQueryFailed, HeartbeatQueryRuns
 from cdcd.daemon import heartbeat_action
 from cdcd.daemon.heartbeat_action import REPORT_S, HeartbeatAction
-from cdcd.errors import SourceError
-from cdcd.facts import Fact
-from cdcd.facts_operation import HeartbeatQueryFailed, HeartbeatQueryRuns
-from cdcd.postgres.heartbeat_query import HeartbeatQuery
 from cdcd.telemetry.state import Telemetry
 from tests.unit.config.test_loading import parse
 from tests.unit.daemon.test_pipeline import in_a_loop

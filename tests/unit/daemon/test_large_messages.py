@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
+from cdcd.core.engine.renewal import LARGE_BYTES
+from cdcd.core.facts import Fact, LargeMessageComing, LargeMessageEndedRun, LargeMessageReceived
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.frames import XLogData, write_frame
+from cdcd.core.protocol.messages import Insert, LogicalMessage
+from cdcd.core.protocol.shortened import MessageLimits
+from cdcd.core.protocol.writer import write_message
 from cdcd.daemon import large_messages
 from cdcd.daemon.large_messages import LargeMessages
-from cdcd.engine.renewal import LARGE_BYTES
-from cdcd.facts import Fact, LargeMessageComing, LargeMessageEndedRun, LargeMessageReceived
-from cdcd.protocol import peek
-from cdcd.protocol.frames import XLogData, write_frame
-from cdcd.protocol.messages import Insert, LogicalMessage
-from cdcd.protocol.shortened import MessageLimits
-from cdcd.protocol.writer import write_message
 
 LSN = 0x1000
 

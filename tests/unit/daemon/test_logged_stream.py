@@ -3,8 +3,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from cdcd.core.errors import PositionError
 from cdcd.daemon.logged_stream import LoggedStream
-from cdcd.errors import PositionError
 
 
 def test_it_gives_the_frames_and_then_waits_for_the_end_of_the_session():

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.daemon.new_tables import NewTables
-from cdcd.daemon.pipeline import Pipeline
-from cdcd.engine.actions import (
+from cdcd.core.engine.actions import (
     Action,
     Ask,
     Begin,
@@ -29,14 +27,17 @@ from cdcd.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.engine.queue import Batch
-from cdcd.errors import CdcdError, FatalError, TransientError
-from cdcd.formats.schema_registrations import SchemaUse
-from cdcd.protocol.messages import POSTGRES_EPOCH_US
-from cdcd.snapshots.progress import Progress
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.queue import Batch
+from cdcd.core.errors import CdcdError, FatalError, TransientError
+from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
+from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.transactions.position import Position
+from cdcd.daemon.new_tables import NewTables
+from cdcd.daemon.pipeline import Pipeline
 from cdcd.telemetry.state import Telemetry
-from cdcd.transactions.position import Checkpoint, Position
-from tests.unit.engine.tables import relation
+from tests.unit.core.engine.tables import relation
 
 
 def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -5,11 +5,11 @@ from typing import cast
 
 import pytest
 
+from cdcd.adapters.postgres.connection import Dsn
+from cdcd.adapters.postgres.readers import Access
+from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
+from cdcd.core.errors import TransientError
 from cdcd.daemon.reader_pool import ReaderPool
-from cdcd.errors import TransientError
-from cdcd.postgres.connection import Dsn
-from cdcd.postgres.readers import Access
-from cdcd.postgres.snapshot_reader import SnapshotReader
 
 A, B, C = [Access(place, role, (), lambda: Dsn(())) for place, role in enumerate(("a", "b", "c"))]
 

@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.config.loading import parse_config
+from cdcd.core.engine.actions import Answer, FindWriters, ListPublished, Look, Lost, Question, Read
+from cdcd.core.snapshot.reading import KeyQuery
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.engine.actions import Answer, FindWriters, ListPublished, Look, Lost, Question, Read
-from cdcd.postgres.connection import parse_dsn
-from cdcd.snapshots.reading import KeyQuery
-from tests.unit.engine.tables import table
+from tests.unit.core.engine.tables import table
 
 T = table(1, "public.t", pages=2)
 QUESTIONS = [

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from cdcd.config.loading import parse_config
+from cdcd.core.errors import LimitError, PositionError, SourceError, TransientError
 from cdcd.daemon import supervisor
 from cdcd.daemon.kafka_watch import KafkaWatch
-from cdcd.errors import LimitError, PositionError, SourceError, TransientError
 
 FILE = """
 name: shop

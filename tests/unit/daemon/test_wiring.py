@@ -7,19 +7,19 @@ from typing import Any, get_args
 
 import pytest
 
-from cdcd.checks.settings import encoder_settings, engine_settings
+from cdcd.adapters.kafka.descriptions import FormerDescriptions
+from cdcd.adapters.postgres import look_up
 from cdcd.config.loading import Config, parse_config
 from cdcd.config.sections.format import FormatConfig
+from cdcd.core.catalog.modes import Modes
+from cdcd.core.catalog.relations import CatalogColumn, TableDescription
+from cdcd.core.errors import ConfigError, SourceError
+from cdcd.core.protocol.messages import Column, Relation
+from cdcd.core.protocol.versions import Options, StreamingMode
+from cdcd.core.records.available import FORMATS
+from cdcd.core.snapshot.visibility import Visibility
 from cdcd.daemon import wiring
-from cdcd.errors import ConfigError, SourceError
-from cdcd.formats.available import FORMATS
-from cdcd.kafka.descriptions import FormerDescriptions
-from cdcd.postgres import look_up
-from cdcd.protocol.messages import Column, Relation
-from cdcd.protocol.versions import Options, StreamingMode
-from cdcd.rows.modes import Modes
-from cdcd.rows.relations import CatalogColumn, TableDescription
-from cdcd.snapshots.visibility import Visibility
+from cdcd.daemon.settings import encoder_settings, engine_settings
 
 MINIMAL = """
 name: shop

@@ -3,7 +3,14 @@
 import configparser
 from pathlib import Path
 
-from cdcd.errors import EXIT_CODES, NOT_BY_A_RESTART, ConfigError, LimitError, PositionError, ProtocolError
+from cdcd.core.errors import (
+    EXIT_CODES,
+    NOT_BY_A_RESTART,
+    ConfigError,
+    LimitError,
+    PositionError,
+    ProtocolError,
+)
 
 UNIT = Path(__file__).parents[3] / "deploy" / "systemd" / "cdcd@.service"
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from cdcd.errors import ProtocolError
-from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import UNCHANGED, Column, Delete, Insert, Relation, TupleData, Update
-from cdcd.rows.relations import CatalogColumn, TableDescription
-from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.core.catalog.relations import CatalogColumn, TableDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.errors import ProtocolError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import UNCHANGED, Column, Delete, Insert, Relation, TupleData, Update
 from cdcd.stream import changes
 from cdcd.stream.decoding import ChangeDecoder
-from tests.unit.transactions.wire import frame
+from tests.unit.core.transactions.wire import frame
 
 OID = 16_400
 INT4, TEXT = 23, 25

@@ -5,22 +5,22 @@ from typing import Any
 
 import pytest
 
-from cdcd.errors import LimitError
-from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import UNCHANGED
-from cdcd.rows.relations import TableDescription
-from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.core.catalog.relations import TableDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.errors import LimitError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import UNCHANGED
+from cdcd.core.transactions.assembler import Assembler
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.position import Position
+from cdcd.core.transactions.spool import Spool
+from cdcd.core.transactions.steps import CommitWithoutPrepare
 from cdcd.stream import handover as module
 from cdcd.stream.changes import Change, Insert, Message, Truncate
 from cdcd.stream.decoding import ChangeDecoder
 from cdcd.stream.handover import Advance, DescriptionWanted, Handed, Handover
-from cdcd.transactions.assembler import Assembler
-from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import Position
-from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import CommitWithoutPrepare
 from tests.golden.streams import Golden, captured
-from tests.unit.transactions.wire import (
+from tests.unit.core.transactions.wire import (
     SIZE,
     TABLE,
     TIME,

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from cdcd.rows.relations import TypeDescription
-from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.stream.values import reader_for
 
 MOOD = TypeDescription(50_001, "public", "mood", "e", "E", 0, 0, -1)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.errors import SourceError
-from cdcd.postgres.refusals import REFUSALS, UNKNOWN, UNKNOWN_TRANSIENT
+from cdcd.adapters.postgres.refusals import REFUSALS, UNKNOWN, UNKNOWN_TRANSIENT
+from cdcd.core.errors import SourceError
 from cdcd.stream.wording import in_our_words, reworded
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,11 +24,11 @@ def test_no_hint_of_a_refusal_names_what_a_program_has_not(row):
 @pytest.mark.parametrize(
     "module",
     [
-        "postgres/slot.py",
-        "postgres/replication.py",
-        "postgres/connection.py",
-        "transactions/spool.py",
-        "protocol/versions.py",
+        "adapters/postgres/slot.py",
+        "adapters/postgres/replication.py",
+        "adapters/postgres/connection.py",
+        "core/transactions/spool.py",
+        "core/protocol/versions.py",
     ],
 )
 def test_no_other_text_does(module):

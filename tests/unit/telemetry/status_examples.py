@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from cdcd.errors import TransientError
-from cdcd.facts import ReconnectScheduled
-from cdcd.snapshots.outcomes import Outcome
-from cdcd.snapshots.progress import Progress
-from cdcd.snapshots.table_task import Part, TableTask
+from cdcd.core.errors import TransientError
+from cdcd.core.facts import ReconnectScheduled
+from cdcd.core.snapshot.outcomes import Outcome
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.table_task import Part, TableTask
 from cdcd.telemetry.daemon_status import TABLES_MAX, daemon_status
 from cdcd.telemetry.state import Telemetry, readiness
 

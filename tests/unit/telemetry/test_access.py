@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from cdcd.config.loading import parse_config
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 from cdcd.telemetry import access
 from tests.http_served import ACT, DATA, EVIL, PROBES, READ, serving
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cdcd.config.loading import Config, parse_config
-from cdcd.errors import CdcdError, ConfigError, TransientError
-from cdcd.protocol.lsn import Lsn
-from cdcd.snapshots.signals import Signal
+from cdcd.core.errors import CdcdError, ConfigError, TransientError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.snapshot.signals import Signal
 from cdcd.telemetry.actions import Accepted
 from cdcd.telemetry.daemon_pages import daemon_routes
 from cdcd.telemetry.http import HttpServer

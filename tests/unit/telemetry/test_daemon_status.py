@@ -3,8 +3,8 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-from cdcd.snapshots.progress import Progress
-from cdcd.snapshots.table_task import TableTask
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.table_task import TableTask
 from cdcd.telemetry.daemon_status import READING_MAX, TABLES_MAX
 from cdcd.telemetry.state import ActiveElsewhere, Telemetry
 from cdcd.telemetry.throughput import Throughput

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 import pytest
 
 from cdcd.config.loading import Config, HttpConfig, parse_config
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 from cdcd.telemetry.daemon_pages import daemon_routes, serve_http
 from cdcd.telemetry.http import (
     ACCEPT_AGAIN_S,

@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-from cdcd.facts import ConfigRefused, Fact, LockLost, ReconnectScheduled, ShutdownForced, Started
+from cdcd.core.facts import ConfigRefused, Fact, LockLost, ReconnectScheduled, ShutdownForced, Started
 from cdcd.telemetry.last_problems import PROBLEMS_MAX, TEXT_MAX, LastProblems
 
 

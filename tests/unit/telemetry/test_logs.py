@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdcd.config.loading import LogConfig
-from cdcd.facts import Failed, KafkaRetry, ShutdownFinished, SlotCreated, StandbyWaiting
+from cdcd.core.facts import Failed, KafkaRetry, ShutdownFinished, SlotCreated, StandbyWaiting
 from cdcd.telemetry.logs import REPEAT_S, Repeats, configure_logging
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cdcd.errors import EXIT_CODES
+from cdcd.core.errors import EXIT_CODES
 from cdcd.telemetry.mirror_status import (
     FOUND,
     MirrorStatus,

@@ -5,10 +5,10 @@ import pytest
 from rich.console import Console, Group
 
 from cdcd.config.sections.process import LogConfig
-from cdcd.facts import SnapshotFinished
-from cdcd.snapshots.outcomes import Outcome
-from cdcd.snapshots.progress import EXPORTED, Progress
-from cdcd.snapshots.table_task import Part, TableTask
+from cdcd.core.facts import SnapshotFinished
+from cdcd.core.snapshot.outcomes import Outcome
+from cdcd.core.snapshot.progress import EXPORTED, Progress
+from cdcd.core.snapshot.table_task import Part, TableTask
 from cdcd.telemetry.logs import configure_logging
 from cdcd.telemetry.progress_bars import Began, Terminal, lines, size, terminal
 

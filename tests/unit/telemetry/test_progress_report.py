@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.facts_operation import StreamProgressed
+from cdcd.core.facts_operation import StreamProgressed
 from cdcd.telemetry.progress_report import REPORT_S, ProgressReport
 from cdcd.telemetry.state import Telemetry
 

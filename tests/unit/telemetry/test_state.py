@@ -1,8 +1,8 @@
 import pytest
 
-from cdcd.errors import TransientError
-from cdcd.facts import Fact
-from cdcd.facts_operation import KafkaUnreachable
+from cdcd.core.errors import TransientError
+from cdcd.core.facts import Fact
+from cdcd.core.facts_operation import KafkaUnreachable
 from cdcd.telemetry.state import COMMIT_BUCKETS_S, Telemetry, liveness, readiness
 
 NOW = 1_800_000_000.0

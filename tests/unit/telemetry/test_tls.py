@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdcd.config.loading import Config, parse_config
-from cdcd.errors import ConfigError
+from cdcd.core.errors import ConfigError
 from cdcd.telemetry.daemon_pages import serve_http
 from cdcd.telemetry.http_client import fetch, status_of
 from cdcd.telemetry.state import Telemetry

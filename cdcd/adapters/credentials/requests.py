@@ -1,0 +1,58 @@
+"""HTTP requests that may carry a login: no redirect is followed, and errors show no address with a login in it.
+
+urllib sends the headers of a request to wherever a server redirects it, `Authorization` too.
+"""
+
+import http.client
+import ssl
+import urllib.error
+import urllib.request
+from typing import IO, Final
+
+from cdcd.adapters.credentials.command import without_secrets
+
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+
+REDIRECTED: Final = (
+    "The server redirects to another address. cdcd does not follow, because it would send the login there. Give the "
+    "final address."
+)
+"""What to do about an answer with a status of `REDIRECTS`."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(  # noqa: PLR0917  as urllib has it
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> None:
+        return None
+
+
+def opener(context: ssl.SSLContext | None = None, *, by_proxy: bool = True) -> urllib.request.OpenerDirector:
+    """An opener whose requests end with HTTPError where the server redirects.
+
+    Args:
+        context: for https; None: the machine's authorities.
+        by_proxy: the proxies of the environment (`https_proxy` and others) are used. A server on this machine is asked
+            without them.
+    """
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+    if context is not None:
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    if not by_proxy:
+        handlers.append(urllib.request.ProxyHandler({}))
+    return urllib.request.build_opener(*handlers)
+
+
+def reason(error: OSError | http.client.HTTPException) -> str:
+    """Why there was no answer, without what may be a secret."""
+    if isinstance(error, http.client.InvalidURL):
+        # The message of the exception quotes the address, which may be that of a proxy with a password.
+        return "the address of the server, or of a proxy in the environment, is not valid"
+    why = error.reason if isinstance(error, urllib.error.URLError) else error
+    return without_secrets(str(why) or type(why).__name__)

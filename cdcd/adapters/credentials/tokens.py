@@ -1,0 +1,130 @@
+"""Tokens for Kafka's SASL/OAUTHBEARER, and the rule by which they are renewed.
+
+The rule: all clients of a process share one token. A client that is made takes the token at hand, and fetches a new one
+only if less than a quarter of the lifetime is left. librdkafka asks for a new token after four fifths of the lifetime,
+from a thread of its own (rdkafka_sasl_oauthbearer.c, `wts_refresh_after`), so its question always brings a new token.
+
+A provider that fails is a transient failure. Clients go on with the token that they have, and librdkafka asks again
+after ten seconds. A client that is made gets the error if the token at hand is about to expire.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final
+
+from cdcd.core.errors import CdcdError, SinkUnavailableError, TransientError
+
+RENEW_SHARE: Final = 0.75
+"""The share of a token's lifetime after which a new one is fetched."""
+
+USABLE_SHARE: Final = 0.9
+"""The share of a token's lifetime after which no client is made with it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token and the end of its life, in seconds since 1970."""
+
+    value: str = field(repr=False)
+    expires_at: float
+
+
+Provider = Callable[[], Token]
+"""Fetches a token. It blocks. Raises ConfigError: it can never work; TransientError: it does not work now."""
+
+
+class Tokens:
+    """The tokens of one provider; safe to use from several threads. An object of it is librdkafka's `oauth_cb`.
+
+    Attributes:
+        on_failure: is told of each failure, in the thread in which it happens.
+    """
+
+    def __init__(self, provider: Provider, clock: Callable[[], float] = time.time) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+        self._fetched_at = 0.0
+        self.on_failure: Callable[[CdcdError], None] = lambda _error: None
+
+    def __call__(self, _config: str) -> tuple[str, float]:
+        """What librdkafka asks for: the token, and the end of its life.
+
+        Raises CdcdError: there is no new token. librdkafka keeps the former one, and asks again.
+        """
+        with self._lock:
+            token = self._renewed()
+        return token.value, token.expires_at
+
+    def prepare(self) -> None:
+        """Have a token for a client that is about to be made, which would wait ten seconds for it otherwise.
+
+        Raises ConfigError: the provider can never work; SinkUnavailableError: it does not work now.
+        """
+        with self._lock:
+            try:
+                self._renewed()
+            except TransientError:
+                if self._used() > USABLE_SHARE:
+                    raise
+
+    def _renewed(self) -> Token:
+        """The token at hand, or a new one if it is time."""
+        if self._token is not None and self._used() < RENEW_SHARE:
+            return self._token
+        asked_at = self._clock()
+        try:
+            token = self._provider()
+            if token.expires_at <= self._clock():
+                raise TransientError(
+                    "kafka.oauth: the token has expired already when it comes.",
+                    hint="Set this machine's clock, and let the provider give tokens that live for minutes.",
+                )
+        except CdcdError as error:
+            failure = (
+                SinkUnavailableError(error.message, hint=error.hint)
+                if isinstance(error, TransientError)
+                else error
+            )
+            self.on_failure(failure)
+            raise failure from None
+        self._token, self._fetched_at = token, asked_at
+        return token
+
+    def _used(self) -> float:
+        """The share of its lifetime that the token at hand has behind it; 1 without one."""
+        token = self._token
+        if token is None:
+            return 1.0
+        return (self._clock() - self._fetched_at) / (token.expires_at - self._fetched_at)
+
+
+def bounded(provider: Provider, what: str, timeout_s: float) -> Provider:
+    """The provider with a limit on its time, for libraries that have none.
+
+    A call that takes too long is left alone in its thread, and its token is not used.
+    """
+
+    def fetch() -> Token:
+        answer: Future[Token] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(provider())
+            except BaseException as error:  # noqa: BLE001  raised in the thread that waits
+                answer.set_exception(error)
+
+        threading.Thread(target=run, name="token", daemon=True).start()
+        try:
+            return answer.result(timeout_s)
+        except TimeoutError:
+            raise TransientError(
+                f"{what} gave no token within {timeout_s:g} s",
+                hint="Check that this machine can reach what gives tokens (metadata service, STS, Entra ID).",
+            ) from None
+
+    return fetch

@@ -1,0 +1,227 @@
+"""What makes the secrets of a configuration easy to get: files that others can read or replace, and weak keys.
+
+`cdcd check` shows each weakness as a warning. With `security.strict: true` they are errors, and `cdcd run` does not
+start. No text of this module holds a secret.
+"""
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from cdcd.config.models import Config
+from cdcd.config.sections.columns import encryption_key_bytes
+from cdcd.core.errors import ConfigError
+
+DISTINCT_CHARACTERS_MIN: Final = 6
+"""Distinct characters of a token. Of a million random tokens of 16 hexadecimal digits, about 36 have fewer."""
+
+DISTINCT_BYTES_MIN: Final = 16
+"""Distinct bytes of an encryption key. A random key of 32 bytes has about 30."""
+
+TOKEN_LENGTH_MIN: Final = 16
+"""Characters of a token. Fewer can be tried one by one."""
+
+REST_LENGTH_MIN: Final = 12
+"""Characters of a token beside the words that everybody tries first."""
+
+_WORDS: Final = (
+    "password",
+    "passw0rd",
+    "changeme",
+    "change-me",
+    "secret",
+    "default",
+    "example",
+    "token",
+    "admin",
+    "letmein",
+    "qwerty",
+    "cdcd",
+)
+
+_KEY_LOCATIONS: Final = ("ssl.key.location", "ssl.keystore.location")
+"""Properties of librdkafka that name a file with a private key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weakness:
+    """One secret that is easier to get than it should be.
+
+    Attributes:
+        key: the key of the configuration that gives the secret or names its file.
+        of_file: the file is open to others; otherwise the secret can be guessed.
+        found: what is wrong, without the secret.
+        fix: what to do.
+    """
+
+    key: str
+    found: str
+    fix: str
+    of_file: bool
+
+
+def weaknesses(config: Config) -> list[Weakness]:
+    """Every weakness of the secrets in the configuration and of the files that hold secrets."""
+    found = [weakness for key, file in _files(config) if (weakness := _of_file(key, file)) is not None]
+    return [*found, *_weak_keys(config)]
+
+
+def refuse_weaknesses(config: Config) -> None:
+    """Raise ConfigError that names every weakness, if `security.strict` is set."""
+    if not config.security.strict or not (found := weaknesses(config)):
+        return
+    lines = [f"{each.key}: {each.found}" for each in found]
+    raise ConfigError(
+        "\n  ".join(["security.strict refuses to start:", *lines]),
+        hint=" ".join(dict.fromkeys(each.fix for each in found)),
+    )
+
+
+def _files(config: Config) -> Iterator[tuple[str, Path]]:
+    """The key and the path of every file that holds a secret."""
+    postgres, kafka, http, registry, columns = (
+        config.postgres,
+        config.kafka,
+        config.http,
+        config.registry,
+        config.columns,
+    )
+    named = {
+        "postgres.dsn_file": postgres.dsn_file,
+        "postgres.password_file": postgres.password_file,
+        "http.token_file": http.token_file,
+        "http.tokens_file": http.tokens_file,
+        "http.read_token_file": http.read_token_file,
+        "http.key_file": http.key_file,
+        "registry.password_file": registry.password_file,
+        "registry.token_file": registry.token_file,
+        "registry.key_file": registry.key_file,
+        "columns.hash_key_file": columns.hash_key_file,
+        "columns.encryption_key_file": columns.encryption_key_file,
+    }
+    named |= {
+        f"postgres.readers.{at}.password_file": reader.password_file
+        for at, reader in enumerate(postgres.readers)
+    }
+    if config.file_with_secrets is not None:
+        yield "configuration", config.file_with_secrets
+    yield from ((key, Path(file)) for key, file in named.items() if file is not None)
+    yield from (
+        (f"kafka.properties_files.{name}", Path(file)) for name, file in kafka.properties_files.items()
+    )
+    for name in _KEY_LOCATIONS:
+        location = kafka.properties.get(name)
+        if isinstance(location, str) and location:
+            yield f"kafka.properties.{name}", Path(location)
+
+
+def _of_file(key: str, file: Path) -> Weakness | None:
+    """The weakness of one file; None: it has none, or cannot be looked at, which the reader of the file reports."""
+    try:
+        there = file.stat()
+        why = _exposed(there) or _replaceable(file)
+    except OSError:
+        return None
+    if not why:
+        return None
+    return Weakness(
+        key,
+        f"{file} {why}",
+        f"Let only the user that runs cdcd read {file} (mode 0600), in a folder that only this user or root may "
+        "change. A file of root may also be readable by a group (mode 0640).",
+        of_file=True,
+    )
+
+
+def _exposed(there: os.stat_result) -> str:
+    """What lets other users read or change a file with this status; empty: nothing. The rule is that of libpq for
+    sslkey: a file of root may be readable by its group, because containers and systemd give secrets so.
+    """
+    mode = stat.S_IMODE(there.st_mode)
+    if there.st_uid not in {0, os.geteuid()}:
+        return f"belongs to another user (uid {there.st_uid})"
+    allowed = 0o740 if there.st_uid == 0 else 0o700
+    if mode & ~allowed & 0o077:
+        return f"is open to other users (mode {mode:04o})"
+    return ""
+
+
+def _replaceable(file: Path) -> str:
+    """What lets every user replace the file; empty: nothing.
+
+    A folder that everybody may write to is safe above others if it is sticky, and if it is mounted read-only, as
+    Kubernetes mounts secrets. The file itself must not be in such a folder.
+    """
+    for place in dict.fromkeys([file.absolute(), file.resolve()]):
+        for folder in place.parents:
+            mode = folder.stat().st_mode
+            if not mode & stat.S_IWOTH or os.statvfs(folder).f_flag & os.ST_RDONLY:
+                continue
+            if folder == place.parent or not mode & stat.S_ISVTX:
+                return f"is in {folder}, which every user may change"
+    return ""
+
+
+def _weak_keys(config: Config) -> Iterator[Weakness]:
+    columns = config.columns
+    if columns.encryption_key is not None:
+        raw = encryption_key_bytes(columns.encryption_key)
+        if why := _guessable(raw, DISTINCT_BYTES_MIN):
+            yield _weak("columns.encryption_key", why, "openssl rand -base64 32")
+    tokens = {
+        "columns.hash_key": columns.hash_key,
+        "http.token": config.http.token,
+        "http.read_token": config.http.read_token,
+        "registry.token": config.registry.token,
+    }
+    texts = {key: secret.get_secret_value() for key, secret in tokens.items() if secret is not None}
+    named = {f"http.tokens ({name})": token.decode() for name, token in config.http.action_tokens() if name}
+    for key, text in (texts | named).items():
+        if why := weak_token(text):
+            yield _weak(key, why, "openssl rand -hex 32")
+
+
+def _weak(key: str, why: str, command: str) -> Weakness:
+    return Weakness(
+        key,
+        f"can be guessed: {why}",
+        f"Make a random value for {key}, for example by `{command}`.",
+        of_file=False,
+    )
+
+
+def weak_token(text: str) -> str:
+    """Why the token can be guessed; empty: no reason was found."""
+    if len(text) < TOKEN_LENGTH_MIN:
+        return f"it is shorter than {TOKEN_LENGTH_MIN} characters"
+    if why := _guessable(text.encode(), DISTINCT_CHARACTERS_MIN):
+        return why
+    rest = text.lower()
+    for word in _WORDS:
+        rest = rest.replace(word, "")
+    if len(rest) < REST_LENGTH_MIN:
+        return "it is made of words that are tried first"
+    return ""
+
+
+def _guessable(secret: Sequence[int], distinct_min: int) -> str:
+    """Why these bytes are not random; empty: no reason was found."""
+    distinct = len(set(secret))
+    if distinct == 1:
+        return "it is one byte or letter, repeated"
+    if distinct < distinct_min:
+        return f"it has {distinct} different bytes or letters only"
+    steps = Counter((after - before) % 256 for before, after in pairwise(secret))
+    if 4 * max(steps.values()) >= 3 * steps.total():
+        return "it is a sequence"
+    period = next((size for size in range(2, len(secret) // 2 + 1) if _repeats(secret, size)), 0)
+    return f"its first {period} bytes or letters are repeated" if period else ""
+
+
+def _repeats(secret: Sequence[int], size: int) -> bool:
+    return all(one == secret[index % size] for index, one in enumerate(secret))

@@ -1,0 +1,416 @@
+"""The files of the durable log: one folder, and segments in the form of a recording's (`recording/blocks.py`).
+
+The rule: what `sync` has returned for is on disk, whatever happens next. Each block has a checksum that goes on from
+the block before it, so that a torn or altered place is found where it stands, and ends what is read of its logged
+session (`transactions/logged.py` decides whether that matters).
+
+A logged session is a row of segments with numbers without a gap. The kind in the head says how a segment begins: `s`
+with a logged session, whose first block says whose log it is; `c` between two transactions; `m` within one. The head's
+LSN is the last place between two transactions before the segment. A segment is closed and synced before the next one is
+made. So only the last segment of a logged session has to be read to know where the logged session ends.
+
+After a write or a sync has failed, nothing more is written by this object: the kernel may have dropped the pages that
+it could not write, and a second sync would succeed without them (PostgreSQL's "fsyncgate"). The next logged session
+begins at the slot's position, which is before anything that was not synced.
+
+The folder has a lock, which a process holds as long as it uses the log. Files are readable by their owner only, because
+they hold every value of the published tables.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from cdcd.adapters.recording.blocks import BlockWriter, Head, Kind
+from cdcd.adapters.recording.errors import RecordingError
+from cdcd.adapters.recording.segments import Segment, Tear, name_of, open_segment, parse_name
+from cdcd.core.engine.logged import DurableLog, LoggedSession, LogOwner, ended_early
+from cdcd.core.errors import LimitError, TransientError, out_of_files
+from cdcd.core.transactions.boundaries import Boundaries
+
+LOCK: Final = ".lock"
+
+FORMAT: Final = 1
+"""Version of what the blocks hold; another one is not read."""
+
+_OWNER: Final = b"J"
+_FRAMES: Final = b"F"
+_COUNT: Final = struct.Struct("<cI")
+
+
+class LogStoppedError(Exception):
+    """Nothing more can be written. `reason` says why: the disk is full, or the log has its largest size."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def segments_in(folder: Path) -> list[Segment]:
+    """The segments that are there, in their order. OSError: the folder cannot be read; none if there is no folder."""
+    if not folder.is_dir():
+        return []
+    heads = [(path, parse_name(path.name)) for path in folder.iterdir()]
+    found = [Segment(path, head) for path, head in heads if head is not None]
+    return sorted(found, key=lambda segment: segment.head.number)
+
+
+class LogFiles:
+    """The log of one process. The caller owes `close`.
+
+    Args:
+        bytes_max: the largest size of all segments together.
+        segment_bytes: a segment ends when it has this size.
+        sync: writes a file's contents, or a folder's names, to disk; the simulator has another one.
+
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        bytes_max: int,
+        segment_bytes: int,
+        sync: Callable[[int], None] = os.fsync,
+    ) -> None:
+        """Take the folder, which is made if it is missing.
+
+        Raises:
+            LimitError: the folder cannot be written.
+            TransientError: another process uses the log.
+        """
+        self._folder = folder
+        self._bytes_max = bytes_max
+        self._segment_bytes = segment_bytes
+        self._sync = sync
+        self._file = -1
+        self._segment: Segment | None = None
+        self._blocks: BlockWriter | None = None
+        self._boundaries = Boundaries(0)
+        # A task that is cancelled leaves its thread at work, which must have finished before the file is closed.
+        self._mutex = threading.RLock()
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(folder, error) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._sizes = {segment: segment.path.stat().st_size for segment in segments_in(folder)}
+            self._size = sum(self._sizes.values())
+        except BlockingIOError:
+            os.close(self._lock)
+            raise TransientError(
+                f"Another process uses the durable log {folder}.",
+                hint="Trying again. Give each pipeline a folder of its own (spool.durable_directory).",
+            ) from None
+        except OSError as error:
+            os.close(self._lock)
+            raise _unusable(folder, error) from error
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._size
+
+    @property
+    def end(self) -> int:
+        """How far PostgreSQL may be told, once everything that was appended is synced."""
+        return self._boundaries.end
+
+    def close(self) -> None:
+        """Close the segment in good order if that works, and give the folder back. Idempotent.
+
+        Waits until a thread that still writes has finished.
+        """
+        with self._mutex:
+            if self._file >= 0:
+                try:
+                    self._end_segment()
+                except (OSError, LogStoppedError):
+                    self._give_up()
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+
+    def forget(self) -> None:
+        """Give everything back as the end of the process would: nothing is written any more."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file, self._blocks = -1, None
+        self.close()
+
+    # Writing.
+
+    def begin(self, owner: LogOwner, begin: int, unix_us: int) -> None:
+        """Begin a logged session, on disk when this returns. LogStoppedError: it cannot be written."""
+        with self._mutex:
+            assert self._file < 0, "one logged session at a time"
+            assert self._lock >= 0, "the log is closed"
+            self._boundaries = Boundaries(int(begin))
+            self._begin_segment("s", unix_us)
+            self._append(_OWNER + json.dumps({"format": FORMAT, **asdict(owner)}).encode())
+            self.sync()
+
+    def append(self, frames: list[bytes], unix_us: int) -> None:
+        """Write frames as they came. They count only when `sync` has returned.
+
+        Raises:
+            LogStoppedError: the disk is full or broken, or the log would be larger than it may be.
+            ProtocolError: see `Boundaries.take`.
+        """
+        with self._mutex:
+            assert self._blocks is not None, "the logged session is over"
+            assert self._segment is not None
+            if self._sizes[self._segment] >= self._segment_bytes:
+                self._next_segment(unix_us)
+            self._boundaries.take(frames)
+            self._append(_packed(frames))
+
+    def sync(self) -> int:
+        """Everything that was appended is on disk when this returns. Returns how far PostgreSQL may be told.
+
+        Raises:
+            LogStoppedError: the disk is broken.
+        """
+        with self._mutex:
+            assert self._file >= 0, "the logged session is over"
+            try:
+                self._sync(self._file)
+            except OSError as error:
+                self._give_up()
+                raise LogStoppedError(_reason(error)) from error
+            return self._boundaries.end
+
+    def _next_segment(self, unix_us: int) -> None:
+        self._end_segment()
+        self._begin_segment("m" if self._boundaries.inside else "c", unix_us)
+
+    def _begin_segment(self, kind: Kind, unix_us: int) -> None:
+        number = max([segment.head.number for segment in self._sizes], default=0) + 1
+        head = Head(number, self._boundaries.end, unix_us, kind)
+        path = self._folder / name_of(head)
+        try:
+            self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            self._segment = Segment(path, head)
+            self._sizes[self._segment] = 0
+            self._sync_folder()
+        except OSError as error:
+            self._give_up()
+            raise LogStoppedError(_reason(error)) from error
+        self._blocks = BlockWriter(head)
+        self._write(head.encode())
+
+    def _end_segment(self) -> None:
+        assert self._blocks is not None
+        self._write(self._blocks.block(b""))
+        self.sync()
+        os.close(self._file)
+        self._file, self._blocks = -1, None
+
+    def _append(self, data: bytes) -> None:
+        assert self._blocks is not None
+        self._write(self._blocks.block(data))
+
+    def _write(self, data: bytes) -> None:
+        assert self._segment is not None
+        if self._size + len(data) > self._bytes_max:
+            self._give_up()
+            raise LogStoppedError(f"the log would be larger than spool.durable_bytes_max, {self._bytes_max}")
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            self._give_up()
+            raise LogStoppedError(_reason(error)) from error
+        self._sizes[self._segment] += len(data)
+        self._size += len(data)
+
+    def _give_up(self) -> None:
+        """Nothing more is written. Cut off a block that was begun, if that works; it was never confirmed."""
+        file, self._file, self._blocks = self._file, -1, None
+        if file < 0:
+            return
+        try:
+            if self._segment is not None:
+                os.ftruncate(file, self._sizes[self._segment])
+        except OSError:
+            pass
+        finally:
+            os.close(file)
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._sync(folder)
+        finally:
+            os.close(folder)
+
+    # Reading.
+
+    def look(self) -> DurableLog:
+        """What is in the log. Reads the last segment of each logged session."""
+        return _look(self._folder, self._by_session())
+
+    def frames(self, session: LoggedSession) -> Iterator[list[bytes]]:
+        """The frames of a logged session up to its end, in their order and in bounded lists.
+
+        Raises:
+            PositionError: it ends before that.
+        """
+        segments = next(each for each in self._by_session() if each[0].head.number == session.number)
+        boundaries, flaw = Boundaries(session.begin), ""
+        try:
+            for segment in segments:
+                for block in open_segment(segment):
+                    if isinstance(block, Tear):
+                        flaw = _torn(block)
+                        break
+                    if block[1][:1] == _OWNER:
+                        continue
+                    frames = _unpacked(block[1])
+                    before = boundaries.take(frames)
+                    if boundaries.end >= session.end:
+                        yield frames[:before]
+                        return
+                    yield frames
+                if flaw:
+                    break
+        except RecordingError as error:
+            flaw = error.message
+        if boundaries.end < session.end:
+            raise ended_early(str(self._folder), session, boundaries.end, flaw or "A segment is missing.")
+
+    def remove(self, numbers: tuple[int, ...]) -> None:
+        """Delete logged sessions, given by their numbers. OSError: the folder cannot be written.
+
+        The last segment goes first: what is left, if that is interrupted, still begins where the logged session began.
+        """
+        with self._mutex:
+            assert self._lock >= 0, "the log is closed"
+            gone = [each for each in self._by_session() if each[0].head.number in numbers]
+            for segments in gone:
+                for segment in reversed(segments):
+                    segment.path.unlink(missing_ok=True)
+                    self._size -= self._sizes.pop(segment)
+            if gone:
+                self._sync_folder()
+
+    def _by_session(self) -> list[list[Segment]]:
+        return _by_session(sorted(self._sizes, key=lambda each: each.head.number))
+
+
+def look(folder: Path) -> DurableLog:
+    """What is in the log, which another process may be using.
+
+    Raises:
+        LimitError: the folder cannot be read.
+    """
+    try:
+        return _look(folder, _by_session(segments_in(folder)))
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _look(folder: Path, sessions: list[list[Segment]]) -> DurableLog:
+    return DurableLog(str(folder), tuple([_seen(each) for each in sessions]))
+
+
+def _by_session(segments: list[Segment]) -> list[list[Segment]]:
+    """The segments of each logged session."""
+    found: list[list[Segment]] = []
+    for segment in segments:
+        if segment.head.kind == "s" or not found:
+            found.append([segment])
+        else:
+            found[-1].append(segment)
+    return found
+
+
+def _seen(segments: list[Segment]) -> LoggedSession:
+    """What is known of a logged session: its owner, and how far it is intact."""
+    first = segments[0].head
+    owner, flaw = _owner(segments[0])
+    if owner is None:
+        return LoggedSession(first.number, None, first.lsn, first.lsn, flaw)
+    last = segments[0]
+    for segment in segments[1:]:
+        if segment.head.number != last.head.number + 1:
+            gap = f"Segment number {last.head.number + 1} is missing in {segment.path.parent}."
+            return LoggedSession(first.number, owner, first.lsn, _end(last)[0], gap)
+        last = segment
+    end, flaw = _end(last)
+    return LoggedSession(first.number, owner, first.lsn, end, flaw)
+
+
+def _owner(segment: Segment) -> tuple[LogOwner | None, str]:
+    """Whose log it is; None, and why: it does not say."""
+    if segment.head.kind != "s":
+        return None, f"The segments before {segment.path} are missing."
+    try:
+        for block in open_segment(segment):
+            if isinstance(block, Tear):
+                return None, _torn(block)
+            fields: dict[str, Any] = json.loads(block[1][1:])
+            if block[1][:1] != _OWNER or fields.pop("format") != FORMAT:
+                return None, f"{segment.path} is of another form than this version of cdcd reads."
+            return LogOwner(**fields), ""
+    except RecordingError as error:
+        return None, error.message
+    except (ValueError, KeyError, TypeError):
+        return None, f"{segment.path} does not begin as a durable log does."
+    return None, f"{segment.path} is empty."
+
+
+def _end(segment: Segment) -> tuple[int, str]:
+    """How far the segment is intact, and why it ends there, if it was not closed in good order."""
+    boundaries = Boundaries(segment.head.lsn, inside=segment.head.kind == "m")
+    try:
+        for block in open_segment(segment):
+            if isinstance(block, Tear):
+                return boundaries.end, _torn(block)
+            if block[1][:1] == _FRAMES:
+                boundaries.take(_unpacked(block[1]))
+    except RecordingError as error:
+        return boundaries.end, error.message
+    return boundaries.end, ""
+
+
+def _torn(tear: Tear) -> str:
+    return f"Segment {tear.path} is torn at offset {tear.offset}."
+
+
+def _packed(frames: list[bytes]) -> bytes:
+    sizes = struct.pack(f"<{len(frames)}I", *map(len, frames))
+    return b"".join([_COUNT.pack(_FRAMES, len(frames)), sizes, *frames])
+
+
+def _unpacked(block: bytes) -> list[bytes]:
+    _, count = _COUNT.unpack_from(block)
+    sizes = struct.unpack_from(f"<{count}I", block, _COUNT.size)
+    at = _COUNT.size + 4 * count
+    frames = []
+    for size in sizes:
+        frames.append(block[at : at + size])
+        at += size
+    return frames
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "the disk is full"
+    return error.strerror or "unknown error"
+
+
+def _unusable(folder: Path, error: OSError) -> LimitError:
+    return out_of_files(error) or LimitError(
+        f"Cannot use the durable log {folder}: {error.strerror or 'unknown error'}.",
+        hint=f"Create {folder} so that the user of the daemon may write to it, or change spool.durable_directory.",
+    )

@@ -1,0 +1,171 @@
+"""Reads partitions that are assigned by hand: those of the checkpoint and of the schemas topic.
+
+librdkafka needs the name of a group all the same, and looks for the group's coordinator. Its errors about the group are
+ignored, because an assigned partition needs no group.
+
+A broker that has just come back may have no leader for a partition, or may not list a topic that exists. So a reader
+that knows that the partition exists asks again for as long as the broker may take for an answer. If the time is over,
+the last error of the broker is raised. A reader that does not know it believes that a topic is missing if the broker
+lists other topics: a broker that has just come back lists none.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from cdcd.adapters.kafka.client import Properties, prepare
+from cdcd.adapters.kafka.errors import UNANSWERED, passes
+from cdcd.core.retry import Backoff
+
+POLL_S: Final = 0.5
+"""Maximum seconds of one blocking call. Between two calls, the reader checks whether it is to stop."""
+
+LEADER_S: Final = 0.05
+"""Seconds until a broker is asked again about a partition that has no leader, or that the broker does not list."""
+
+NONE_LISTED_S: Final = 5.0
+"""Seconds for which a broker must list no topic at all until it is believed that there is none. A broker that has just
+come back lists its topics sooner. Only a new cluster, and a principal without rights, cost this time."""
+
+NO_TOPIC: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+"""The broker does not list the topic or the partition."""
+
+
+def consumer_properties(client: Properties, group: str, *, committed: bool = True) -> dict[str, Any]:
+    """librdkafka's properties for a consumer that reads assigned partitions and reports the end of each.
+
+    Args:
+        client: the properties for the connection.
+        committed: True if the consumer reads only records of committed transactions.
+
+    Raises as `client.prepare`.
+    """
+    prepare(client)
+    return {
+        **client,
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,
+        "isolation.level": "read_committed" if committed else "read_uncommitted",
+    }
+
+
+def watermarks(
+    consumer: Consumer,
+    partition: TopicPartition,
+    timeout_s: float,
+    stopping: threading.Event | None = None,
+    *,
+    exists: bool = True,
+) -> tuple[int, int]:
+    """The first offset of the partition, and the offset after the last. Each attempt may take longer.
+
+    Args:
+        timeout_s: how long it is asked again.
+        stopping: another thread sets it to make the function raise soon.
+        exists: False: the topic may be missing, so an error of `NO_TOPIC` is raised sooner if the topic is missing.
+
+    Raises:
+        KafkaException: the last answer within the time, or a refusal; or `stopping` was set.
+    """
+    stopping = stopping or threading.Event()
+    began = time.monotonic()
+    patience = Backoff(POLL_S, max(POLL_S, timeout_s))
+    while True:
+        try:
+            ends: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=patience.next(1.0))
+            return ends
+        except KafkaException as error:
+            code, waited_s = error.args[0].code(), time.monotonic() - began
+            if not may_change(error.args[0]) or stopping.is_set() or waited_s > timeout_s:
+                raise
+            if code not in UNANSWERED:
+                listed = _listed(consumer, partition.topic if exists else None)
+                is_listed = exists or partition.topic in listed
+                if code in NO_TOPIC and not is_listed and (listed or waited_s > NONE_LISTED_S):
+                    raise
+        stopping.wait(LEADER_S)
+
+
+def may_change(error: KafkaError) -> bool:
+    """Whether the broker may answer otherwise if it is asked again, because it has just come back, for example."""
+    return error.code() in NO_TOPIC or passes(error)
+
+
+def _listed(consumer: Consumer, topic: str | None) -> Collection[str]:
+    """The topics that the broker lists, all or this one; none if the broker does not answer.
+
+    It makes the consumer learn the topics and the leaders of now.
+    """
+    try:
+        found = (
+            consumer.list_topics(timeout=POLL_S)
+            if topic is None
+            else consumer.list_topics(topic, timeout=POLL_S)
+        )
+    except KafkaException:
+        return ()
+    return set(found.topics)
+
+
+def partitions_of(
+    consumer: Consumer, topic: str, timeout_s: float, stopping: threading.Event
+) -> Collection[int]:
+    """The numbers of the partitions of a topic that exists. Each attempt may take `timeout_s`, too.
+
+    Raises:
+        KafkaException: the last answer within the time, or a refusal; or `stopping` was set.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+        error = found.error
+        if error is None and found.partitions:
+            return set(found.partitions)
+        error = error or KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        if not may_change(error) or stopping.is_set() or time.monotonic() > deadline:
+            raise KafkaException(error)
+        stopping.wait(LEADER_S)
+
+
+def answers(
+    consumer: Consumer, timeout_s: float, stopping: threading.Event, why: Callable[[], str]
+) -> Iterator[Message]:
+    """Give records and ends of partitions in the order of their arrival. The `error()` of a record is None.
+
+    The iterator never ends by itself. The caller leaves it after the last end that it waits for.
+
+    Args:
+        timeout_s: maximum seconds between two records.
+        stopping: another thread sets it to make the iterator raise soon.
+        why: gives the reason that the timeout's exception names.
+
+    Raises:
+        KafkaException: the broker does not answer in time, or refuses; or `stopping` was set.
+    """
+    deadline = time.monotonic() + timeout_s
+    unlisted: KafkaError | None = None
+    while True:
+        message = consumer.poll(POLL_S)
+        if message is None:
+            if stopping.is_set() or time.monotonic() > deadline:
+                raise KafkaException(unlisted or KafkaError(KafkaError._TIMED_OUT, why()))
+            continue
+        error = message.error()
+        if error is None:
+            deadline, unlisted = time.monotonic() + timeout_s, None
+            yield message
+        elif error.code() == KafkaError._PARTITION_EOF:
+            unlisted = None
+            yield message
+        elif error.code() in NO_TOPIC:
+            # librdkafka goes on with the partition when a broker lists the topic again.
+            unlisted = error
+        elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not passes(error):
+            raise KafkaException(error)

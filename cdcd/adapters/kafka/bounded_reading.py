@@ -1,0 +1,218 @@
+"""Reads topics from their first record to where they end at some moment, and later on from there.
+
+The rule: what was committed when `ends` was called is read, and nothing is left out. The ends are those of a reader
+that sees everything, because the answer to a commit comes before all partitions show it to a `read_committed` reader.
+So a transaction that is open at that moment is waited for, until it is committed or aborted.
+
+The partitions are assigned by hand, and no group stores an offset.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from cdcd.adapters.kafka.assigned import consumer_properties, may_change, watermarks
+from cdcd.adapters.kafka.client import Properties
+from cdcd.adapters.kafka.constructing import make_consumer
+from cdcd.adapters.kafka.errors import map_kafka_error, unavailable
+from cdcd.core.errors import SinkError, SinkUnavailableError, TransientError
+
+AT_ONCE: Final = 1000
+POLL_S: Final = 0.5
+ANSWER_S: Final = 15.0
+
+_MEMORY: Final = {
+    "queued.max.messages.kbytes": 8192,
+    "fetch.max.bytes": 1 << 20,
+    "fetch.message.max.bytes": 128 << 10,
+    "fetch.queue.backoff.ms": 20,
+}
+"""What waits in memory. The limits of a fetch are for compressed records, which take several times as much memory when
+they wait. A record that is larger than a fetch comes alone all the same (KIP-74). When the queue is
+full, librdkafka fetches again after 20 ms. Its default is one second, and the reader empties the queue before that."""
+
+Place = tuple[str, int]
+"""A topic and a partition of it."""
+
+
+class BoundedReader:
+    """A `read_committed` reader. The caller owes `close`.
+
+    Every method raises SinkUnavailableError (the broker does not answer) and SinkError (it refuses).
+    """
+
+    def __init__(self, client: Properties, group: str) -> None:
+        self._where = f"Kafka at {client.get('bootstrap.servers')}"
+        limits = {**_MEMORY, "fetch.wait.max.ms": 100}
+        self._all = make_consumer({**consumer_properties(client, group, committed=False), **limits})
+        # A record that retention takes away before it is read is an error, and not a reason to go on later.
+        self._committed = make_consumer(
+            {**consumer_properties(client, group), **limits, "auto.offset.reset": "error"}
+        )
+        self._at: dict[Place, int] = {}
+        self._held: dict[Place, int] = {}
+
+    def close(self) -> None:
+        self._all.close()
+        self._committed.close()
+
+    def add(self, topics: Collection[str]) -> dict[Place, int]:
+        """Read these topics too, as far as they are there; where each new partition begins."""
+        try:
+            listed = self._all.list_topics(timeout=ANSWER_S).topics
+            new = {
+                (name, partition): self._ends_of((name, partition))[0]
+                for name in topics
+                if name in listed
+                for partition in listed[name].partitions
+                if (name, partition) not in self._at
+            }
+            if new:
+                self._committed.incremental_assign(
+                    [TopicPartition(*place, offset) for place, offset in new.items()]
+                )
+        except KafkaException as error:
+            raise self._mapped(error) from error
+        self._at |= new
+        return new
+
+    def ends(self) -> dict[Place, int]:
+        """Where the partitions end, also for records that are not committed yet."""
+        try:
+            return {place: self._ends_of(place)[1] for place in self._at}
+        except KafkaException as error:
+            raise self._mapped(error) from error
+
+    def read(self, ends: Mapping[Place, int], timeout_s: float) -> Iterator[tuple[Place, int, Message]]:
+        """The records from where the last reading stopped to before `ends`, each partition's in their order.
+
+        Each with its place and its offset.
+
+        Raises:
+            SinkUnavailableError: there was nothing to read for `timeout_s`, as when a transaction stays open.
+        """
+        self._release()
+        due = {place for place, end in ends.items() if self._at[place] < end}
+        deadline = time.monotonic() + timeout_s
+        while due:
+            messages = self._consume()
+            if messages:
+                deadline = time.monotonic() + timeout_s
+            elif time.monotonic() > deadline:
+                raise self._stuck(due, timeout_s)
+            for message in messages:
+                place = (message.topic() or "", message.partition() or 0)
+                offset = message.offset() or 0
+                error = message.error()
+                if place in self._held:
+                    continue
+                if error is None:
+                    if offset >= ends[place]:
+                        # It was written since; the reading goes on with it the next time.
+                        self._hold(place, offset)
+                    else:
+                        self._at[place] = offset + 1
+                        yield place, offset, message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    self._at[place] = max(self._at[place], offset)
+                else:
+                    raise self._mapped(KafkaException(error))
+                if self._at[place] >= ends[place]:
+                    due.discard(place)
+
+    def find(self, place: Place, is_before: Callable[[Message], bool | None]) -> int:
+        """The offset in a partition behind all records that are before something, by looking at few of them.
+
+        Args:
+            is_before: whether a record is before it, as are all that lie before that record; None: it does not say.
+        """
+        low, high = self._ends_of(place)
+        while low < high:
+            middle = (low + high) // 2
+            at, before = self._first_from(place, middle, high, is_before)
+            if before:
+                low = at + 1
+            else:
+                high = middle
+        return low
+
+    def _first_from(
+        self, place: Place, offset: int, end: int, is_before: Callable[[Message], bool | None]
+    ) -> tuple[int, bool]:
+        """The first record from the offset on that says something, and what; the end says that it is not before."""
+        self._all.assign([TopicPartition(*place, offset)])
+        deadline = time.monotonic() + ANSWER_S
+        try:
+            while True:
+                message = self._all.poll(POLL_S)
+                if message is None:
+                    if time.monotonic() > deadline:
+                        raise self._stuck([place], ANSWER_S)
+                    continue
+                at, error = message.offset() or 0, message.error()
+                if at >= end or (error is not None and error.code() == KafkaError._PARTITION_EOF):
+                    return end, False
+                if error is not None and not _may_pass(message):
+                    raise self._mapped(KafkaException(error))
+                before = None if error is not None else is_before(message)
+                if before is not None:
+                    return at, before
+        finally:
+            self._all.unassign()
+
+    def rewind(self, place: Place, offset: int) -> None:
+        """Go on with this offset the next time, in a partition that was read to its end."""
+        if place not in self._held:
+            self._committed.incremental_unassign([TopicPartition(*place)])
+        self._held[place] = self._at[place] = offset
+
+    def _hold(self, place: Place, offset: int) -> None:
+        """Read no further in the partition this time."""
+        self._committed.incremental_unassign([TopicPartition(*place)])
+        self._held[place] = self._at[place] = offset
+
+    def _release(self) -> None:
+        if self._held:
+            self._committed.incremental_assign(
+                [TopicPartition(*place, offset) for place, offset in self._held.items()]
+            )
+        self._held.clear()
+
+    def _consume(self) -> list[Message]:
+        try:
+            found = self._committed.consume(AT_ONCE, POLL_S)
+        except KafkaException as error:
+            raise self._mapped(error) from error
+        return [message for message in found if not _may_pass(message)]
+
+    def _ends_of(self, place: Place) -> tuple[int, int]:
+        return watermarks(self._all, TopicPartition(*place), ANSWER_S)
+
+    def _stuck(self, due: Collection[Place], timeout_s: float) -> SinkUnavailableError:
+        where = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(due)[:3])
+        return SinkUnavailableError(
+            f"{self._where} gave nothing for {timeout_s:g} s, and there are records in {where}.",
+            hint="Start the daemon if it was killed, or wait for kafka.transaction.timeout_s: a killed daemon leaves a "
+            "transaction open until then. Then run the command again. A deleted topic gives the same error.",
+        )
+
+    def _mapped(self, error: KafkaException) -> Exception:
+        if error.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
+            return SinkError(
+                f"{self._where} deleted records before they were read: {error.args[0].str()}",
+                hint="Retention of the topic is shorter than the reading takes. Run the command again, or raise "
+                "retention.ms and retention.bytes of the topic.",
+            )
+        found = map_kafka_error(error.args[0], self._where)
+        return unavailable(found) if isinstance(found, TransientError) else found
+
+
+def _may_pass(message: Message) -> bool:
+    """Whether the message is an error that passes by itself, or one about the group, which is not used.
+
+    A broker that has just come back may not list a topic. librdkafka goes on with it when the broker lists it again.
+    """
+    error = message.error()
+    return error is not None and (error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED or may_change(error))

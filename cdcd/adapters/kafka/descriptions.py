@@ -1,0 +1,161 @@
+"""What former runs said of tables: the schemas topic, read where the catalog alone does not number a table's columns.
+
+It is read at most once in a session, when a table's columns were renamed while the daemon was behind. What this session
+itself describes, its encoder knows.
+"""
+
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from cdcd.adapters.kafka.assigned import answers, consumer_properties, partitions_of
+from cdcd.adapters.kafka.client import Properties
+from cdcd.adapters.kafka.constructing import make_consumer
+from cdcd.adapters.kafka.errors import map_kafka_error
+from cdcd.core.catalog.relations import ColumnForm
+from cdcd.core.errors import SinkError
+from cdcd.core.records.encoder import HEADER_PIPELINE
+from cdcd.core.records.schemas import read_form
+
+FORMS_MAX: Final = 16
+"""So many of a table's last forms are kept. Rows that are still to come are of one of the last."""
+
+
+class FormerDescriptions:
+    """The last forms of each table by its oid. They are kept packed: ten thousand tables have some 20 MB of them."""
+
+    def __init__(self) -> None:
+        self._forms: dict[int, list[bytes]] = {}
+
+    def take(self, value: bytes) -> None:
+        """A record of the topic, in the topic's order. What is no description, or has no oid, is passed over."""
+        try:
+            _, form = read_form(value)
+        except ValueError:
+            return
+        if form.oid is not None:
+            forms = self._forms.setdefault(form.oid, [])
+            forms.append(zlib.compress(value, 1))
+            del forms[:-FORMS_MAX]
+
+    def columns(self, oid: int) -> tuple[tuple[ColumnForm, ...], ...]:
+        """The columns of a table's former descriptions, the newest first."""
+        return tuple(
+            [read_form(zlib.decompress(each))[1].source_columns for each in self._forms.get(oid, [])[::-1]]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SchemasTopic:
+    """The topic with the descriptions of tables, which exists. Each method reads all that is committed in it.
+
+    Its methods raise TransientError if the broker does not answer or `stopping` was set, and SinkError if it refuses.
+
+    Attributes:
+        client: librdkafka properties for the connection.
+        pipeline: the pipeline's name. The consumer group is called `<pipeline>-schemas`.
+        timeout_s: how long the broker may take for each answer.
+        stopping: set from outside to make a method give up soon.
+    """
+
+    name: str
+    client: Properties
+    pipeline: str
+    timeout_s: float
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def described_topics(self) -> dict[str, str]:
+        """Every topic that the descriptions name, with the table whose records it got."""
+        found: dict[str, str] = {}
+
+        def take(value: bytes) -> None:
+            with suppress(ValueError):
+                _, form = read_form(value)
+                for each in (form.topic, *form.routes):
+                    found[each] = f"{form.schema}.{form.table}"
+
+        self.read(take)
+        return found
+
+    def former_descriptions(self) -> FormerDescriptions:
+        """What former runs said of tables."""
+        found = FormerDescriptions()
+        self.read(found.take)
+        return found
+
+    def others(self) -> dict[str, frozenset[str]]:
+        """Topics that descriptions of other pipelines name, with the names of these pipelines.
+
+        Descriptions that older versions wrote have no name, and count as this pipeline's.
+        """
+        found: dict[str, frozenset[str]] = {}
+
+        def take(message: Message) -> None:
+            owner = _owner(message)
+            if owner in ("", self.pipeline):
+                return
+            with suppress(ValueError):
+                _, form = read_form(message.value() or b"")
+                for topic in (form.topic, *form.routes):
+                    found[topic] = found.get(topic, frozenset()) | {owner}
+
+        self._read(take)
+        return found
+
+    def refuse_others(self) -> None:
+        """SinkError: another pipeline writes to the topics. Nothing is refused if this principal may not read here."""
+        try:
+            found = self.others()
+        except SinkError:
+            return
+        for topic, owners in found.items():
+            owner = min(owners)
+            raise SinkError(
+                f"Pipeline {owner} writes to topic {topic}, as its description in topic {self.name} says. A second "
+                f"pipeline in the same topics would mix the rows of two databases.",
+                hint=f"Give pipeline {self.pipeline} a topics.prefix of its own. If pipeline {owner} is gone for good, "
+                f"delete what it left, topic {self.name} included: `cdcd drop --topics` with its configuration.",
+            )
+
+    def read(self, take: Callable[[bytes], object]) -> None:
+        """Call `take` with the value of each record."""
+        self._read(lambda message: take(message.value() or b""))
+
+    def _read(self, take: Callable[[Message], object]) -> None:
+        consumer = make_consumer(consumer_properties(self.client, f"{self.pipeline}-schemas"))
+        try:
+            for message in _messages(consumer, self.name, self.timeout_s, self.stopping):
+                take(message)
+        except KafkaException as error:
+            what = f"Reading the descriptions of tables from topic {self.name}"
+            raise map_kafka_error(error.args[0], what) from error
+        finally:
+            consumer.close()
+
+
+def _owner(message: Message) -> str:
+    """The pipeline that wrote a description; "" if its header is missing or no text."""
+    given = message.headers() or ()
+    for name, value in given.items() if isinstance(given, dict) else given:
+        if name == HEADER_PIPELINE and isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+    return ""
+
+
+def _messages(
+    consumer: Consumer, topic: str, timeout_s: float, stopping: threading.Event
+) -> Iterator[Message]:
+    left = set(partitions_of(consumer, topic, timeout_s, stopping))
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
+    for message in answers(consumer, timeout_s, stopping, lambda: "no answer"):
+        if message.error() is None:
+            yield message
+            continue
+        left.discard(message.partition())
+        if not left:
+            return

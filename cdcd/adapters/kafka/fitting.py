@@ -1,0 +1,146 @@
+"""Decides what to do after the broker refused a request or a record for its size.
+
+The broker's limit (`max.message.bytes`) is for the compressed record batch of a whole request, and librdkafka does not
+split a request that the broker refuses. If one record alone exceeds the limit, cdcd replaces that record
+(`kafka.oversized`). If no such record is found, cdcd makes the requests smaller, down to one record each.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from cdcd.adapters.kafka.oversized import Oversized, TooLarge
+from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
+from cdcd.core.engine.queue import Batch
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.records.encoder import record_bytes
+
+SHRINK: Final = 4
+"""Each refusal divides the size of requests by this."""
+
+_LSN: Final = re.compile(rb'"lsn":([0-9]{1,19})[,}]')
+"""The LSN in the source block of a record in JSON."""
+
+_SOURCE_BYTES_MAX: Final = 2_000
+"""Bytes at the end of a record in which its source block is looked for."""
+
+SMALLEST_BATCH: Final = 16_384
+"""Smallest size of a request in bytes. The next smaller request is one record."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRecord:
+    """A record that was not delivered.
+
+    Attributes:
+        local: librdkafka refused the record before sending it.
+        size: bytes of key, value and headers.
+    """
+
+    error: KafkaError
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    local: bool
+    size: int = 0
+
+    @property
+    def is_too_large(self) -> bool:
+        return bool(self.error.code() == KafkaError.MSG_SIZE_TOO_LARGE)
+
+    def __str__(self) -> str:
+        size = self.size or record_bytes(self.key, self.value, None)
+        key = "no key" if self.key is None else f"a key of {len(self.key)} bytes"
+        return f"A record of {size} bytes for topic {self.topic} with {key}{_place_of(self.value)}"
+
+
+@dataclass(slots=True)
+class SizeLimits:
+    """The sizes that brokers have refused.
+
+    One object serves every sink of the process. If a refusal comes after memory of a transaction's parts was released,
+    the next session sends the whole transaction again, and must not meet the same refusal.
+    """
+
+    batch_size: int | None = None
+    """librdkafka's `batch.size` in bytes from now on; 0: one record in a request; None: as in the settings."""
+    records: set[TooLarge] = field(default_factory=set)
+    """Records to replace before they are sent, until the transaction that contains them is committed."""
+
+
+class Fitting:
+    """Applies the policy `oversized` after a refusal, and remembers the refusal in `limits`."""
+
+    def __init__(self, settings: SinkSettings, oversized: Oversized, limits: SizeLimits) -> None:
+        self._settings = settings
+        self._oversized = oversized
+        self._limits = limits
+
+    @property
+    def batch_size(self) -> int:
+        """librdkafka's `batch.size` for a new producer; 0: one record in a request."""
+        size = self._limits.batch_size
+        return self._settings.batch_size if size is None else size
+
+    def prepare(self, batch: Batch) -> None:
+        """Replace the records that were refused before. LimitError: a claim-check file cannot be written."""
+        if self._limits.records:
+            self._oversized.replace(batch, self._limits.records)
+
+    def committed(self) -> None:
+        """Forget the refused records: the broker now has their replacements."""
+        self._limits.records.clear()
+
+    def replace_here(self, batch: Batch, error: KafkaError) -> bool:
+        """Replace the record that librdkafka has just refused. It was not sent, so the producer can go on."""
+        topic, key, value, _ = batch.records[batch.handed_over]
+        if error.code() != KafkaError.MSG_SIZE_TOO_LARGE or value is None:
+            return False
+        return self._oversized.replace(batch, {TooLarge.of(topic, key, value)})
+
+    def learn(self, failed: FailedRecord, sent: Iterable[Batch]) -> FailedRecord | None:
+        """After the refusal of `failed`, plan how everything is sent again: in smaller requests, or with a record
+        replaced.
+
+        Args:
+            sent: the batches whose records may have been in the refused request.
+
+        Returns:
+            The record that cannot be sent in either way; None if there is none.
+        """
+        if self.batch_size and not failed.local:
+            found = self._find(failed, sent)
+            if found is None:
+                size = self.batch_size
+                smaller = BATCH_SIZE if size > BATCH_SIZE else size // SHRINK
+                self._limits.batch_size = smaller if smaller >= SMALLEST_BATCH else 0
+                return None
+            failed = found
+        if failed.local or failed.value is None or not self._oversized.takes(failed.topic, failed.value):
+            return failed
+        record = TooLarge.of(failed.topic, failed.key, failed.value)
+        if record in self._limits.records:
+            return failed
+        self._limits.records.add(record)
+        return None
+
+    def _find(self, failed: FailedRecord, sent: Iterable[Batch]) -> FailedRecord | None:
+        """Find a record that alone exceeds the limit. Only the refused topic counts: dead letters may be larger."""
+        limit = self._settings.record_bytes_max
+        for batch in sent:
+            for topic, key, value, headers in batch.records:
+                if topic != failed.topic:
+                    continue
+                size = record_bytes(key, value, headers)
+                if size > limit:
+                    return FailedRecord(failed.error, topic, key, value, local=False, size=size)
+        return None
+
+
+def _place_of(value: bytes | None) -> str:
+    """Where the record's event is in the WAL, if the record says so in JSON; a key or value is never shown."""
+    found = None if value is None else _LSN.search(value, max(0, len(value) - _SOURCE_BYTES_MAX))
+    return "" if found is None else f", of the change at {Lsn(int(found[1]))}"

@@ -1,0 +1,67 @@
+"""Takes records to the partitions that the values of columns choose (`partitioner.columns`).
+
+The rule: a producer asks once how many partitions a topic has. So a topic that gets further ones in the meantime goes
+on as before until there is another producer, after a restart or a failure. From then on rows may have another
+partition, as keys have for every producer.
+
+Records without a chosen partition go where the client's partitioner puts their key.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from cdcd.core.records.late_records import Produce
+from cdcd.core.records.shaping.partitioning import taken_out
+
+Count = Callable[[str], int]
+"""How many partitions a topic has."""
+
+ANSWER_S: Final = 10.0
+
+
+def counter(producer: Producer) -> Count:
+    """Asks a producer for the number of a topic's partitions. KafkaException: the broker does not tell."""
+
+    def count(topic: str) -> int:
+        found = producer.list_topics(topic, ANSWER_S).topics.get(topic)
+        if found is not None and found.error is not None:
+            raise KafkaException(found.error)
+        if found is None or not found.partitions:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"there is no topic {topic}"))
+        return len(found.partitions)
+
+    return count
+
+
+class ToPartitions:
+    """Call this in place of `produce`. It raises what `produce` and `count` raise."""
+
+    def __init__(self, produce: Produce, count: Count) -> None:
+        self._produce = produce
+        self._count = count
+        self._counts: dict[str, int] = {}
+
+    def __call__(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        """Hand over a record; see `confluent_kafka.Producer.produce`."""
+        chosen, rest = taken_out(headers)
+        if chosen is None:
+            if headers is None:
+                self._produce(topic, value, key)
+            else:
+                self._produce(topic, value, key, headers=headers)
+            return
+        count = self._counts.get(topic)
+        if count is None:
+            count = self._counts[topic] = self._count(topic)
+        if rest:
+            self._produce(topic, value, key, chosen % count, headers=rest)
+        else:
+            self._produce(topic, value, key, chosen % count)

@@ -1,0 +1,201 @@
+"""The properties of the sink's producer: sizes of requests, and timeouts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from cdcd.adapters.kafka.client import Properties, prepare
+from cdcd.adapters.kafka.constructing import make_producer
+from cdcd.adapters.kafka.errors import map_kafka_error, property_error
+from cdcd.core.engine.checkpoint_record import CheckpointRecords
+from cdcd.core.errors import CdcdError
+
+BATCH_SIZE: Final = 1_000_000
+"""librdkafka's default `batch.size`, which fits into a topic's default `max.message.bytes`."""
+
+REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""Size in bytes of a produce request, if a transaction needs several: one is filled while the previous one is in
+flight.
+
+A topic accepts 1 MB of compressed records in a request, and this much JSON is usually smaller than that.
+"""
+
+MESSAGE_BYTES_MAX: Final = 1_000_000_000
+"""The highest value of `message.max.bytes` that librdkafka accepts."""
+
+BATCH_MESSAGES: Final = 1_000_000
+"""The highest value of `batch.num.messages` that librdkafka accepts."""
+
+ANSWER_S: Final = 60.0
+"""Seconds that Kafka may take for one answer (to init_transactions, a commit, the checkpoint, records).
+
+A broker that does not answer for a minute is away, and a new producer finds its successor. A transaction may stay open
+for much longer, because its timeout is for all of its parts together.
+"""
+
+SOCKET_MARGIN_MS: Final = 100
+"""Milliseconds by which a transaction's timeout must exceed `socket.timeout.ms` (rdkafka_conf.c,
+rd_kafka_conf_finalize)."""
+
+
+TIMEOUT_REFUSED_MS: Final = 2**31 - 1
+"""A timeout of transactions that every broker refuses whose limit, `transaction.max.timeout.ms`, is below the highest
+value. The default of the limit is 15 minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """How to reach Kafka, and what to promise.
+
+    Attributes:
+        client: librdkafka's connection properties, also for the consumer that reads the checkpoint.
+        producer: librdkafka's properties that only a producer has.
+        records: the checkpoint's records of this pipeline.
+        batch_bytes_max: approximate size of a batch that small transactions share. A part of a large one has more.
+        timeout_s: seconds after which the broker aborts an open transaction.
+        parted: columns choose the partitions of some tables' records (`partitions.py`).
+    """
+
+    client: Properties
+    producer: Properties
+    exactly_once: bool
+    transactional_id: str
+    checkpoint_topic: str
+    records: CheckpointRecords
+    batch_bytes_max: int
+    timeout_s: float
+    backoff_initial_s: float
+    backoff_max_s: float
+    parted: bool = False
+
+    @property
+    def answer_s(self) -> float:
+        """Seconds that Kafka may take for one answer; see `ANSWER_S`."""
+        return min(self.timeout_s, ANSWER_S)
+
+    @property
+    def record_bytes_max(self) -> int:
+        """If the broker refuses a request for its size, a record with more bytes than this is taken for the reason."""
+        return _number(self.producer.get("message.max.bytes")) or BATCH_SIZE
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The most bytes of key and value with which librdkafka takes a record, before the broker is asked.
+
+        It does not depend on how small requests have become: a dead letter may be large.
+        """
+        for properties in (self.producer, self.client):
+            given = _number(properties.get("message.max.bytes"))
+            if given:
+                return given
+        return min(max(2 * self.batch_bytes_max, self.batch_size, BATCH_SIZE), MESSAGE_BYTES_MAX)
+
+    @property
+    def batch_size(self) -> int:
+        """librdkafka's first `batch.size`: all records of a batch for one partition fit into one request.
+
+        An idempotent producer has one request for a partition in flight. While it is flushed, and another request
+        waits behind that one, librdkafka's thread polls without a pause (rdkafka_broker.c,
+        rd_kafka_toppar_producer_serve; rdkafka_msg.c, rd_kafka_msgq_allow_wakeup_at). This doubles its use of CPU.
+        """
+        given = _number(self.producer.get("batch.size"))
+        if given:
+            return given
+        if self.batch_bytes_max > REQUEST_BYTES:
+            return REQUEST_BYTES
+        # A batch may exceed batch_bytes_max a little, and librdkafka counts about 40 more bytes for each record.
+        return max(self.batch_bytes_max * 5 // 4, BATCH_SIZE)
+
+
+def _number(value: object) -> int:
+    """The property's value; 0 if there is none, or if it is no number, which librdkafka refuses in its own words."""
+    text = str(value)
+    return int(text) if text.isdecimal() else 0
+
+
+def construct(properties: dict[str, Any], where: str) -> Producer:
+    """Make a producer.
+
+    Raises:
+        ConfigError: librdkafka refuses a property.
+        SinkError: it cannot use a file.
+        SinkUnavailableError: there is no token for it.
+    """
+    prepare(properties)
+    try:
+        return make_producer(properties)
+    except KafkaException as error:
+        raise property_error(error.args[0], where) from error
+
+
+def try_transactional_id(settings: SinkSettings, timeout_s: float) -> CdcdError | None:
+    """Ask whether this principal may write by the transactional id, without shutting another producer out.
+
+    The broker looks at the rights first (KafkaApis.scala, handleInitProducerIdRequest), and then at the timeout of the
+    transaction, before it changes anything (TransactionCoordinator.scala, handleInitProducerId). So a request with a
+    timeout that no broker allows is refused for its timeout if the rights are there.
+
+    Returns:
+        None if the rights are there; otherwise what `cdcd run` would end with.
+    """
+    where = (
+        f"Kafka at {settings.client.get('bootstrap.servers')}, transactional id {settings.transactional_id}"
+    )
+    properties = {
+        **settings.client,
+        "transactional.id": settings.transactional_id,
+        "transaction.timeout.ms": TIMEOUT_REFUSED_MS,
+    }
+    producer = construct(properties, where)
+    try:
+        producer.init_transactions(timeout_s)
+    except KafkaException as error:
+        cause = error.args[0]
+        return (
+            None if cause.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT else map_kafka_error(cause, where)
+        )
+    return None
+
+
+def producer_properties(
+    settings: SinkSettings, client: Properties, batch_size: int, on_delivery: Callable[..., None]
+) -> dict[str, Any]:
+    """All properties of a new producer.
+
+    Args:
+        client: the connection's properties, with the credentials as they are now.
+        batch_size: librdkafka's `batch.size`; 0: one record in a request.
+        on_delivery: called for each record that was not delivered, and for no other.
+    """
+    properties: dict[str, Any] = {
+        "batch.num.messages": BATCH_MESSAGES,
+        **client,
+        **settings.producer,
+        "enable.idempotence": True,
+        "acks": "all",
+        "delivery.report.only.error": True,
+        "on_delivery": on_delivery,
+    }
+    properties.setdefault("message.max.bytes", settings.message_bytes_max)
+    given = settings.producer.get("batch.size")
+    if batch_size and (given is None or _number(given)):
+        # A value that is no number is left as it is, so that librdkafka refuses it.
+        properties["batch.size"] = batch_size
+    if not batch_size:
+        properties["batch.num.messages"] = 1
+    if not settings.exactly_once:
+        # A record stays with its producer until the broker has answered. From another producer, it could arrive before
+        # an older request that is still in flight.
+        properties.setdefault("message.timeout.ms", 0)
+        return properties
+    timeout_ms, answer_ms = int(settings.timeout_s * 1000), int(settings.answer_s * 1000)
+    properties["transactional.id"] = settings.transactional_id
+    properties["transaction.timeout.ms"] = timeout_ms
+    # librdkafka would make both as long as the transaction's timeout, and would wait that long for a broker that is
+    # cut off before it connects to its successor.
+    properties.setdefault("message.timeout.ms", answer_ms)
+    if timeout_ms >= answer_ms + SOCKET_MARGIN_MS:
+        properties.setdefault("socket.timeout.ms", answer_ms)
+    return properties

@@ -1,0 +1,657 @@
+"""Stage 7: batches -> Kafka, each with its checkpoint, each exactly once.
+
+The rule: a batch and the checkpoint that covers it are one Kafka transaction, whose outcome is known before the next
+one begins. `cdcd.adapters.kafka.transaction_state` decides what is done next, also after a failure. This module carries
+the decisions out with librdkafka.
+
+Before a new producer fences the old one, `prove_ownership` is called. Only the holder of the advisory lock may fence,
+so that an instance that was frozen and wakes up does not shut its successor out. If the last proof is older than the
+lease, ownership is also proved before a batch and, without Kafka transactions, before the batch's checkpoint.
+
+Everything here blocks, and runs in one thread that nothing else uses. No message is awaited by itself:
+`commit_transaction` (or `flush`) is the acknowledgement, and there is a callback only for messages that failed.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdcd.adapters.kafka.checkpoint import (
+    PARTITION,
+    OnIgnored,
+    OpenTransactionError,
+    newest_checkpoint,
+    read_checkpoint,
+    say_nothing,
+)
+from cdcd.adapters.kafka.client import Properties
+from cdcd.adapters.kafka.errors import UNANSWERED, map_kafka_error
+from cdcd.adapters.kafka.expiry import Expiry
+from cdcd.adapters.kafka.fitting import FailedRecord, Fitting, SizeLimits
+from cdcd.adapters.kafka.hanging import is_acknowledged
+from cdcd.adapters.kafka.marking import Marking
+from cdcd.adapters.kafka.oversized import Oversized
+from cdcd.adapters.kafka.partitions import ToPartitions, counter
+from cdcd.adapters.kafka.producer import SinkSettings, construct, producer_properties
+from cdcd.adapters.kafka.settling import Settling
+from cdcd.adapters.kafka.transaction_state import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    Action,
+    End,
+    Event,
+    Step,
+    TransactionState,
+    error_of,
+    event_of,
+)
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.queue import GIVEN_AWAY, Batch
+from cdcd.core.errors import CdcdError, FencedError, TransientError
+from cdcd.core.records.encoder import record_bytes
+from cdcd.core.records.late_records import Produce
+from cdcd.core.retry import Backoff
+
+SLICE_S: Final = 0.5
+"""Seconds after which a blocking call returns, to see whether the sink is being stopped."""
+
+RELEASE_SLICE_S: Final = 0.002
+"""Seconds between two looks for the acknowledgement of a part. The next part, already encoded, waits for it."""
+
+TAIL_S: Final = 0.1
+"""Seconds without an acknowledgement after which the producer is flushed, because the records before a part may wait
+for more records to fill a request. Most brokers answer sooner."""
+
+ABORT_S: Final = 2.0
+"""Longest wait in seconds for the abort of a transaction. If the abort fails, the next producer aborts it."""
+
+DRAIN_S: Final = 2.0
+"""Longest wait in seconds for answers to a producer without transactions, before it is dropped."""
+
+PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+
+TOPICS_REFUSED: Final = frozenset(
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
+)
+"""Errors of the coordinator when it adds topics to a transaction. They do not name the topic."""
+
+CONSEQUENCES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._STATE})
+"""Errors of a call that a refused request may have caused. Its records say so in their delivery reports."""
+
+CAUSE_S: Final = 0.5
+"""Seconds to wait for such a report. It comes at once, if there is one."""
+
+NAMED_MAX: Final = 8
+
+NO_BROKER: Final = -1
+"""The id of a bootstrap server, which does not say whose address it is."""
+
+MARKERS_S: Final = 0.001
+"""Seconds that a broker usually needs to write the markers of a transaction, after its answer to the commit.
+
+The broker refuses a transaction that begins earlier (CONCURRENT_TRANSACTIONS), and librdkafka waits 20 ms before it
+tries again (rdkafka_txnmgr.c, rd_kafka_txn_handle_AddPartitionsToTxn). Without this pause, that was one in twenty.
+"""
+
+
+OPEN_HINT: Final = (
+    "cdcd tries again. If another producer has the transaction open, stop it. If nobody has, it hangs: "
+    "docs/troubleshooting.md says how to end it."
+)
+"""What to do if nobody can tell whether a transaction in the checkpoint topic is committed."""
+
+
+class _SilentError(KafkaException):
+    """No answer came in time."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(KafkaError(KafkaError._TIMED_OUT, why))
+
+
+class _GivenUpError(_SilentError):
+    """The sink was stopped while it waited. Nothing is known to be wrong with Kafka."""
+
+    def __init__(self) -> None:
+        super().__init__("the sink was stopped")
+
+
+class _StoppedError(Exception):
+    """`stopping` is set, so nothing is tried again."""
+
+
+class Sink:
+    """The only writer to Kafka. Call `open`, then `deliver` for one batch after the other, then `close`.
+
+    Args:
+        prove_ownership: called before fencing. Raises if this instance does not hold the advisory lock now.
+        credentials: the client's properties that may change, as they are now. Called for each producer.
+        lapsed: whether the last proof of ownership is older than the lease.
+        stopping: set from outside, so that a waiting call gives up with a `TransientError`.
+        oversized: what to do with a record that the broker refuses for its size.
+        on_retry: called for each failure after which the sink tries again, with the seconds until then.
+        on_ended: called with the offset of a hanging transaction that the sink has ended in the checkpoint topic.
+        on_ignored: called with the records of the checkpoint topic that do not count, if there are any.
+        sizes: the sizes that brokers refused. Give every sink of the process the same object.
+        settling: how long a transaction waits before it ends, after an outage.
+    """
+
+    def __init__(
+        self,
+        settings: SinkSettings,
+        *,
+        prove_ownership: Callable[[], None],
+        credentials: Callable[[], Properties],
+        lapsed: Callable[[], bool],
+        stopping: threading.Event,
+        oversized: Oversized,
+        on_retry: Callable[[CdcdError, float], None],
+        on_ended: Callable[[int], None] = lambda _offset: None,
+        on_ignored: OnIgnored = say_nothing,
+        sizes: SizeLimits | None = None,
+        settling: Settling | None = None,
+    ) -> None:
+        self._settings = settings
+        self._prove_ownership = prove_ownership
+        self._credentials = credentials
+        self._lapsed = lapsed
+        self._stopping = stopping
+        self._oversized = oversized
+        self._on_retry = on_retry
+        self._on_ended = on_ended
+        self._on_ignored = on_ignored
+        self._fitting = Fitting(settings, oversized, SizeLimits() if sizes is None else sizes)
+        self._settling = Settling() if settling is None else settling
+        self._state = TransactionState(EXACTLY_ONCE if settings.exactly_once else AT_LEAST_ONCE)
+        self._backoff = Backoff(settings.backoff_initial_s, settings.backoff_max_s)
+        self._producer: Producer | None = None
+        self._produce: Produce | None = None
+        self._client: Properties = settings.client
+        self._found: Checkpoint | None = None
+        self._told = 0
+        self._batch: Batch | None = None
+        self._former: Batch | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._expiry = Expiry(settings.timeout_s)
+        self._answered_at = 0.0
+        self._flushes_parts = False
+        """Whether records before a part were seen to wait for more records; see `_release`."""
+        self._failed: FailedRecord | None = None
+        self._failure: CdcdError | None = None
+        self._cause: BaseException | None = None
+        self._where = f"Kafka at {settings.client.get('bootstrap.servers')}"
+        if settings.exactly_once:
+            self._where += f", transactional id {settings.transactional_id}"
+        self._context = self._where
+        self._steps: Mapping[Step, Callable[[], None]] = {
+            Step.PROVE: self._prove_ownership,
+            Step.CREATE: self._create,
+            Step.FENCE: self._fence,
+            Step.READ: self._read,
+            Step.LEASE: self._check_lease,
+            Step.BEGIN: self._begin,
+            Step.NOTE: self._note,
+            Step.HAND_OVER: self._hand_over,
+            Step.GIVE_AWAY: self._give_away,
+            Step.RELEASE: self._release,
+            Step.FLUSH: self._flush,
+            Step.COMMIT: self._commit,
+            Step.FIT: self._fit,
+            Step.PAUSE: self._pause,
+            Step.ABORT: self._abort,
+            Step.DRAIN: self._drain,
+            Step.DISCARD: self._discard,
+        }
+
+    def open(self, told: int = 0) -> Checkpoint | None:
+        """Fence any other producer of this pipeline, and read the checkpoint to resume from.
+
+        Args:
+            told: a position that PostgreSQL was told because of a checkpoint in Kafka.
+
+        Raises:
+            TransientError: the broker does not answer.
+            FatalError: the broker refuses, or cdcd did not write the record in the checkpoint topic.
+            LimitError: cdcd cannot write to the directory for claim checks.
+        """
+        self._oversized.prove()
+        self._told = told
+        self._carry_out(self._state.open())
+        return self._state.committed
+
+    @property
+    def outcome_unknown(self) -> bool:
+        """Whether Kafka may hold the checkpoint of the last `deliver`, which failed."""
+        return self._state.outcome_unknown
+
+    def close(self) -> None:
+        """Give up everything that is not committed. An open transaction is aborted, now or by the next producer."""
+        self._carry_out(self._state.close())
+
+    def deliver(self, batch: Batch, checkpoint: Checkpoint) -> None:
+        """Return when the broker holds the batch and `checkpoint`, however long that takes.
+
+        A batch with `closes` False is a part, and leaves its Kafka transaction open for the next part. For a part, the
+        call returns when all earlier parts are acknowledged and this part is in flight. The checkpoint is not written.
+
+        Raises:
+            FencedError: another instance took over.
+            SinkError: the broker refuses a record, a topic or this principal.
+            TransientError: the session must start over. The sink was stopped while it waited, or somebody changed the
+                checkpoint, or the transaction failed after memory of a part was released.
+        """
+        self._batch, self._checkpoint = batch, checkpoint
+        batch.handed_over = 0
+        self._backoff.reset()
+        self._carry_out(self._state.deliver(checkpoint, closes=batch.closes))
+        self._former = None if batch.closes else batch
+        if batch.closes:
+            self._fitting.committed()
+
+    def _carry_out(self, action: Action) -> None:
+        """Carry out one action after the other, until one says how the call ends."""
+        while True:
+            event = self._attempt(action)
+            if action.end is not None:
+                break
+            action = self._state.done(self._found) if event is Event.DONE else self._state.failed(event)
+        failure, cause = self._failure, self._cause
+        self._failure = self._cause = None
+        if action.end is not End.RETURN:
+            raise error_of(action.end, failure) from cause
+
+    def _attempt(self, action: Action) -> Event:
+        """Carry out the steps of an action. Returns what happened."""
+        try:
+            for step in action.steps:
+                self._steps[step]()
+        except _StoppedError:
+            return Event.STOPPED
+        except CdcdError as error:
+            # Not from Kafka: the lock is lost, cdcd did not write the checkpoint, or a file cannot be written.
+            self._failure, self._cause = error, error.__cause__
+            return Event.REFUSED
+        except KafkaException as error:
+            self._hear_cause(error)
+            self._failure = _stopped() if isinstance(error, _GivenUpError) else self._map(error)
+            self._cause = error
+            failed = self._failed
+            too_large = failed is not None and failed.is_too_large
+            silent = isinstance(error, _SilentError) and self._credentials_hold()
+            return event_of(self._failure, too_large=too_large, silent=silent)
+        return Event.DONE
+
+    # A producer.
+
+    def _create(self) -> None:
+        settings = self._settings
+        self._client = {**settings.client, **self._credentials()}
+        self._failed = None
+        self._expiry.replaced()
+        self._flushes_parts = False
+        self._context = self._where
+        self._producer = construct(
+            producer_properties(settings, self._client, self._fitting.batch_size, self._on_failed),
+            self._where,
+        )
+        produce: Produce = self._producer.produce
+        self._produce = ToPartitions(produce, counter(self._producer)) if settings.parted else produce
+        if self._batch is not None:
+            self._batch.handed_over = 0
+
+    def _credentials_hold(self) -> bool:
+        """Whether the credentials are still those of the producer. If not, a new producer may get an answer."""
+        return self._client == {**self._settings.client, **self._credentials()}
+
+    def _fence(self) -> None:
+        self._await_broker()
+        now = time.monotonic()
+        if self._settling.wait_s(now, now):
+            # `init_transactions` makes the coordinator abort the transaction that the former producer left open. An
+            # abort needs leaders as a commit does. librdkafka would send the request as soon as a broker comes back.
+            self._await_answer()
+            self._settle()
+        self._insist(self._live.init_transactions)
+
+    def _await_answer(self) -> None:
+        """Wait until a broker answers. KafkaException: none does, or it refuses."""
+        deadline = time.monotonic() + self._settings.answer_s
+        while True:
+            try:
+                self._live.list_topics(self._settings.checkpoint_topic, SLICE_S)
+            except KafkaException as error:
+                is_silent = error.args[0].code() in UNANSWERED
+                if not is_silent or time.monotonic() > deadline or self._stopping.is_set():
+                    raise
+            else:
+                return
+
+    def _await_broker(self) -> None:
+        """Wait for a moment until a broker is connected. If none is, the next call raises the better error.
+
+        If no broker is connected, librdkafka looks for the coordinator again only after half a second
+        (rdkafka_txnmgr.c, rd_kafka_txn_coord_query). A bootstrap server does not count, because librdkafka leaves it
+        after it has named the brokers.
+        """
+        deadline = time.monotonic() + SLICE_S
+        topic = self._settings.checkpoint_topic
+        with suppress(KafkaException):
+            while self._live.list_topics(topic, SLICE_S).orig_broker_id == NO_BROKER:
+                if time.monotonic() > deadline:
+                    return
+
+    def _read(self) -> None:
+        settings = self._settings
+        client = {**settings.client, **self._credentials()}
+        where = (
+            client,
+            settings.checkpoint_topic,
+            settings.records,
+            settings.answer_s,
+            self._stopping,
+            self._told,
+        )
+        self._context = f"Reading the checkpoint from topic {settings.checkpoint_topic}"
+        try:
+            self._found = read_checkpoint(*where, self._on_ignored)
+        except OpenTransactionError as held:
+            hidden = newest_checkpoint(*where) if settings.exactly_once else None
+            committed = self._state.committed
+            if not is_acknowledged(hidden, held.visible, committed=committed, told=self._told):
+                raise
+            assert hidden is not None, "it is acknowledged"
+            self._end_hanging(hidden)
+            self._found = read_checkpoint(*where, self._on_ignored)
+            self._on_ended(held.offset)
+        self._context = self._where
+
+    def _end_hanging(self, checkpoint: Checkpoint) -> None:
+        """Commit `checkpoint` once more: this commit also ends the hanging transaction that has it."""
+        self._begin()
+        self._produce_checkpoint(checkpoint)
+        self._commit()
+
+    @property
+    def _live(self) -> Producer:
+        assert self._producer is not None, "the machine created one"
+        return self._producer
+
+    # A transaction.
+
+    def _check_lease(self) -> None:
+        if self._lapsed():
+            self._prove_ownership()
+
+    def _begin(self) -> None:
+        time.sleep(max(0.0, self._answered_at + MARKERS_S - time.monotonic()))
+        self._expiry.begun(time.monotonic())
+        self._live.begin_transaction()
+
+    def _note(self) -> None:
+        assert self._checkpoint is not None
+        self._produce_checkpoint(self._checkpoint)
+
+    def _produce_checkpoint(self, checkpoint: Checkpoint) -> None:
+        records = self._settings.records
+        value = records.encode(checkpoint, int(time.time() * 1000))
+        self._live.produce(self._settings.checkpoint_topic, value, records.key, PARTITION)
+
+    def _hand_over(self) -> None:
+        self._give(self._given.hand_over)
+
+    def _give_away(self) -> None:
+        batch, keep_over = self._given, self._settings.record_bytes_max
+        self._give(lambda produce: batch.give_away(produce, keep_over))
+
+    def _give(self, hand_over: Callable[[Produce], None]) -> None:
+        producer, produce, batch = self._live, self._produce, self._given
+        assert produce is not None, "it is made with the producer"
+        self._fitting.prepare(batch)
+        silent_at = time.monotonic() + self._settings.answer_s
+        count = batch.count
+        while batch.handed_over < count:
+            before = batch.handed_over
+            try:
+                hand_over(produce)
+            except BufferError:
+                # librdkafka's own queue is full: wait until it has sent something.
+                if batch.handed_over > before:
+                    silent_at = time.monotonic() + self._settings.answer_s
+                producer.poll(SLICE_S)
+                self._check_waiting(silent_at)
+            except KafkaException as error:
+                if not self._fitting.replace_here(batch, error.args[0]):
+                    # librdkafka takes no record after a request of the transaction failed; that request is the cause.
+                    self._hear_cause(error)
+                    if self._failed is None:
+                        topic, key, value, headers = batch.records[batch.handed_over]
+                        size = record_bytes(key, value, headers)
+                        self._failed = FailedRecord(error.args[0], topic, key, value, local=True, size=size)
+                    # Aborted first: an assertion in librdkafka ends the process if a producer is destroyed while it
+                    # sends the first partitions of a transaction (rdkafka_txnmgr.c,
+                    # rd_kafka_txn_handle_AddPartitionsToTxn).
+                    self._abort()
+                    raise
+        self._mark()
+
+    def _mark(self) -> None:
+        """Produce the watermarks of the batch, if it has any, behind its records."""
+        producer, batch = self._live, self._given
+        if batch.watermark is None:
+            return
+        silent_at = time.monotonic() + self._settings.answer_s
+        marking = Marking(producer, batch.watermark)
+        while True:
+            try:
+                marking.produce()
+            except BufferError:
+                producer.poll(SLICE_S)
+                self._check_waiting(silent_at)
+            except KafkaException as error:
+                self._hear_cause(error)
+                # As for a record.
+                self._abort()
+                raise
+            else:
+                batch.marks = marking.count
+                return
+
+    @property
+    def _given(self) -> Batch:
+        assert self._batch is not None, "a batch was given"
+        return self._batch
+
+    def _release(self) -> None:
+        """Wait until the parts before this one are acknowledged.
+
+        Their last records leave in one request with the first records of this part, so the producer need not be
+        flushed. While it is flushed, and a request waits behind another, librdkafka's thread polls without a pause
+        (rdkafka_msg.c, rd_kafka_msgq_allow_wakeup_at), which takes a large transaction 7 % more time on two cores.
+        If this part does not fill a request for each partition, the records before it wait for `linger.ms`. So if no
+        acknowledgement comes for `TAIL_S`, the producer is flushed, from then on at once.
+        """
+        producer, own = self._live, self._given.count
+        left = len(producer)
+        flushed_at = time.monotonic() + TAIL_S
+        while left > own and not self._flushes_parts and not self._stopping.is_set():
+            producer.poll(RELEASE_SLICE_S)
+            self._raise_failed()
+            before, left = left, len(producer)
+            now = time.monotonic()
+            if left < before:
+                flushed_at = now + TAIL_S
+            self._flushes_parts = now > flushed_at
+        self._await_acknowledged(own, RELEASE_SLICE_S)
+
+    def _flush(self) -> None:
+        self._await_acknowledged(0, SLICE_S)
+
+    def _await_acknowledged(self, but: int, slice_s: float) -> None:
+        """Send all records of the producer, and wait until at most `but` of them are not acknowledged."""
+        producer = self._live
+        left = len(producer)
+        silent_at = time.monotonic() + self._settings.answer_s
+        while left > but:
+            before, left = left, producer.flush(slice_s)
+            if left < before:
+                silent_at = time.monotonic() + self._settings.answer_s
+            self._check_waiting(silent_at)
+        self._raise_failed()
+
+    def _check_waiting(self, deadline: float) -> None:
+        self._raise_failed()
+        if self._stopping.is_set():
+            raise _GivenUpError
+        if time.monotonic() > deadline:
+            raise _SilentError("records were not acknowledged in time")
+
+    def _commit(self) -> None:
+        # The commit would send the end of the transaction as soon as the last record is acknowledged.
+        self._await_acknowledged(0, SLICE_S)
+        self._settle()
+        self._insist(self._live.commit_transaction)
+        self._expiry.committed()
+        self._answered_at = time.monotonic()
+
+    def _settle(self) -> None:
+        """Wait until a transaction may end (`settling.py`). KafkaException: the sink is being stopped."""
+        asked_at = time.monotonic()
+        while (wait_s := self._settling.wait_s(asked_at, time.monotonic())) > 0:
+            if self._stopping.wait(min(wait_s, SLICE_S)):
+                raise _GivenUpError
+
+    def _insist(self, call: Callable[[float], object]) -> None:
+        """Repeat a call until it succeeds. librdkafka's transaction calls may be repeated after a timeout."""
+        deadline = time.monotonic() + self._settings.answer_s
+        while True:
+            try:
+                call(SLICE_S)
+            except KafkaException as error:
+                cause = error.args[0]
+                if not cause.retriable() or time.monotonic() > deadline or self._stopping.is_set():
+                    raise
+            else:
+                return
+
+    # After a failure.
+
+    def _pause(self) -> None:
+        assert self._failure is not None
+        if self._stopping.is_set():
+            # Told as a failure of Kafka, the end of the session would lead an operator to the wrong side.
+            raise _StoppedError
+        wait_s = self._backoff.next(random.random())  # noqa: S311  spreads attempts, guards nothing
+        self._on_retry(self._failure, wait_s)
+        if self._stopping.wait(wait_s):
+            raise _StoppedError
+
+    def _abort(self) -> None:
+        if self._settings.exactly_once and self._producer is not None:
+            with suppress(KafkaException):
+                self._settle()
+                self._producer.abort_transaction(ABORT_S)
+
+    def _drain(self) -> None:
+        """Drop the records that are not sent yet, and wait for answers to the others: none may arrive after later
+        records.
+        """
+        if self._producer is not None:
+            self._producer.purge(in_flight=False)
+            with suppress(KafkaException):
+                self._producer.flush(DRAIN_S)
+
+    def _discard(self) -> None:
+        """Drop the producer and all its records, without waiting for a broker that may be away."""
+        producer, self._producer = self._producer, None
+        self._produce = None
+        if producer is not None:
+            producer.purge()
+            # It raises the error that made the producer unusable, which has been handled already.
+            with suppress(KafkaException):
+                producer.poll(0)
+        self._failed = None
+        self._former = None
+
+    def _fit(self) -> None:
+        """Plan how to send again after a refusal for size. Raises the failure if nothing helps."""
+        assert self._failed is not None, "a record was refused"
+        sent = [batch for batch in (self._former, self._batch) if batch is not None]
+        culprit = self._fitting.learn(self._failed, sent)
+        if culprit is not None:
+            self._failed = culprit
+            raise self._map(KafkaException(culprit.error)) from self._cause
+
+    # Failures, in cdcd's words.
+
+    def _raise_failed(self) -> None:
+        if self._failed is not None:
+            raise KafkaException(self._failed.error)
+
+    def _hear_cause(self, error: KafkaException) -> None:
+        """Wait until the delivery reports say which record was refused, if `error` is a consequence of that.
+
+        librdkafka fails the transaction before it reports the records of the request that failed
+        (rdkafka_request.c, rd_kafka_handle_Produce_error), so a commit or the next record may fail first.
+        """
+        producer = self._producer
+        deadline = time.monotonic() + CAUSE_S
+        while (
+            producer is not None
+            and self._failed is None
+            and error.args[0].code() in CONSEQUENCES
+            and time.monotonic() < deadline
+        ):
+            producer.poll(SLICE_S)
+
+    def _on_failed(self, error: KafkaError | None, message: Message) -> None:
+        # The first failure is the cause. Purged records are a consequence, of this failure or of a failed commit.
+        if error is not None and self._failed is None and error.code() not in PURGED:
+            key, value = message.key(), message.value()
+            size = record_bytes(key, value, _as_given(message))
+            self._failed = FailedRecord(error, message.topic() or "", key, value, local=False, size=size)
+
+    def _map(self, error: KafkaException) -> CdcdError:
+        cause = error.args[0]
+        context = self._context
+        batch = self._batch
+        if batch is not None and cause.code() in TOPICS_REFUSED:
+            topics = sorted(
+                {record[0] for record in batch.records if record is not GIVEN_AWAY}
+                | batch.topics
+                | {self._settings.checkpoint_topic}
+            )
+            context += (
+                f", writing to {', '.join(topics[:NAMED_MAX])}{' and others' * (len(topics) > NAMED_MAX)}"
+            )
+        failed = self._failed
+        if failed is not None:
+            cause, context = failed.error, str(failed)
+        mapped = map_kafka_error(cause, context)
+        if isinstance(error, OpenTransactionError):
+            return TransientError(mapped.message, hint=OPEN_HINT)
+        if isinstance(mapped, FencedError) and self._expiry.may_have_happened(time.monotonic()):
+            return TransientError(
+                f"The broker ended a Kafka transaction that was open for longer than its timeout of "
+                f"{self._settings.timeout_s:g} s.",
+                hint="Raise kafka.transaction.timeout_s (and transaction.max.timeout.ms of the brokers), or lower "
+                "kafka.transaction.whole_bytes_max, so that a large transaction is sent within that time.",
+            )
+        return mapped
+
+
+def _stopped() -> TransientError:
+    return TransientError(
+        "The session ended while Kafka had not yet acknowledged its last records.",
+        hint="Nothing is to be done: the next session sends them again.",
+    )
+
+
+def _as_given(message: Message) -> list[tuple[str, bytes]]:
+    """The headers of a record of cdcd's, whose values are bytes."""
+    given = message.headers()
+    pairs = list(given.items()) if isinstance(given, dict) else given or []
+    return [(name, value) for name, value in pairs if isinstance(value, bytes)]

@@ -1,0 +1,391 @@
+"""Decides what the sink does next, by two tables: with Kafka transactions (exactly once), and without (at least once).
+
+The rule: the outcome of a Kafka transaction is known before the next one begins. If the outcome is unknown (a timeout,
+a lost coordinator), the sink drops the producer. A new producer with the same `transactional.id` fences the old one,
+`init_transactions` waits until the broker has decided, and the checkpoint, read back, tells what the broker decided
+(KAFKA-17754, KIP-890: a late EndTxn must not meet the next transaction). There is no other way of recovery.
+
+A batch is sent again only while memory holds its whole Kafka transaction. A large source transaction comes as several
+batches, the parts of one Kafka transaction. Every part but the last leaves the transaction open, and the part's memory
+is released, so that memory stays bounded. If anything fails after that, the sink gives the transaction up, and the
+session starts over from the checkpoint. Nothing of the transaction becomes visible. So the records of a later part are
+forgotten one by one as the producer takes them.
+
+Without Kafka transactions, nothing fences an old producer. If it were dropped, the broker could append one of its
+requests after the records of its successor, so that an old value came last. So a producer that gets no answer is kept.
+It sends the same requests again with the same sequence numbers, and the broker appends each of them once, in order
+(KIP-98, idempotent producer).
+
+Theory of operation: `open`, `deliver` and `close` ask the machine for an `Action`. The caller carries out the action's
+steps in their order. If the action has an `end`, the call ends in that way. If not, the caller calls `done` after the
+last step, or `failed` at the step that failed, and gets the next action.
+
+Nothing here blocks, reads a clock or knows a Kafka client. `cdcd.adapters.kafka.sink` carries the steps out with
+librdkafka, and `tests/sim/sink.py` carries them out against a simulated broker.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.errors import CdcdError, FatalError, FencedError, TransientError
+
+
+class State(Enum):
+    """What is true between two actions, or what the current action does."""
+
+    CLOSED = "there is no producer"
+    OPENING = "the first producer fences others and reads the checkpoint"
+    READY = "there is a producer, no transaction is open, and the checkpoint in Kafka is known"
+    WHOLE = "a batch that is a whole transaction is sent and committed"
+    FIRST = "the first part of a transaction is sent; memory still holds it"
+    OPEN = "memory of parts of a transaction was released, and the next part is awaited"
+    LATER = "a later part is sent, which leaves the transaction open"
+    LAST = "the last part is sent, and the transaction is committed"
+    NOTING = "the records are acknowledged, and the checkpoint is sent (at least once)"
+    HELD = "records are not acknowledged, and their producer is kept (at least once)"
+    HELD_NOTE = "the checkpoint is not acknowledged, and its producer is kept (at least once)"
+    FITTING = "a refusal for size is dealt with; memory holds the whole transaction"
+    FITTING_LATE = "a refusal for size is dealt with after memory of parts was released"
+    REOPENING = "a new producer replaces one that failed, while a batch is to be sent"
+
+
+class Event(Enum):
+    """What happened."""
+
+    OPEN = "open was called"
+    PART = "deliver was called with a batch that leaves the transaction open"
+    LAST = "deliver was called with a batch that closes its transaction"
+    CLOSE = "close was called"
+    DONE = "every step was carried out"
+    DELIVERED = "read back: the checkpoint is that of the batch"
+    UNCHANGED = "read back: the checkpoint is the one from before the batch"
+    CHANGED = "read back: the checkpoint is neither"
+    SUPERSEDED = "read back: the checkpoint is of a later epoch"
+    SILENT = "no answer came in time; requests may still be in flight"
+    FAILED = "a failure that is likely to pass; the outcome of requests in flight is unknown"
+    TOO_LARGE = "the broker refused a request for its size"
+    REFUSED = "a failure that waiting does not cure, or this instance is no longer the active one"
+    STOPPED = "the caller is asked to stop waiting"
+
+
+class Step(Enum):
+    """One thing that the caller does."""
+
+    PROVE = "prove that this instance holds the advisory lock"
+    CREATE = "create a producer; the batch is not handed over yet"
+    FENCE = "init_transactions"
+    READ = "read the checkpoint, and tell it to `done`"
+    LEASE = "prove ownership again if the last proof is older than the lease"
+    BEGIN = "begin a transaction"
+    NOTE = "produce the checkpoint record"
+    HAND_OVER = "produce those records of the batch that the producer does not have yet"
+    GIVE_AWAY = "do the same, and forget each record that the producer has taken"
+    RELEASE = "wait until at most this part's records are unacknowledged"
+    FLUSH = "wait until everything is acknowledged"
+    COMMIT = "commit the transaction"
+    FIT = "plan smaller requests, or replace the record; fails if neither helps"
+    PAUSE = "report the failure and wait out the back-off"
+    ABORT = "try for a moment to abort the transaction; a failure is ignored"
+    DRAIN = "wait a moment for answers to requests in flight; a failure is ignored"
+    DISCARD = "drop the producer and all records that it has"
+
+
+class End(Enum):
+    """How the call ends after the action's steps."""
+
+    RETURN = "return"
+    RAISE = "raise the failure"
+    START_OVER = "memory of parts was released: the session starts over from the checkpoint"
+    CHANGED = "another producer wrote the checkpoint"
+    SUPERSEDED = "another instance took over"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Steps to carry out in their order, and how the call ends after them. None: `done` returns the next action."""
+
+    steps: tuple[Step, ...] = ()
+    end: End | None = None
+
+
+DELIVER: Final = Action()
+"""Treat the batch as if `deliver` were called now. The machine replaces this action; no caller sees it."""
+
+RETURN: Final = Action(end=End.RETURN)
+
+Transitions = Mapping[tuple[State, Event], tuple[State, Action]]
+
+S, E = State, Event
+
+# Exactly once.
+
+_OPEN: Final = (Step.PROVE, Step.CREATE, Step.FENCE, Step.READ)
+OPEN: Final = Action(_OPEN)
+REOPEN: Final = Action((Step.DISCARD, Step.PAUSE, *_OPEN))
+REOPEN_AT_ONCE: Final = Action((Step.DISCARD, *_OPEN))
+# The checkpoint goes first, so that one request adds its partition and those of the records to the transaction, and
+# because librdkafka's queue still has room for it.
+SEND_WHOLE: Final = Action((Step.LEASE, Step.BEGIN, Step.NOTE, Step.HAND_OVER, Step.COMMIT))
+SEND_FIRST: Final = Action((Step.LEASE, Step.BEGIN, Step.HAND_OVER, Step.RELEASE))
+SEND_LATER: Final = Action((Step.LEASE, Step.GIVE_AWAY, Step.RELEASE))
+SEND_LAST: Final = Action((Step.LEASE, Step.NOTE, Step.GIVE_AWAY, Step.COMMIT))
+FIT: Final = Action((Step.FIT,))
+LEAVE: Final = Action((Step.DISCARD,), End.RETURN)
+# Without the abort, readers would wait for the open transaction until the next start, or for its long timeout.
+ABORT_AND_LEAVE: Final = Action((Step.ABORT, Step.DISCARD), End.RETURN)
+GIVE_UP: Final = Action((Step.DISCARD,), End.RAISE)
+ABORT_AND_GIVE_UP: Final = Action((Step.ABORT, Step.DISCARD), End.RAISE)
+START_OVER: Final = Action((Step.ABORT, Step.DISCARD), End.START_OVER)
+# The commit of the last part may have succeeded, so this producer must not send the coordinator an abort.
+START_OVER_UNKNOWN: Final = Action((Step.DISCARD,), End.START_OVER)
+CHANGED: Final = Action((Step.DISCARD,), End.CHANGED)
+SUPERSEDED: Final = Action((Step.DISCARD,), End.SUPERSEDED)
+
+EXACTLY_ONCE: Final[Transitions] = {
+    (S.CLOSED, E.OPEN): (S.OPENING, OPEN),
+    (S.CLOSED, E.CLOSE): (S.CLOSED, RETURN),
+    (S.OPENING, E.DONE): (S.READY, RETURN),
+    (S.OPENING, E.SILENT): (S.CLOSED, GIVE_UP),
+    (S.OPENING, E.FAILED): (S.CLOSED, GIVE_UP),
+    (S.OPENING, E.REFUSED): (S.CLOSED, GIVE_UP),
+    (S.OPENING, E.CLOSE): (S.CLOSED, LEAVE),
+    (S.READY, E.LAST): (S.WHOLE, SEND_WHOLE),
+    (S.READY, E.PART): (S.FIRST, SEND_FIRST),
+    (S.READY, E.CLOSE): (S.CLOSED, LEAVE),
+    (S.WHOLE, E.DONE): (S.READY, RETURN),
+    (S.WHOLE, E.SILENT): (S.REOPENING, REOPEN),
+    (S.WHOLE, E.FAILED): (S.REOPENING, REOPEN),
+    (S.WHOLE, E.TOO_LARGE): (S.FITTING, FIT),
+    (S.WHOLE, E.REFUSED): (S.CLOSED, GIVE_UP),
+    (S.WHOLE, E.CLOSE): (S.CLOSED, LEAVE),
+    (S.FIRST, E.DONE): (S.OPEN, RETURN),
+    (S.FIRST, E.SILENT): (S.REOPENING, REOPEN),
+    (S.FIRST, E.FAILED): (S.REOPENING, REOPEN),
+    (S.FIRST, E.TOO_LARGE): (S.FITTING, FIT),
+    (S.FIRST, E.REFUSED): (S.CLOSED, ABORT_AND_GIVE_UP),
+    (S.FIRST, E.CLOSE): (S.CLOSED, ABORT_AND_LEAVE),
+    (S.FITTING, E.DONE): (S.REOPENING, REOPEN_AT_ONCE),
+    (S.FITTING, E.REFUSED): (S.CLOSED, GIVE_UP),
+    (S.FITTING, E.CLOSE): (S.CLOSED, LEAVE),
+    (S.REOPENING, E.DELIVERED): (S.READY, RETURN),
+    (S.REOPENING, E.UNCHANGED): (S.READY, DELIVER),
+    (S.REOPENING, E.CHANGED): (S.CLOSED, CHANGED),
+    (S.REOPENING, E.SUPERSEDED): (S.CLOSED, SUPERSEDED),
+    (S.REOPENING, E.SILENT): (S.REOPENING, REOPEN),
+    (S.REOPENING, E.FAILED): (S.REOPENING, REOPEN),
+    (S.REOPENING, E.REFUSED): (S.CLOSED, GIVE_UP),
+    (S.REOPENING, E.STOPPED): (S.CLOSED, GIVE_UP),
+    (S.REOPENING, E.CLOSE): (S.CLOSED, LEAVE),
+    # From here on, memory of a part was released.
+    (S.OPEN, E.PART): (S.LATER, SEND_LATER),
+    (S.OPEN, E.LAST): (S.LAST, SEND_LAST),
+    (S.OPEN, E.CLOSE): (S.CLOSED, ABORT_AND_LEAVE),
+    (S.LATER, E.DONE): (S.OPEN, RETURN),
+    (S.LATER, E.SILENT): (S.CLOSED, START_OVER),
+    (S.LATER, E.FAILED): (S.CLOSED, START_OVER),
+    (S.LATER, E.TOO_LARGE): (S.FITTING_LATE, FIT),
+    (S.LATER, E.REFUSED): (S.CLOSED, ABORT_AND_GIVE_UP),
+    (S.LATER, E.CLOSE): (S.CLOSED, ABORT_AND_LEAVE),
+    (S.LAST, E.DONE): (S.READY, RETURN),
+    (S.LAST, E.SILENT): (S.CLOSED, START_OVER_UNKNOWN),
+    (S.LAST, E.FAILED): (S.CLOSED, START_OVER_UNKNOWN),
+    (S.LAST, E.TOO_LARGE): (S.FITTING_LATE, FIT),
+    (S.LAST, E.REFUSED): (S.CLOSED, GIVE_UP),
+    (S.LAST, E.CLOSE): (S.CLOSED, LEAVE),
+    (S.FITTING_LATE, E.DONE): (S.CLOSED, START_OVER),
+    (S.FITTING_LATE, E.REFUSED): (S.CLOSED, ABORT_AND_GIVE_UP),
+    (S.FITTING_LATE, E.CLOSE): (S.CLOSED, ABORT_AND_LEAVE),
+}
+
+# At least once. The records are acknowledged before the checkpoint is sent, so that no checkpoint covers records that
+# Kafka lacks. Nothing stays open between two batches, so a part is a batch without a checkpoint.
+
+_OPEN_PLAIN: Final = (Step.PROVE, Step.CREATE, Step.READ)
+OPEN_PLAIN: Final = Action(_OPEN_PLAIN)
+REOPEN_PLAIN: Final = Action((Step.DRAIN, Step.DISCARD, Step.PAUSE, *_OPEN_PLAIN))
+REOPEN_PLAIN_AT_ONCE: Final = Action((Step.DRAIN, Step.DISCARD, *_OPEN_PLAIN))
+SEND_RECORDS: Final = Action((Step.LEASE, Step.HAND_OVER, Step.FLUSH))
+SEND_CHECKPOINT: Final = Action((Step.LEASE, Step.NOTE, Step.FLUSH))
+WAIT_ON: Final = Action((Step.FLUSH,))
+# During the wait, another instance may have taken over, or the broker may have begun to refuse this one.
+LOOK: Final = Action((Step.PAUSE, Step.PROVE, Step.READ))
+DRAIN_AND_LEAVE: Final = Action((Step.DRAIN, Step.DISCARD), End.RETURN)
+DRAIN_AND_GIVE_UP: Final = Action((Step.DRAIN, Step.DISCARD), End.RAISE)
+DRAIN_SUPERSEDED: Final = Action((Step.DRAIN, Step.DISCARD), End.SUPERSEDED)
+
+AT_LEAST_ONCE: Final[Transitions] = {
+    (S.CLOSED, E.OPEN): (S.OPENING, OPEN_PLAIN),
+    (S.CLOSED, E.CLOSE): (S.CLOSED, RETURN),
+    (S.OPENING, E.DONE): (S.READY, RETURN),
+    (S.OPENING, E.SILENT): (S.CLOSED, GIVE_UP),
+    (S.OPENING, E.FAILED): (S.CLOSED, GIVE_UP),
+    (S.OPENING, E.REFUSED): (S.CLOSED, GIVE_UP),
+    (S.OPENING, E.CLOSE): (S.CLOSED, LEAVE),
+    (S.READY, E.LAST): (S.WHOLE, SEND_RECORDS),
+    (S.READY, E.PART): (S.FIRST, SEND_RECORDS),
+    (S.READY, E.CLOSE): (S.CLOSED, DRAIN_AND_LEAVE),
+    (S.WHOLE, E.DONE): (S.NOTING, SEND_CHECKPOINT),
+    (S.WHOLE, E.SILENT): (S.HELD, LOOK),
+    (S.WHOLE, E.FAILED): (S.REOPENING, REOPEN_PLAIN),
+    (S.WHOLE, E.TOO_LARGE): (S.FITTING, FIT),
+    (S.WHOLE, E.REFUSED): (S.CLOSED, DRAIN_AND_GIVE_UP),
+    (S.WHOLE, E.CLOSE): (S.CLOSED, DRAIN_AND_LEAVE),
+    (S.FIRST, E.DONE): (S.READY, RETURN),
+    (S.FIRST, E.SILENT): (S.HELD, LOOK),
+    (S.FIRST, E.FAILED): (S.REOPENING, REOPEN_PLAIN),
+    (S.FIRST, E.TOO_LARGE): (S.FITTING, FIT),
+    (S.FIRST, E.REFUSED): (S.CLOSED, DRAIN_AND_GIVE_UP),
+    (S.FIRST, E.CLOSE): (S.CLOSED, DRAIN_AND_LEAVE),
+    (S.NOTING, E.DONE): (S.READY, RETURN),
+    (S.NOTING, E.SILENT): (S.HELD_NOTE, LOOK),
+    (S.NOTING, E.FAILED): (S.REOPENING, REOPEN_PLAIN),
+    (S.NOTING, E.TOO_LARGE): (S.FITTING, FIT),
+    (S.NOTING, E.REFUSED): (S.CLOSED, DRAIN_AND_GIVE_UP),
+    (S.NOTING, E.CLOSE): (S.CLOSED, DRAIN_AND_LEAVE),
+    (S.HELD, E.DELIVERED): (S.READY, DELIVER),
+    (S.HELD, E.UNCHANGED): (S.READY, DELIVER),
+    (S.HELD, E.CHANGED): (S.READY, DELIVER),
+    (S.HELD, E.SUPERSEDED): (S.CLOSED, DRAIN_SUPERSEDED),
+    (S.HELD, E.SILENT): (S.HELD, LOOK),
+    (S.HELD, E.FAILED): (S.HELD, LOOK),
+    (S.HELD, E.REFUSED): (S.CLOSED, DRAIN_AND_GIVE_UP),
+    (S.HELD, E.STOPPED): (S.CLOSED, DRAIN_AND_GIVE_UP),
+    (S.HELD, E.CLOSE): (S.CLOSED, DRAIN_AND_LEAVE),
+    (S.HELD_NOTE, E.DELIVERED): (S.NOTING, WAIT_ON),
+    (S.HELD_NOTE, E.UNCHANGED): (S.NOTING, WAIT_ON),
+    (S.HELD_NOTE, E.CHANGED): (S.NOTING, WAIT_ON),
+    (S.HELD_NOTE, E.SUPERSEDED): (S.CLOSED, DRAIN_SUPERSEDED),
+    (S.HELD_NOTE, E.SILENT): (S.HELD_NOTE, LOOK),
+    (S.HELD_NOTE, E.FAILED): (S.HELD_NOTE, LOOK),
+    (S.HELD_NOTE, E.REFUSED): (S.CLOSED, DRAIN_AND_GIVE_UP),
+    (S.HELD_NOTE, E.STOPPED): (S.CLOSED, DRAIN_AND_GIVE_UP),
+    (S.HELD_NOTE, E.CLOSE): (S.CLOSED, DRAIN_AND_LEAVE),
+    (S.FITTING, E.DONE): (S.REOPENING, REOPEN_PLAIN_AT_ONCE),
+    (S.FITTING, E.REFUSED): (S.CLOSED, DRAIN_AND_GIVE_UP),
+    (S.FITTING, E.CLOSE): (S.CLOSED, DRAIN_AND_LEAVE),
+    (S.REOPENING, E.DELIVERED): (S.READY, RETURN),
+    (S.REOPENING, E.UNCHANGED): (S.READY, DELIVER),
+    (S.REOPENING, E.CHANGED): (S.READY, DELIVER),
+    (S.REOPENING, E.SUPERSEDED): (S.CLOSED, SUPERSEDED),
+    (S.REOPENING, E.SILENT): (S.REOPENING, REOPEN_PLAIN),
+    (S.REOPENING, E.FAILED): (S.REOPENING, REOPEN_PLAIN),
+    (S.REOPENING, E.REFUSED): (S.CLOSED, GIVE_UP),
+    (S.REOPENING, E.STOPPED): (S.CLOSED, GIVE_UP),
+    (S.REOPENING, E.CLOSE): (S.CLOSED, LEAVE),
+}
+
+
+_UNANSWERED: Final = (Event.SILENT, Event.FAILED)
+
+
+class TransactionState:
+    """The state of the current producer, and the checkpoint that Kafka holds.
+
+    Call `open` once, then `deliver` for each batch, and `close` at any moment. Each returns the first action. Carry the
+    action out, and call `done` or `failed`, until an action has an `end`. An event that the table lacks is our own bug.
+
+    `committed` is the newest checkpoint that Kafka is known to hold. `outcome_unknown` is true from a commit without an
+    answer until the checkpoint is read back: Kafka may hold the checkpoint that was given last.
+    """
+
+    def __init__(self, transitions: Transitions) -> None:
+        self.state = State.CLOSED
+        self.committed: Checkpoint | None = None
+        self.outcome_unknown = False
+        self._transitions = transitions
+        self._action = RETURN
+        self._checkpoint: Checkpoint | None = None
+        self._given = Event.LAST
+
+    def open(self) -> Action:
+        """Fence all other writers, and read the checkpoint to resume from."""
+        self._checkpoint = None
+        return self._take(Event.OPEN)
+
+    def deliver(self, checkpoint: Checkpoint, *, closes: bool) -> Action:
+        """Send a batch, which `checkpoint` covers. If the batch does not close, only the checkpoint's epoch is used."""
+        self._checkpoint = checkpoint
+        self._given = Event.LAST if closes else Event.PART
+        return self._take(self._given)
+
+    def close(self) -> Action:
+        """Give up everything that is not committed."""
+        return self._take(Event.CLOSE)
+
+    def done(self, found: Checkpoint | None = None) -> Action:
+        """Every step of the last action was carried out. `found` is the checkpoint that its READ found, if it had a
+        READ.
+        """
+        steps = self._action.steps
+        if Step.READ in steps:
+            event = self._judge(found)
+            self.committed = found
+            # A producer that is kept may send its request again, so what is read tells nothing for good.
+            self.outcome_unknown &= self.state is State.HELD_NOTE
+            return self._take(event)
+        if Step.NOTE in steps or self.state is State.NOTING:
+            self.committed = self._checkpoint
+            self.outcome_unknown = False
+        return self._take(Event.DONE)
+
+    def failed(self, event: Event) -> Action:
+        """A step of the last action failed, and the steps after it were not begun. `event_of` gives the event."""
+        if event in _UNANSWERED and (Step.NOTE in self._action.steps or self.state is State.NOTING):
+            self.outcome_unknown = True
+        return self._take(event)
+
+    def _judge(self, found: Checkpoint | None) -> Event:
+        ours = self._checkpoint
+        if ours is None:
+            return Event.DONE
+        if _is_same(found, ours) and self._given is Event.LAST:
+            return Event.DELIVERED
+        if found is not None and found.epoch > ours.epoch:
+            return Event.SUPERSEDED
+        return Event.UNCHANGED if _is_same(found, self.committed) else Event.CHANGED
+
+    def _take(self, event: Event) -> Action:
+        before = self.state
+        assert (before, event) in self._transitions, f"{event} in {before}"
+        self.state, self._action = self._transitions[before, event]
+        if self._action is DELIVER:
+            return self._take(self._given)
+        return self._action
+
+
+def event_of(failure: CdcdError, *, too_large: bool = False, silent: bool = False) -> Event:
+    """The event of a failure. `too_large`: the broker refused a size. `silent`: no answer came in time."""
+    if too_large:
+        return Event.TOO_LARGE
+    if isinstance(failure, FatalError):
+        return Event.REFUSED
+    return Event.SILENT if silent else Event.FAILED
+
+
+def error_of(end: End, failure: CdcdError | None) -> CdcdError:
+    """The error that a call raises if it ends in this way after `failure`."""
+    if end is End.SUPERSEDED:
+        return FencedError(
+            "Another instance took over while the broker was away from this one.",
+            hint="Nothing is lost. Start this instance again: it becomes the standby.",
+        )
+    if end is End.CHANGED:
+        return TransientError(
+            "The checkpoint changed while the broker was away.",
+            hint="Another instance wrote it. cdcd starts over from the new checkpoint; nothing is to be done.",
+        )
+    assert failure is not None, "a call that fails says why"
+    if end is End.START_OVER:
+        return TransientError(
+            f"A Kafka transaction failed after parts of it were sent: {failure.message}",
+            hint="Nothing of it is visible to read_committed readers. cdcd starts over from the checkpoint. "
+            f"{failure.hint}",
+        )
+    return failure
+
+
+def _is_same(one: Checkpoint | None, other: Checkpoint | None) -> bool:
+    return one is other if one is None or other is None else one.is_same(other)

@@ -1,0 +1,321 @@
+"""What the catalog knows of the relations and types that Relation messages name by oid.
+
+The catalog is as of now, the message as of its place in the WAL. A table or type that was dropped in between is simply
+not there: its description is empty, and the encoder does without.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.refusals import translated
+from cdcd.core.catalog.relations import CatalogColumn, Kin, TableDescription, TypeDescription
+from cdcd.core.protocol.messages import Column, Relation
+from cdcd.core.snapshot.visibility import Visibility
+
+# A key names one row at every moment: it is whole and immediate, and has no NULL. Of two rows under one deferrable key,
+# a delete would not say which one went; PostgreSQL takes no such primary key as replica identity either
+# (RelationGetIndexList in relcache.c). Since PostgreSQL 18 a column can be NOT NULL and have NULL in rows that are
+# older than the constraint (NOT VALID).
+_KEYS: Final = """
+SELECT i.indrelid, i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
+  FROM pg_index i
+ CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+ WHERE i.indrelid = ANY(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
+   AND i.indimmediate AND (i.indisprimary OR i.indisvalid)
+ GROUP BY i.indexrelid, i.indrelid, i.indisprimary
+HAVING i.indisprimary OR bool_and(a.attnotnull AND NOT EXISTS (
+           SELECT FROM pg_constraint c
+            WHERE c.conrelid = i.indrelid AND c.contype = 'n' AND NOT c.convalidated AND a.attnum = ANY(c.conkey)))
+ ORDER BY i.indexrelid
+"""
+
+# The array of one value that holds a default is read as one of texts. A box has commas, which do not part boxes.
+_MISSING: Final = """
+CASE WHEN atttypid = 'box'::regtype THEN btrim(attmissingval::text, '{}') ELSE (attmissingval::text::text[])[1] END
+"""
+
+# Generated columns are not published, or only since 18 where the publication says so; the record goes without.
+# A table is created in a file whose number is its oid (heap_create in heap.c).
+_COLUMNS: Final = f"""
+SELECT attrelid, attname::text, attnum, format_type(atttypid, atttypmod), atttypid::oid, attndims, {_MISSING},
+       pg_attribute.xmin::text::int8, attgenerated <> '',
+       relkind = 'p', relnatts::int, CASE WHEN relfilenode = c.oid THEN 0 ELSE relfilenode::int8 END,
+       EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = c.oid AND to_jsonb(r) ->> 'prattrs' IS NOT NULL),
+       CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END - '0/0'::pg_lsn
+  FROM pg_attribute JOIN pg_class c ON c.oid = attrelid
+ WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped
+ ORDER BY attrelid, attnum
+"""
+
+# ADD COLUMN ... DEFAULT leaves the value for older rows in the partitions. One that was created later has no such rows.
+_PARTITIONS: Final = """
+WITH RECURSIVE part(root, oid) AS (
+    SELECT root, root FROM unnest(%s::oid[]) AS root
+     UNION
+    SELECT root, inhrelid FROM part JOIN pg_inherits ON inhparent = part.oid
+)
+"""
+_MISSING_IN_PARTITIONS: Final = f"""{_PARTITIONS}
+SELECT root::int8, attname::text, min(missing)
+  FROM part JOIN LATERAL (
+       SELECT attname, {_MISSING} AS missing FROM pg_attribute WHERE attrelid = part.oid AND atthasmissing
+       ) AS own ON true
+ GROUP BY root, attname
+HAVING min(missing) = max(missing)
+"""
+_REWRITTEN_PARTITIONS: Final = f"""{_PARTITIONS}
+SELECT root::int8, hashtextextended(string_agg(concat_ws(' ', c.oid, relfilenode), ',' ORDER BY c.oid), 0)
+  FROM part JOIN pg_class c USING (oid)
+ WHERE relkind = 'r' AND relfilenode <> c.oid
+ GROUP BY root
+"""
+
+# An array is what its element type calls its array; int2vector, point and name have a typelem too, but another text.
+# Multiranges came with 14, and with them a column of pg_range that 13 does not know by name.
+_TYPES: Final = """
+WITH RECURSIVE part(whole, oid, place) AS NOT MATERIALIZED (
+    SELECT t.oid, a.atttypid, a.attnum::int
+      FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+     WHERE t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
+     UNION ALL
+    SELECT r.rngtypid, r.rngsubtype, 1 FROM pg_range r
+     UNION ALL
+    SELECT (to_jsonb(r) ->> 'rngmultitypid')::oid, r.rngtypid, 1 FROM pg_range r
+), wanted(oid) AS (
+    SELECT unnest(%s::oid[])
+     UNION
+    SELECT next.oid
+      FROM wanted JOIN pg_type t USING (oid)
+     CROSS JOIN LATERAL (
+           SELECT unnest(ARRAY[t.typelem, t.typbasetype]) UNION ALL SELECT part.oid FROM part WHERE part.whole = t.oid
+           ) AS next(oid)
+     WHERE next.oid <> 0
+)
+SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text,
+       CASE WHEN e.typarray = t.oid THEN t.typelem ELSE 0 END, t.typbasetype, t.typtypmod, t.typdelim::text,
+       ARRAY(SELECT part.oid FROM part WHERE part.whole = t.oid ORDER BY part.place), t.typsend <> 0,
+       ARRAY(SELECT l.oid::int8 FROM pg_enum l WHERE l.enumtypid = t.oid ORDER BY l.oid),
+       ARRAY(SELECT l.enumlabel::text FROM pg_enum l WHERE l.enumtypid = t.oid ORDER BY l.oid)
+  FROM wanted JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
+  LEFT JOIN pg_type e ON e.oid = t.typelem
+"""
+
+
+# Each partition sends former values by its own replica identity. One that has none takes no UPDATE and DELETE.
+_UNSENT: Final = f"""{_PARTITIONS}, leaf AS (
+    SELECT root, c.oid, i.indkey, i.indnkeyatts
+      FROM part JOIN pg_class c USING (oid)
+      JOIN pg_index i ON i.indrelid = c.oid
+       AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate
+                               WHEN 'i' THEN i.indisreplident ELSE false END
+     WHERE c.relkind = 'r'
+)
+SELECT root::int8, a.attname::text, min(leaf.oid::regclass::text)
+  FROM leaf JOIN pg_attribute a ON a.attrelid = leaf.oid AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE a.attnum <> ALL((leaf.indkey::int2[])[:leaf.indnkeyatts - 1])
+ GROUP BY root, a.attname
+ ORDER BY root, a.attname
+"""
+
+# The table itself, the tables that it inherits from, and of a partitioned table its partitions.
+_KIN: Final = """
+WITH RECURSIVE up(root, oid, depth) AS (
+    SELECT oid, oid, 0 FROM unnest(%s::oid[]) AS wanted(oid)
+     UNION
+    SELECT root, inhparent, depth + 1 FROM up JOIN pg_inherits ON inhrelid = up.oid
+), down(root, oid) AS (
+    SELECT up.root, up.oid FROM up JOIN pg_class c USING (oid) WHERE depth = 0 AND relkind = 'p'
+     UNION
+    SELECT root, inhrelid FROM down JOIN pg_inherits ON inhparent = down.oid
+), kin(root, oid, depth) AS (
+    SELECT root, oid, min(depth) FROM up GROUP BY root, oid
+     UNION ALL
+    SELECT root, oid, NULL FROM down WHERE root <> oid
+)
+SELECT root::int8, c.oid::int8, n.nspname::text, c.relname::text, depth IS NULL,
+       coalesce(array_agg(a.attnum::int ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{}'),
+       coalesce(array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum IS NOT NULL), '{}')
+  FROM kin JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_attribute a
+    ON kin.depth IS DISTINCT FROM 0 AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+ GROUP BY root, c.oid, n.nspname, c.relname, depth
+ ORDER BY root, depth NULLS LAST, c.oid
+"""
+
+# As pgoutput describes a relation: the columns of the replica identity are flagged, of FULL all. Columns that an index
+# includes are not in its key.
+_RELATIONS: Final = """
+SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
+       a.attname::text, a.atttypid::int8, a.atttypmod,
+       c.relreplident = 'f' OR EXISTS (
+           SELECT FROM pg_index i
+            WHERE i.indrelid = c.oid AND a.attnum = ANY((i.indkey::int2[])[:i.indnkeyatts - 1])
+              AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate
+                                       WHEN 'i' THEN i.indisreplident ELSE false END)
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE c.oid = ANY(%s)
+ ORDER BY c.oid, a.attnum
+"""
+
+_LABELS: Final = b"""
+SELECT coalesce(hashtext(string_agg(concat_ws(' ', enumtypid, oid, enumlabel), ',' ORDER BY oid)), 0) FROM pg_enum
+"""
+_OF_ENUMS: Final = """
+WITH RECURSIVE enum(oid) AS (
+    SELECT enumtypid FROM pg_enum
+     UNION
+    SELECT t.oid
+      FROM enum JOIN pg_type t ON t.typbasetype = enum.oid OR (t.typelem = enum.oid AND t.typcategory = 'A')
+)
+SELECT DISTINCT a.attrelid::int8 FROM pg_attribute a JOIN enum ON enum.oid = a.atttypid
+ WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+
+async def labels(connection: Connection) -> int:
+    """A checksum of the labels of all enums; 0 without any."""
+    with translated("reading the labels of enums", {}):
+        row: Any = await (await connection.execute(_LABELS)).fetchone()
+    return int(row[0])
+
+
+async def tables_with_enums(connection: Connection, oids: Collection[int]) -> tuple[int, ...]:
+    """Find the relations that have a column whose type is an enum, a domain over an enum, or an array of enums."""
+    with translated("looking for columns of enums", {}):
+        rows: list[Any] = await (await connection.execute(_OF_ENUMS, (list(oids),))).fetchall()
+    return tuple([row[0] for row in rows])
+
+
+async def describe(
+    connection: Connection, relation_oids: Collection[int], *, with_kin: bool = False
+) -> dict[int, TableDescription]:
+    """The keys and columns of each relation, one entry for every oid asked for. Raises TransientError and SourceError.
+
+    Args:
+        with_kin: ask for `TableDescription.kin` too, which rules that protect columns need.
+
+    The unique key is the oldest one of those whose columns are all NOT NULL.
+    """
+    primary: dict[int, tuple[str, ...]] = {}
+    unique: dict[int, tuple[str, ...]] = {}
+    with translated("reading the keys of tables", {}):
+        cursor = await connection.execute(_KEYS, (list(relation_oids),))
+        row: Any
+        for row in await cursor.fetchall():
+            oid, is_primary, columns = row
+            (primary if is_primary else unique).setdefault(oid, tuple(columns))
+        cursor = await connection.execute(_COLUMNS, (list(relation_oids),))
+        found: dict[int, TableDescription] = {
+            oid: TableDescription(primary.get(oid, ()), unique.get(oid, ())) for oid in relation_oids
+        }
+        of_columns: list[Any] = await cursor.fetchall()
+        for oid, rows in groupby(of_columns, key=itemgetter(0)):
+            listed = list(rows)
+            *_, is_partitioned, last_id, rewritten, columns_listed, seen = listed[0]
+            found[oid] = replace(
+                found[oid],
+                columns=tuple([CatalogColumn(*row[1:-5]) for row in listed]),
+                is_partitioned=is_partitioned,
+                last_id=last_id,
+                rewritten=rewritten,
+                listed=columns_listed,
+                seen=int(seen),
+            )
+        await _look_into_partitions(connection, found)
+        if with_kin:
+            for oid, kin in (await _kin(connection, relation_oids)).items():
+                found[oid] = replace(found[oid], kin=tuple(kin))
+    return found
+
+
+async def _kin(connection: Connection, oids: Collection[int]) -> dict[int, list[Kin]]:
+    found: dict[int, list[Kin]] = {}
+    row: Any
+    for row in await (await connection.execute(_KIN.encode(), (list(oids),))).fetchall():
+        root, oid, schema, name, is_part, numbers, names = row
+        columns = tuple(zip(numbers, names, strict=True))
+        found.setdefault(root, []).append(Kin(oid, schema, name, columns, is_part))
+    return found
+
+
+async def _look_into_partitions(connection: Connection, found: dict[int, TableDescription]) -> None:
+    """Describe partitioned tables by their partitions, where these differ from the table."""
+    roots = [oid for oid, table in found.items() if table.is_partitioned]
+    if not roots:
+        return
+    row: Any
+    missing: dict[tuple[int, str], str] = {}
+    # In this order: a table that is rewritten in between loses the values, and then the second answer says so.
+    for row in await (await connection.execute(_MISSING_IN_PARTITIONS, (roots,))).fetchall():
+        missing[row[0], row[1]] = row[2]
+    rewritten: dict[int, int] = {}
+    for row in await (await connection.execute(_REWRITTEN_PARTITIONS, (roots,))).fetchall():
+        rewritten[row[0]] = row[1]
+    unsent: dict[int, list[tuple[str, str]]] = {}
+    for row in await (await connection.execute(_UNSENT, (roots,))).fetchall():
+        unsent.setdefault(row[0], []).append((row[1], row[2]))
+    for oid in roots:
+        columns = [replace(each, missing=missing.get((oid, each.name))) for each in found[oid].columns]
+        found[oid] = replace(
+            found[oid],
+            columns=tuple(columns),
+            rewritten=rewritten.get(oid, 0),
+            unsent=tuple(unsent.get(oid, ())),
+        )
+
+
+async def partitioned(connection: Connection, oids: Collection[int]) -> list[int]:
+    """Those of these relations that are partitioned tables. Raises TransientError and SourceError."""
+    with translated("looking for partitioned tables", {}):
+        cursor = await connection.execute(
+            b"SELECT oid::int8 FROM pg_class WHERE oid = ANY(%s) AND relkind = 'p'", (list(oids),)
+        )
+        rows: list[Any] = await cursor.fetchall()
+    return [row[0] for row in rows]
+
+
+async def relations(connection: Connection, oids: Collection[int]) -> list[Relation]:
+    """The tables as the stream would describe them now, but for columns that the publication leaves out.
+
+    Raises:
+        TransientError, SourceError.
+    """
+    with translated("reading the columns of tables", {}):
+        rows: list[Any] = await (await connection.execute(_RELATIONS, (list(oids),))).fetchall()
+    found: list[Relation] = []
+    for (oid, schema, name, identity), columns in groupby(rows, key=lambda row: tuple(row[:4])):
+        described = [
+            Column(int(is_key), column, kind, modifier) for *_, column, kind, modifier, is_key in columns
+        ]
+        found.append(Relation(None, oid, schema, name, identity, tuple(described)))
+    return found
+
+
+async def visibility(connection: Connection) -> Visibility:
+    """What a snapshot sees that is taken now. Raises TransientError and SourceError."""
+    with translated("taking a snapshot", {}):
+        row: Any = await (await connection.execute(b"SELECT pg_current_snapshot()::text")).fetchone()
+    return Visibility.parse(row[0])
+
+
+async def types(connection: Connection, oids: Collection[int]) -> dict[int, TypeDescription]:
+    """The types asked for, and those that they are made of; dropped ones are left out.
+
+    A type is made of its elements, a domain of its base, a composite of its attributes, a range of its subtype.
+    """
+    with translated("reading types", {}):
+        cursor = await connection.execute(_TYPES, (list(oids),))
+        rows: list[Any] = await cursor.fetchall()
+    return {row[0]: TypeDescription(*_described(row)) for row in rows}
+
+
+def _described(row: Any) -> list[Any]:
+    *of_type, parts, sends, numbers, labels = row
+    return [*of_type, tuple(parts), sends, tuple(zip(numbers, labels, strict=True))]

@@ -1,0 +1,342 @@
+"""Connections to PostgreSQL whose text output is the same whatever the role, the database or the server is
+set to.
+
+pgoutput sends values as text, formatted by the session's settings, and `ALTER ROLE ... SET` or `ALTER
+DATABASE ... SET` may change those behind our back. A setting given in the startup packet (`options=-c
+name=value`) has GucSource PGC_S_CLIENT, which ranks above PGC_S_DATABASE_USER (src/include/utils/guc.h), so
+what is pinned here wins. Settings that only newer servers know would make an older one refuse the connection;
+they are set right after it stands.
+
+libpq keeps no SQLSTATE for a failed connection attempt, and the server's words are in the server's language
+(lc_messages). libpq 18 does write the ErrorResponse into its protocol trace, so an attempt that failed with
+words we do not know is repeated once, traced into anonymous memory, and the code is read from there. No
+message contains a password.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Final, Literal
+
+import psycopg
+from psycopg import conninfo, pq
+
+from cdcd.adapters.credentials.command import Command, await_output
+from cdcd.adapters.postgres.refusals import UNKNOWN_TRANSIENT, Answer, find_refusal, refused
+from cdcd.adapters.postgres.session import Session, await_socket
+from cdcd.core.errors import CdcdError, ConfigError, FatalError, TransientError
+
+Connection = psycopg.AsyncConnection[tuple[object, ...]]
+
+PINNED: Final[tuple[tuple[str, str], ...]] = (
+    ("datestyle", "ISO,YMD"),
+    ("intervalstyle", "postgres"),
+    ("timezone", "UTC"),
+    ("bytea_output", "hex"),
+    ("extra_float_digits", "3"),
+    ("lc_monetary", "C"),
+    # regclass, regtype and their kin are written with a schema unless the path has it: an empty path always
+    # gives it.
+    ("search_path", ""),
+    ("quote_all_identifiers", "off"),
+    ("xmlbinary", "base64"),
+    ("standard_conforming_strings", "on"),
+    # 18 reports a missing publication as a WARNING only (pgoutput.c, LoadPublications).
+    ("client_min_messages", "warning"),
+    ("statement_timeout", "0"),
+    ("lock_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "0"),
+)
+"""Settings of every session of ours, as startup options."""
+
+PINNED_SINCE: Final[tuple[tuple[int, str, str], ...]] = (
+    (140000, "idle_session_timeout", "0"),
+    (170000, "transaction_timeout", "0"),
+)
+"""(server_version_num, name, value): settings that older servers do not know."""
+
+_KEEPALIVE: Final[tuple[tuple[str, str], ...]] = (
+    ("keepalives", "1"),
+    ("keepalives_idle", "30"),
+    ("keepalives_interval", "10"),
+    ("keepalives_count", "3"),
+    ("tcp_user_timeout", "60000"),
+)
+"""libpq's names, for a peer that vanished without a word; 60 s as `wal_receiver_timeout`. The DSN's own
+values win."""
+
+SECRET_PARAMETERS: Final = frozenset(
+    {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+)
+"""libpq's parameters whose value no message may contain, as `cdcd.config.masking` has them too."""
+
+_REPLICATION: Final[Mapping[bool | str, str | None]] = {False: None, True: "database", "physical": "true"}
+"""libpq's parameter `replication`, by the argument of `open_session`."""
+
+_NO_UTF8: Final = "conversion between UTF8 and MULE_INTERNAL is not supported"
+"""What PostgreSQL says of the one encoding that it does not convert to UTF-8 (elog's text is never translated)."""
+
+_TRACED_ERROR: Final = re.compile(rb'\tErrorResponse\t.*? C "([0-9A-Z]{5})"')
+
+
+@dataclass(frozen=True, slots=True)
+class Dsn:
+    """A parsed libpq connection string. Its str and repr are safe to log.
+
+    Attributes:
+        password_command: prints the password; it is run before each connection. Empty: there is none.
+    """
+
+    parameters: tuple[tuple[str, str], ...] = field(repr=False)
+    password_command: tuple[str, ...] = field(default=(), repr=False)
+
+    def get(self, name: str, default: str = "") -> str:
+        """The value of one libpq parameter as the DSN has it (not from the environment or a service file)."""
+        return dict(self.parameters).get(name, default)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Values that no message may contain."""
+        secrets = [value for name, value in self.parameters if name in SECRET_PARAMETERS and value]
+        # `user:password` whose colon was encoded, too, is one name to libpq.
+        _, _, behind = self.get("user").partition(":")
+        return (*secrets, behind) if behind else tuple(secrets)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """`role` and `database` for the hints of refusals, where the DSN names them."""
+        known = {"role": self._user, "database": self.get("dbname") or self._user}
+        return {name: value for name, value in known.items() if value}
+
+    def __str__(self) -> str:
+        host = self.get("host") or self.get("hostaddr") or self.get("service") or "the default host"
+        port = self.get("port")
+        text = f"{self.get('dbname') or 'the default database'} at {host}{':' + port if port else ''}"
+        return f"{text} as {self._user}" if self._user else text
+
+    @property
+    def _user(self) -> str:
+        return self.get("user").partition(":")[0]
+
+
+_MALFORMED: Final[tuple[tuple[str, str], ...]] = (
+    ('missing "="', "it is neither a postgresql:// URI nor key=value pairs"),
+    ("unterminated quoted string", "a quoted value does not end"),
+    (
+        "invalid percent-encoded token",
+        "a % in it is not followed by two hexadecimal digits (a literal % is %25)",
+    ),
+    ("forbidden value %00", "it contains %00"),
+    ("end of string reached when looking for matching", "an IPv6 address lacks its closing bracket"),
+    ("IPv6 host address may not be empty", "its IPv6 address is empty"),
+    ("unexpected character", "something other than a port, a path or a query follows the host"),
+    ("missing key/value separator", "a query parameter has no value"),
+    ("extra key/value separator", "a query parameter has two = signs"),
+)
+"""(part of libpq's message, what we say): libpq's own text repeats the DSN, and with it perhaps a
+password."""
+
+
+def parse_dsn(text: str, password_command: tuple[str, ...] = ()) -> Dsn:
+    """Read a libpq URI or key=value string. Raises ConfigError, which never repeats any part of the DSN."""
+    hint = (
+        "Write postgresql://user@host:5432/database or host=... port=... dbname=... user=...; in a URI, "
+        "reserved characters "
+        "in user and password are percent-encoded (@ is %40, / is %2F, ? is %3F, # is %23, % is %25)."
+    )
+    try:
+        parsed = pq.Conninfo.parse(text.encode())
+        values = {option.keyword.decode(): option.val.decode() for option in parsed if option.val is not None}
+    except UnicodeError:
+        raise ConfigError("postgres.dsn cannot be read: it is not UTF-8 text.", hint=hint) from None
+    except psycopg.Error as error:
+        raise ConfigError(f"postgres.dsn cannot be read: {_malformed(str(error))}.", hint=hint) from None
+    is_uri = text.startswith(("postgresql://", "postgres://"))
+    if is_uri and _stray_at(text):
+        raise ConfigError(
+            "postgres.dsn cannot be read: it has a bare @ besides the one before the host.", hint=hint
+        )
+    for port in filter(None, values.get("port", "").split(",")):
+        if not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigError(
+                "postgres.dsn cannot be read: its port is not a number between 1 and 65535.", hint=hint
+            )
+    return Dsn(tuple(values.items()), password_command)
+
+
+def _malformed(libpq_says: str) -> str:
+    for fragment, ours in _MALFORMED:
+        if fragment in libpq_says:
+            return ours
+    if match := re.search(
+        r'invalid (?:connection option|URI query parameter):? "(.*)"', libpq_says, re.DOTALL
+    ):
+        known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+        near = get_close_matches(match.group(1), known, n=1, cutoff=0.75)
+        return (
+            f"libpq does not know one of its parameters; did you mean {near[0]}"
+            if near
+            else ("libpq does not know one of its parameters")
+        )
+    return "libpq rejects it"
+
+
+def _stray_at(uri: str) -> bool:
+    """Whether an unencoded @ stands where libpq would read a part of the password as host, port or
+    database.
+    """
+    rest = uri.split("://", 1)[1]
+    authority = re.split(r"[/?]", rest, maxsplit=1)[0]
+    return rest.count("@") > 1 or ("@" in rest and "@" not in authority)
+
+
+async def open_session(
+    dsn: Dsn,
+    *,
+    application_name: str,
+    connect_timeout_s: float = 10.0,
+    replication: bool | Literal["physical"] = False,
+    unpinned: Collection[str] = (),
+) -> Session:
+    """A session with pinned settings.
+
+    Args:
+        replication: as walsender for the DSN's database; physical: as walsender without a database.
+        unpinned: names of PINNED that the server decides.
+
+    The command that prints the password is run first, if there is one. Then each host and address is tried in turn,
+    `connect_timeout_s` for each. The caller owes `close()`. Raises TransientError, SourceError or ConfigError: of
+    several failed attempts, the last fatal one, else the last.
+    """
+    if dsn.password_command:
+        dsn = await _with_password(dsn, connect_timeout_s)
+    what = f"connecting to {dsn}"
+    parameters: dict[str, str | int | None] = {**dict(_KEEPALIVE), **dict(dsn.parameters)}
+    pinned = " ".join(f"-c {name}={value}" for name, value in PINNED if name not in unpinned)
+    parameters |= {
+        "options": f"{dsn.get('options')} {pinned}".strip(),
+        "client_encoding": "UTF8",
+        "application_name": application_name,
+        "replication": _REPLICATION[replication],
+    }
+    try:
+        async with asyncio.timeout(connect_timeout_s):
+            attempts = await conninfo.conninfo_attempts_async(parameters)
+    except psycopg.Error as error:
+        raise refused(what, Answer("", str(error)), dsn.names, dsn.secrets) from None
+    except TimeoutError:
+        raise TransientError(f"{what}: the name service gave no answer in {connect_timeout_s:g} s") from None
+    failures: list[Answer] = []
+    for attempt in attempts:
+        info = conninfo.make_conninfo("", **attempt).encode()
+        try:
+            async with asyncio.timeout(connect_timeout_s):
+                outcome = await _attempt(info)
+                if isinstance(outcome, Answer) and _NO_UTF8 in outcome.message:
+                    # The names of a catalog are ASCII, as a rule. Whoever reads values takes them without conversion.
+                    attempt["client_encoding"] = "LATIN1"
+                    outcome = await _attempt(conninfo.make_conninfo("", **attempt).encode())
+                if isinstance(outcome, Answer) and find_refusal(outcome) is UNKNOWN_TRANSIENT:
+                    outcome = await _attempt(info, traced=True)
+        except TimeoutError:
+            outcome = Answer("", f"timeout expired: no answer in {connect_timeout_s:g} s")
+        if not isinstance(outcome, Answer):
+            role, database = outcome.user.decode(), outcome.db.decode()
+            session = Session(outcome, {"role": role, "database": database})
+            if replication != "physical":
+                # A walsender without a database takes no SQL.
+                await _pin_newer(session, what)
+            return session
+        failures.append(outcome)
+    errors = [_refused(what, answer, dsn) for answer in failures]
+    raise ([error for error in errors if isinstance(error, FatalError)] or errors)[-1]
+
+
+async def _with_password(dsn: Dsn, timeout_s: float) -> Dsn:
+    """The DSN with the password that its command prints. Raises as `await_output`."""
+    command = Command("postgres.password_command", dsn.password_command, timeout_s)
+    password = await await_output(command)
+    others = tuple((name, value) for name, value in dsn.parameters if name != "password")
+    return replace(dsn, parameters=(*others, ("password", password)))
+
+
+def _refused(what: str, answer: Answer, dsn: Dsn) -> CdcdError:
+    """The error for a failed attempt. The next password of a command may be accepted, so a refused one is transient."""
+    error = refused(what, answer, dsn.names, dsn.secrets)
+    wrong = answer.sqlstate == "28P01" or "authentication failed" in answer.message
+    if dsn.password_command and wrong:
+        return TransientError(
+            error.message,
+            hint="The server refuses the password that postgres.password_command printed. Check that the command makes "
+            "it for this host, port and role, and that the role may log in so (RDS and Aurora: GRANT rds_iam, and "
+            "rds.iam_auth_for_replication = 1 for replication). cdcd runs the command again.",
+        )
+    return error
+
+
+async def _attempt(info: bytes, *, traced: bool = False) -> pq.abc.PGconn | Answer:
+    """One host, one address: the connection, or why there is none.
+
+    `traced` learns the SQLSTATE. Not always on: psycopg leaks the trace's FILE (a few kB) at each use.
+    """
+    pgconn: pq.abc.PGconn = pq.PGconn.connect_start(info)
+    trace = os.memfd_create("cdcd-startup") if traced and hasattr(os, "memfd_create") else -1
+    try:
+        if trace >= 0:
+            pgconn.trace(trace)
+        status = pq.PollingStatus.FAILED
+        while pgconn.status != pq.ConnStatus.BAD:
+            status = pq.PollingStatus(pgconn.connect_poll())
+            if status == pq.PollingStatus.READING:
+                await await_socket(pgconn.socket, to_write=False)
+            elif status == pq.PollingStatus.WRITING:
+                await await_socket(pgconn.socket, to_write=True)
+            else:
+                break
+        if trace >= 0:
+            pgconn.untrace()
+        if status == pq.PollingStatus.OK:
+            pgconn.nonblocking = 1
+            return pgconn
+        codes = _TRACED_ERROR.findall(os.pread(trace, 1 << 20, 0)) if trace >= 0 else []
+        answer = Answer(codes[-1].decode() if codes else "", pgconn.get_error_message())
+    except BaseException:
+        pgconn.finish()
+        raise
+    finally:
+        if trace >= 0:
+            os.close(trace)
+    pgconn.finish()
+    return answer
+
+
+async def _pin_newer(session: Session, what: str) -> None:
+    wanted = [
+        f"SET {name} = {value}" for since, name, value in PINNED_SINCE if session.server_version >= since
+    ]
+    if wanted:
+        try:
+            await session.query("; ".join(wanted), what)
+        except BaseException:
+            session.close()
+            raise
+
+
+async def connect(
+    dsn: Dsn, *, application_name: str, connect_timeout_s: float = 10.0, unpinned: Collection[str] = ()
+) -> Connection:
+    """An autocommit SQL connection with pinned settings, but for those in `unpinned`. Errors as `open_session`; the
+    caller owes `close()`.
+    """
+    session = await open_session(
+        dsn, application_name=application_name, connect_timeout_s=connect_timeout_s, unpinned=unpinned
+    )
+    connection: Connection = psycopg.AsyncConnection(session.hand_over())
+    await connection.set_autocommit(True)
+    # No server-side prepared statements: each query here runs once or a few times, and a pooler may be in
+    # between.
+    connection.prepare_threshold = None
+    return connection

@@ -1,0 +1,160 @@
+"""Texts of a server in UTF-8 where the server does not convert them: it is asked for each character, once.
+
+Two kinds of sessions take texts in the server's encoding. A stream does after PostgreSQL could not convert a text
+(22021, 22P05): one such text in the WAL would end every session at the same place. COPY does in every database whose
+encoding is not UTF-8, because a first snapshot that ends at a row cannot go on at the same snapshot.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.refusals import translated
+from cdcd.adapters.postgres.session import Session
+from cdcd.core.catalog.server_text import UNCONVERTED, UNDECODABLE, ServerTexts
+from cdcd.core.errors import SourceError, WithoutConversionError
+from cdcd.core.protocol.frames import XLOG_HEADER
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.peek import lsn_of
+from cdcd.core.protocol.texts import STREAM_START, STREAM_STOP, Kind, Text, texts_of, with_texts
+
+RAW: Final = "SQL_ASCII"
+"""A client encoding to which nothing is converted (mbutils.c, pg_server_to_any)."""
+
+NEVER_CONVERTED: Final = ("MULE_INTERNAL",)
+"""Encodings that PostgreSQL cannot convert to UTF-8 at all, so that only ASCII can be decoded."""
+
+HINT_NAME: Final = (
+    "Rename it (ALTER TABLE … RENAME), or leave the table out of the publication. What PostgreSQL has written of it "
+    "already stays in the WAL: if cdcd stops at this place again, restart the pipeline from scratch (cdcd reset)."
+)
+
+_ASK: Final = (
+    b"SELECT convert_from(c, getdatabaseencoding()) "
+    b"FROM unnest(%s::bytea[]) WITH ORDINALITY AS u(c, n) ORDER BY n"
+)
+
+
+class Conversion:
+    """Decodes the texts of one server. The caller owes `close`.
+
+    Args:
+        connection: asks for characters, with client_encoding UTF8; None: the encoding needs no question.
+    """
+
+    def __init__(self, encoding: str, connection: Connection | None) -> None:
+        self.texts = ServerTexts(encoding)
+        self._connection = connection
+        self._in_stream = False
+        self._lsn = 0
+
+    @classmethod
+    async def open(
+        cls, dsn: Dsn, encoding: str, *, application_name: str, connect_timeout_s: float
+    ) -> "Conversion":
+        """Connect, where the encoding needs it. Raises as `connect`."""
+        if encoding in (*UNCONVERTED, *NEVER_CONVERTED):
+            return cls(encoding, None)
+        connection = await connect(
+            dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
+        )
+        return cls(encoding, connection)
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+
+    async def command(self, text: str) -> bytes:
+        """A command as a session without conversion must send it."""
+        if text.isascii() or self._connection is None:
+            return text.encode("utf-8", "surrogateescape")
+        with translated("encoding a command", {}):
+            row = await (
+                await self._connection.execute(
+                    b"SELECT convert_to(%s, getdatabaseencoding())", (text,), binary=True
+                )
+            ).fetchone()
+        assert row is not None
+        assert isinstance(row[0], bytes)
+        return row[0]
+
+    async def lines(self, lines: list[bytes]) -> list[bytes]:
+        """Lines of COPY in text format. UNDECODABLE stands for a field that cannot be decoded."""
+        # Bytes of a character above ASCII are above ASCII in every encoding of a server, so tabs and escapes are safe.
+        fields = [field for line in lines if not line.isascii() for field in line.split(b"\t")]
+        await self._learn(fields)
+        return [line if line.isascii() else self._line(line) for line in lines]
+
+    def _line(self, line: bytes) -> bytes:
+        ended = line.endswith(b"\n")
+        fields = (line[:-1] if ended else line).split(b"\t")
+        written = b"\t".join([self._value(field) for field in fields])
+        return written + b"\n" if ended else written
+
+    def _value(self, value: bytes) -> bytes:
+        decoded = self.texts.decoded(value)
+        return UNDECODABLE if decoded is None else decoded
+
+    async def frames(self, frames: list[bytes]) -> list[bytes]:
+        """Frames with their texts in UTF-8. Raises SourceError: the name of a table cannot be decoded."""
+        in_stream = self._in_stream
+        found: list[list[Text]] = []
+        for frame in frames:
+            found.append(texts_of(frame, in_stream))
+            tag = frame[XLOG_HEADER] if len(frame) > XLOG_HEADER else 0
+            in_stream = tag == STREAM_START or (in_stream and tag != STREAM_STOP)
+        await self._learn(
+            frame[text.begin : text.end] for frame, texts in zip(frames, found, strict=True) for text in texts
+        )
+        # Nothing is awaited from here on: a call that is cancelled is repeated with the same frames.
+        written: list[bytes] = []
+        for frame, texts in zip(frames, found, strict=True):
+            self._lsn = lsn_of(frame) or self._lsn if len(frame) > XLOG_HEADER else self._lsn
+            written.append(with_texts(frame, texts, self._convert) if texts else frame)
+        self._in_stream = in_stream
+        return written
+
+    def _convert(self, text: bytes, kind: Kind) -> bytes:
+        decoded = self.texts.decoded(text)
+        if decoded is not None:
+            return decoded
+        if kind is Kind.VALUE:
+            return UNDECODABLE
+        shown = text.decode("ascii", "backslashreplace")
+        if kind is Kind.NAME:
+            raise SourceError(
+                f"A table behind {Lsn(self._lsn)} has a name, or a schema or column of the name, that cannot be "
+                f"decoded from {self.texts.encoding} to UTF-8: {shown}.",
+                hint=HINT_NAME,
+            )
+        return shown.encode()
+
+    async def _learn(self, texts: Iterable[bytes]) -> None:
+        if self._connection is None:
+            return
+        of_texts = [text for text in texts if not text.isascii()]
+        unknown = self.texts.unknown(of_texts)
+        if not unknown or await self._ask(unknown):
+            return
+        # At least one character has no form. A text that has one is not decoded, so the rest of it need not be known.
+        for text in of_texts:
+            unknown = self.texts.unknown([text])
+            if unknown:
+                await self._ask(unknown)
+
+    async def _ask(self, characters: list[bytes]) -> bool:
+        """Learn what the server makes of these characters; False: one of them has no form."""
+        assert self._connection is not None
+        try:
+            with translated("decoding texts", {}):
+                rows = await (await self._connection.execute(_ASK, (characters,))).fetchall()
+        except WithoutConversionError:
+            return False
+        self.texts.learn({each: str(made).encode() for each, (made,) in zip(characters, rows, strict=True)})
+        return True
+
+
+def server_encoding(session: Session) -> str:
+    """The encoding of the session's database."""
+    return (session.pgconn.parameter_status(b"server_encoding") or b"").decode()

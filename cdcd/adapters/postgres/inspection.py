@@ -1,0 +1,383 @@
+"""What there is to know about a server before a pipeline starts on it: read once, nothing changed.
+
+Both kinds of connection that the daemon opens are opened, so that what would stop the daemon stops the check in the
+same words.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.lock import PEER, lock_condition
+from cdcd.adapters.postgres.publication import (
+    NO_DIFFERENCES,
+    Differences,
+    Publication,
+    PublishedTable,
+    compare,
+    find_tables,
+    find_target,
+    read_candidates,
+    read_publication,
+)
+from cdcd.adapters.postgres.publication_history import find_too_young
+from cdcd.adapters.postgres.refusals import translated
+from cdcd.adapters.postgres.replication import ReplicationStream
+from cdcd.adapters.postgres.slot import PLUGIN, SlotState, read_slot
+from cdcd.core.catalog.patterns import parse_pattern
+from cdcd.core.catalog.routing import TopicNames
+from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.errors import CdcdError
+from cdcd.core.protocol.versions import StreamingMode
+
+OPEN_LONG_S: Final = 60
+"""Transactions open for so long are worth naming: a slot's creation waits for them."""
+
+ALL_TABLES: Final = TableSelection()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the configuration asks of PostgreSQL."""
+
+    slot: str
+    publication: str
+    tables: Sequence[str] | None
+    topics: TopicNames
+    """Which must not collide."""
+    protocol: int | Literal["auto"] = "auto"
+    streaming: StreamingMode | Literal["auto", "off", "on", "parallel"] = "auto"
+    two_phase: bool = False
+    failover: bool = False
+    messages: bool = True
+    origin: Literal["any", "none"] = "any"
+    binary: bool = False
+    status_interval_s: float = 10.0
+    signals: str = "without_where"
+    """Which requests for snapshots are followed (`snapshot.signals`)."""
+    when_needed: bool = False
+    """A slot that is lost is replaced, and the tables are read again (`snapshot.mode`)."""
+    truncate: bool = True
+    """TRUNCATE makes a record (`topics.truncate`, `topics.skipped_operations`)."""
+    signals_from_anybody: bool = False
+    """They need no token (`snapshot.signals_from`)."""
+    outbox_messages: bool = False
+    """Logical messages are events of the outbox (`outbox.messages`)."""
+    pipeline: str = ""
+    """The application_name of a daemon's own session on the slot."""
+    connections: int = 3
+    """How many connections the daemon opens, without its walsender."""
+    application_name: str = "cdcd check"
+    connect_timeout_s: float = 10.0
+    selection: TableSelection = ALL_TABLES
+    """Which of the published tables the pipeline has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row of pg_settings: `value` as a number in `unit`s where it is one, `shown` as SHOW prints it."""
+
+    shown: str
+    value: float
+    unit: str
+    is_set: bool = True
+    """Whether anybody did: the server, the database, the role or the DSN."""
+    restart_pending: bool = False
+    """Another value is set, and counts after the next restart of PostgreSQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Who we are to the server, and what surrounds us."""
+
+    role: str
+    database: str
+    version: str
+    superuser: bool
+    """Or a member of what a managed PostgreSQL has in its place."""
+    may_create: bool
+    """CREATE on the database, which CREATE PUBLICATION needs."""
+    in_recovery: bool
+    encoding: str
+    slots: int
+    senders: int
+    open_transactions: tuple[str, ...]
+    """Those that a slot's creation would wait for, open for long or prepared, in words."""
+    role_connections: int = 0
+    """Connections of the role now, without ours."""
+    role_limit: int | None = None
+    """CONNECTION LIMIT of the role; None: without limit."""
+    database_connections: int = 0
+    database_limit: int | None = None
+    """The same for the database."""
+    emit: str = ""
+    """The function that writes a logical message, with its arguments, if the role may not execute it."""
+    emits_anybody: bool = True
+    """Every role may execute it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """What keeps this role from reading the rows of a table, or of a partition of it.
+
+    Attributes:
+        table: the published table, as `schema.table`.
+        schema, part: the schema and the table or partition, as SQL calls them.
+        lacks_usage, lacks_select: rights on the schema and on the table.
+        has_policy: a row-level security policy applies to this role.
+        readable: the columns that the role may read, ctid among them.
+        role: the role; "": cdcd's own.
+        columns: if a list of columns is published, those that must be granted, and ctid; () if the table must be.
+    """
+
+    table: str
+    schema: str
+    part: str
+    lacks_usage: bool
+    lacks_select: bool
+    has_policy: bool
+    readable: Sequence[str] = ()
+    role: str = ""
+    columns: tuple[str, ...] = ()
+
+    def with_list(self, columns: Sequence[str] | None) -> "Barrier | None":
+        """The barrier for a table of which these columns are published (None: all); None: nothing is lacking."""
+        if columns is None or not self.lacks_select:
+            return self
+        needed = ("ctid", *columns)
+        lacking = not set(needed) <= set(self.readable)
+        if not (lacking or self.lacks_usage or self.has_policy):
+            return None
+        return replace(self, lacks_select=lacking, columns=needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the checks look at."""
+
+    server_version: int
+    session: Session
+    settings: Mapping[str, Setting]
+    walsender_refusal: CdcdError | None
+    slot: SlotState | None
+    slot_reader: str
+    """application_name of the session that reads the slot, "" if none does."""
+    publication: Publication | None
+    matched: tuple[PublishedTable, ...] | CdcdError
+    """The tables that a publication still to be created would have."""
+    foreign: frozenset[str]
+    """Of the published tables, or those to be published, the ones that this role does not own."""
+    barriers: tuple[Barrier, ...]
+    """What keeps the roles that read the rows of these tables from reading them."""
+    streaming_slots: frozenset[str] = frozenset()
+    """The physical slots that a standby reads at this moment."""
+    differences: Differences = NO_DIFFERENCES
+    """Between an existing publication and the configured tables."""
+    target: str = "ALL TABLES"
+    """What follows FOR in the command that creates the missing publication."""
+    partitioned: tuple[str, ...] = ()
+    """The partitioned tables that a publication still to be created would have, as `schema.table`."""
+    active: str = ""
+    """The application_name of the instance of this pipeline that is active now; "" if none is."""
+    chosen: frozenset[str] = frozenset()
+    """The tables whose records' key is chosen (`key.columns`), as `schema.table`."""
+    repeating: frozenset[str] = frozenset()
+    """Those of them in which several rows may have the same key."""
+    left_out: tuple[str, ...] = ()
+    """Of the published tables, or those to be published, the ones that the pipeline leaves out, as `schema.table`."""
+
+    too_young: CdcdError | None = None
+    """Why the stream would fail at changes that are older than the publication."""
+
+    @property
+    def tables(self) -> tuple[PublishedTable, ...]:
+        """The tables that the pipeline has."""
+        if not self.left_out:
+            return self.sent
+        left_out = frozenset(self.left_out)
+        return tuple([table for table in self.sent if table.qualified not in left_out])
+
+    @property
+    def sent(self) -> tuple[PublishedTable, ...]:
+        """The tables whose changes PostgreSQL sends, or will."""
+        if self.publication:
+            return self.publication.tables
+        return () if isinstance(self.matched, CdcdError) else self.matched
+
+
+_SETTINGS: Final = """
+SELECT name, current_setting(name),
+       CASE WHEN vartype IN ('integer', 'real') THEN setting::float8 ELSE 0 END, coalesce(unit, ''),
+       source <> 'default', pending_restart
+  FROM pg_settings WHERE name = ANY(%s)
+"""
+
+_SETTING_NAMES: Final = (
+    "wal_level",
+    "max_replication_slots",
+    "max_wal_senders",
+    "max_slot_wal_keep_size",
+    "idle_replication_slot_timeout",
+    "wal_sender_timeout",
+    "max_prepared_transactions",
+    "logical_decoding_work_mem",
+    "synchronous_standby_names",
+    "synchronized_standby_slots",
+    "track_activities",
+)
+
+# What others' sessions do is not shown to every role: then their kind is NULL.
+_SESSION: Final = """
+WITH others AS (
+    SELECT usesysid, datid FROM pg_stat_activity
+     WHERE coalesce(backend_type, 'client backend') = 'client backend'
+       AND coalesce(application_name, '') <> current_setting('application_name')
+)
+SELECT current_user, current_database(), current_setting('server_version'),
+       r.rolsuper OR EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('rds_superuser', 'cloudsqlsuperuser',
+           'alloydbsuperuser', 'azure_pg_admin') AND pg_has_role(r.oid, m.oid, 'MEMBER')),
+       has_database_privilege(current_database(), 'CREATE'), pg_is_in_recovery(), current_setting('server_encoding'),
+       (SELECT count(*) FROM pg_replication_slots),
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender'),
+       ARRAY(SELECT format('session %%s (%%s), for %%s s', pid, application_name,
+                           extract(epoch FROM now() - xact_start)::int)
+               FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND xact_start < now() - make_interval(secs => %s)
+              ORDER BY xact_start) ||
+       ARRAY(SELECT format('prepared transaction %%s', gid) FROM pg_prepared_xacts ORDER BY prepared)
+       , (SELECT count(*) FROM others WHERE usesysid = r.oid),
+       CASE WHEN r.rolsuper OR r.rolconnlimit < 0 THEN NULL ELSE r.rolconnlimit END,
+       (SELECT count(*) FROM others WHERE datid = d.oid),
+       CASE WHEN r.rolsuper OR d.datconnlimit < 0 THEN NULL ELSE d.datconnlimit END,
+       coalesce((SELECT p.oid::regprocedure::text FROM pg_proc p
+                  WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::regnamespace
+                    AND p.proargtypes[2] = 'text'::regtype AND NOT has_function_privilege(p.oid, 'EXECUTE')), ''),
+       (SELECT bool_or(has_function_privilege('public', p.oid, 'EXECUTE')) FROM pg_proc p
+         WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::regnamespace)
+  FROM pg_roles r CROSS JOIN pg_database d WHERE r.rolname = current_user AND d.datname = current_database()
+"""
+
+_FOREIGN: Final = """
+SELECT format('%%s.%%s', n.nspname, c.relname)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid = ANY(%s) AND NOT pg_has_role(c.relowner, 'USAGE')
+"""
+
+_PARTITIONED: Final = """
+SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid = ANY(%s) AND c.relkind = 'p' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid)
+"""
+
+# Rights on the published columns and on ctid, by which pages are read, are enough for a table with a list of columns.
+BARRIERS: Final = """
+WITH RECURSIVE tree(root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
+     UNION ALL
+    SELECT tree.root, i.inhrelid
+      FROM tree JOIN pg_class c ON c.oid = tree.oid AND c.relkind = 'p' JOIN pg_inherits i ON i.inhparent = c.oid
+), rights AS (
+    SELECT tree.root, quote_ident(n.nspname) AS schema, format('%%I.%%I', n.nspname, c.relname) AS part,
+           NOT has_schema_privilege(n.oid, 'USAGE') AS lacks_usage,
+           NOT has_table_privilege(c.oid, 'SELECT') AS lacks_select, row_security_active(c.oid) AS has_policy,
+           ARRAY(SELECT a.attname::text FROM pg_attribute a
+                  WHERE a.attrelid = c.oid AND NOT a.attisdropped AND (a.attnum > 0 OR a.attname = 'ctid')
+                    AND has_column_privilege(c.oid, a.attnum, 'SELECT')) AS readable
+      FROM tree JOIN pg_class c ON c.oid = tree.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind = 'r'
+)
+SELECT n.nspname || '.' || c.relname, schema, part, lacks_usage, lacks_select, has_policy, readable
+  FROM rights JOIN pg_class c ON c.oid = root JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE lacks_usage OR lacks_select OR has_policy
+ ORDER BY part
+"""
+
+_ACTIVE: Final = f"""
+SELECT coalesce(a.application_name, ''), l.pid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE {{}} AND {PEER}
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+async def read_facts(dsn: Dsn, wanted: Wanted) -> Facts:
+    """Ask the server; nothing is changed. Raises TransientError, SourceError, ConfigError."""
+    connection = await connect(
+        dsn, application_name=wanted.application_name, connect_timeout_s=wanted.connect_timeout_s
+    )
+    try:
+        with translated("looking at the server", dsn.names):
+            await connection.execute(b"SET lock_timeout = '5s'")
+            return await _read_facts(connection, await _try_walsender(dsn, wanted), wanted)
+    finally:
+        await connection.close()
+
+
+async def _try_walsender(dsn: Dsn, wanted: Wanted) -> CdcdError | None:
+    try:
+        stream = await ReplicationStream.open(
+            dsn, application_name=wanted.application_name, connect_timeout_s=wanted.connect_timeout_s
+        )
+    except CdcdError as error:
+        return error
+    stream.close()
+    return None
+
+
+async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted: Wanted) -> Facts:
+    async def rows(query: str, *parameters: object) -> Any:
+        return await (await connection.execute(query.encode(), parameters)).fetchall()
+
+    session = Session(*(await rows(_SESSION, OPEN_LONG_S))[0])
+    settings = {
+        name: Setting(shown, value, unit, is_set, restart_pending)
+        for name, shown, value, unit, is_set, restart_pending in await rows(_SETTINGS, list(_SETTING_NAMES))
+    }
+    slot = await read_slot(connection, wanted.slot)
+    reader = await rows(
+        "SELECT application_name FROM pg_stat_activity WHERE pid = %s", slot and slot.active_pid
+    )
+    physical = await rows(
+        "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical' AND active"
+    )
+    publication = await read_publication(connection, wanted.publication)
+    too_young = None
+    if publication is not None and slot is not None and slot.plugin == PLUGIN:
+        too_young = await find_too_young(connection, publication.name, slot.name)
+    patterns = [parse_pattern(pattern) for pattern in wanted.tables or ("*.*",)]
+    matched: tuple[PublishedTable, ...] | CdcdError = ()
+    differences, target = NO_DIFFERENCES, "ALL TABLES"
+    if publication is not None:
+        if wanted.tables is not None:
+            differences = compare(patterns, await read_candidates(connection), publication.tables)
+    else:
+        try:
+            matched = await find_tables(connection, patterns)
+            if wanted.tables is not None:
+                target = await find_target(connection, patterns)
+        except CdcdError as error:
+            # FOR ALL TABLES may begin with none.
+            matched = () if wanted.tables is None else error
+    sent = publication.tables if publication else () if isinstance(matched, CdcdError) else matched
+    has = wanted.selection.test()
+    shown = [table for table in sent if has(table.qualified)]
+    partitioned = await rows(_PARTITIONED, [] if publication else [table.oid for table in sent])
+    oids = [table.oid for table in shown]
+    active = await rows(_ACTIVE.format(lock_condition(wanted.slot)))
+    return Facts(
+        server_version=connection.info.server_version,
+        session=session,
+        settings=settings,
+        walsender_refusal=refusal,
+        slot=slot,
+        slot_reader=(reader[0][0] or "") if reader else "",
+        publication=publication,
+        matched=matched,
+        foreign=frozenset(table for (table,) in await rows(_FOREIGN, [table.oid for table in sent])),
+        barriers=tuple(Barrier(*row) for row in await rows(BARRIERS, oids)),
+        streaming_slots=frozenset(name for (name,) in physical),
+        differences=differences,
+        target=target,
+        partitioned=tuple(table for (table,) in partitioned),
+        active=(active[0][0] or f"pid {active[0][1]}") if active else "",
+        left_out=tuple([table.qualified for table in sent if not has(table.qualified)]),
+        too_young=too_young,
+    )

@@ -1,0 +1,97 @@
+"""Partitions of tables that are published as a whole: which of them came, went, or lost all rows without a record.
+
+PostgreSQL publishes rows only. ATTACH, DETACH and DROP of a partition, and TRUNCATE of a partition instead of its
+partitioned table, change what the table holds and send nothing (pgoutput.c, pgoutput_truncate). So readers of the
+topic have other rows than the table afterwards.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.publication import SCHEMA_SINCE
+from cdcd.adapters.postgres.refusals import translated
+from cdcd.core.facts import Fact, PartitionAttached, PartitionDetached, PartitionTruncated
+from cdcd.core.pasted import read_table
+
+# Read from the catalog alone: pg_partition_tree and pg_publication_tables wait for whoever alters one of the tables.
+_SCHEMAS: Final = """
+ OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"""
+
+_TREE: Final = """
+WITH RECURSIVE roots AS (
+    SELECT c.oid, n.nspname || '.' || c.relname AS name
+      FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE p.pubname = %s AND p.pubviaroot AND c.relkind = 'p' AND NOT c.relispartition
+       AND (p.puballtables OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid)
+            {schemas})
+), tree AS (
+    SELECT oid, name, oid AS part FROM roots
+     UNION ALL
+    SELECT tree.oid, tree.name, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.part
+)
+SELECT c.oid::int8, tree.name, n.nspname || '.' || c.relname, c.relfilenode::int8,
+       greatest(c.reltuples, 0)::int8, c.relpages = 0,
+       (SELECT md5(string_agg(format('%%s %%s %%s', a.attnum, a.atttypid, a.atttypmod), ' ' ORDER BY a.attnum))
+          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
+  FROM tree JOIN pg_class c ON c.oid = tree.part JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind = 'r'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A partition that has rows of its own.
+
+    Attributes:
+        root: the partitioned table, as `schema.table`.
+        file: the file that holds the rows (pg_class.relfilenode), which TRUNCATE replaces.
+        rows: an estimate by the server's statistics.
+        is_uncounted: nobody has counted the pages of that file yet.
+        columns: digest of the columns' types.
+    """
+
+    root: str
+    name: str
+    file: int
+    rows: int
+    is_uncounted: bool
+    columns: str
+
+    def is_truncated(self, former: "Leaf") -> bool:
+        """Whether the partition has lost all rows since. VACUUM FULL and CLUSTER count the pages of the file that they
+        write; ALTER TABLE writes a file because a column gets another type, or comes.
+        """
+        return self.file != former.file and self.is_uncounted and self.columns == former.columns
+
+
+async def read_leaves(connection: Connection, publication: str) -> dict[int, Leaf]:
+    """The partitions of all tables that the publication publishes as a whole, by oid. TransientError, SourceError."""
+    schemas = _SCHEMAS if connection.info.server_version >= SCHEMA_SINCE else ""
+    with translated("reading partitions", {"publication": publication}):
+        query = _TREE.format(schemas=schemas).encode()
+        rows: Any = await (await connection.execute(query, (publication,))).fetchall()
+    return {oid: Leaf(*leaf) for oid, *leaf in rows}
+
+
+def happened(before: Mapping[int, Leaf], now: Mapping[int, Leaf]) -> list[Fact]:
+    """What happened to partitions between two looks. A partition of a table that is new itself is not told."""
+    roots = {leaf.root for leaf in before.values()}
+    facts: list[Fact] = []
+    for oid, leaf in now.items():
+        former = before.get(oid)
+        if former is None:
+            if leaf.root in roots:
+                command = read_table(leaf.root) if leaf.rows else ""
+                facts.append(
+                    PartitionAttached(table=leaf.root, partition=leaf.name, rows=leaf.rows, command=command)
+                )
+        elif leaf.is_truncated(former):
+            facts.append(PartitionTruncated(table=leaf.root, partition=leaf.name))
+    facts += [
+        PartitionDetached(table=leaf.root, partition=leaf.name)
+        for oid, leaf in before.items()
+        if oid not in now
+    ]
+    return facts

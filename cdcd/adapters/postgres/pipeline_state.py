@@ -1,0 +1,118 @@
+"""What the server says of a pipeline now: its slot, the instances, the publication, prepared transactions.
+
+Read once, over one connection; nothing is changed. `cdcd status`, `cdcd drop` and `cdcd reset` look at it.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.lock import PEER, lock_condition
+from cdcd.adapters.postgres.publication import Publication, is_ours, read_publication
+from cdcd.adapters.postgres.refusals import translated
+from cdcd.adapters.postgres.slot import SlotState, read_slot
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A session of an instance of the pipeline.
+
+    Attributes:
+        since: when the session began.
+        client: the address it came from; "" for a local one, or if the role may not see it.
+    """
+
+    pid: int
+    application_name: str
+    client: str
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared transaction of the database."""
+
+    gid: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineState:
+    """All of it, as of one moment.
+
+    Attributes:
+        at: the server's clock.
+        slot_reader: application_name of the session that reads the slot; "" if none does.
+        keep_bytes: max_slot_wal_keep_size in bytes; None: no limit is set.
+        active: the session that holds the pipeline's lock; None: no instance is active.
+        standbys: the other sessions that wait for the lock.
+        publication_is_ours: cdcd created the publication.
+    """
+
+    at: datetime
+    version: str
+    database: str
+    slot: SlotState | None
+    slot_reader: str
+    keep_bytes: int | None
+    active: Instance | None
+    standbys: tuple[Instance, ...]
+    publication: Publication | None
+    publication_is_ours: bool
+    prepared: tuple[Prepared, ...]
+
+
+_SERVER: Final = """
+SELECT now(), current_setting('server_version'), current_database(),
+       (SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size')
+"""
+
+# Anybody may take an advisory lock, or choose the name of an application.
+_INSTANCES: Final = f"""
+SELECT a.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), a.backend_start,
+       EXISTS (SELECT FROM pg_locks WHERE {{lock}} AND pg_locks.pid = a.pid AND pg_locks.database = a.datid)
+  FROM pg_stat_activity a
+ WHERE a.datname = current_database()
+   AND (a.application_name = %s OR a.pid IN (SELECT pid FROM pg_locks WHERE {{lock}})) AND {PEER}
+ ORDER BY a.backend_start
+"""
+
+_PREPARED: Final = """
+SELECT gid, prepared FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
+"""
+
+
+async def read_state(connection: Connection, pipeline: str, slot: str, publication: str) -> PipelineState:
+    """Ask the server. Raises TransientError and SourceError."""
+
+    async def rows(query: str, *parameters: object) -> Any:
+        return await (await connection.execute(query.encode(), parameters)).fetchall()
+
+    state = await read_slot(connection, slot)
+    published = await read_publication(connection, publication)
+    ours = published is not None and await is_ours(connection, publication)
+    with translated("looking at the pipeline", {}):
+        ((at, version, database, keep_mb),) = await rows(_SERVER)
+        reader = await rows(
+            "SELECT application_name FROM pg_stat_activity WHERE pid = %s", state and state.active_pid
+        )
+        query = _INSTANCES.format(lock=lock_condition(slot))
+        sessions = [
+            (Instance(pid, name, client, since), holds)
+            for pid, name, client, since, holds in await rows(query, f"{pipeline} lock")
+        ]
+        prepared = await rows(_PREPARED)
+    return PipelineState(
+        at=at,
+        version=version,
+        database=database,
+        slot=state,
+        slot_reader=(reader[0][0] or "") if reader else "",
+        keep_bytes=None if keep_mb < 0 else keep_mb << 20,
+        active=next((each for each, holds in sessions if holds), None),
+        standbys=tuple(each for each, holds in sessions if not holds),
+        publication=published,
+        publication_is_ours=ours,
+        prepared=tuple(Prepared(gid, since) for gid, since in prepared),
+    )

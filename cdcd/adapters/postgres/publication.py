@@ -1,0 +1,446 @@
+"""The publication: which tables and operations PostgreSQL sends. Created when missing, never altered.
+
+A publication has to exist before the slot: pgoutput reads it as of each change's place in the WAL, so a slot that is
+older than its publication fails at the first change (13 to 17) or leaves changes out with a WARNING (18).
+
+A table that appears later is published only by FOR ALL TABLES and FOR TABLES IN SCHEMA; for a list of tables, ALTER
+PUBLICATION ... ADD TABLE is the operator's.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import psycopg
+
+from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.refusals import TableBusyError, answer_of, translated
+from cdcd.adapters.postgres.replication import identifier
+from cdcd.adapters.postgres.tables import LOCKS_SINCE, UNLOCKED_COLUMNS, UNLOCKED_TABLES, locked_tables
+from cdcd.core.catalog.patterns import TablePattern, parse_pattern
+from cdcd.core.errors import SourceError
+
+SCHEMA_SINCE: Final = 150000
+"""The server version that brought FOR TABLES IN SCHEMA."""
+
+LOCK_TIMEOUT_S: Final = 5
+"""Seconds that the creation of a publication waits for the lock of a table."""
+
+OPERATIONS: Final = ("insert", "update", "delete", "truncate")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table whose changes are sent, and how its rows are told apart in them."""
+
+    oid: int
+    schema: str
+    name: str
+    replica_identity: str
+    """d default, f full, i index, n nothing (pg_class.relreplident)."""
+    has_identity: bool
+    """False: an old row cannot be named, so that UPDATE and DELETE fail in the source (55000) when published."""
+    has_primary_key: bool
+    has_key: bool = True
+    """Whether its records have a key (`relations.key_columns`), which reading it beside the stream needs."""
+    root: str = ""
+    """The partitioned table whose partition it is, as `schema.table`; "" if it is none."""
+    columns: tuple[str, ...] | None = None
+    """The column list, where the publication has one (15 and up)."""
+    row_filter: str | None = None
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What a publication sends, as of now."""
+
+    name: str
+    all_tables: bool
+    schemas: tuple[str, ...]
+    operations: tuple[str, ...]
+    via_root: bool
+    """Changes of partitions are sent as their partitioned table's."""
+    tables: tuple[PublishedTable, ...]
+
+    @property
+    def without_identity(self) -> tuple[PublishedTable, ...]:
+        """Tables in which the publication makes UPDATE or DELETE fail."""
+        if not {"update", "delete"} & set(self.operations):
+            return ()
+        return tuple(table for table in self.tables if not table.has_identity)
+
+
+_PUBLICATION: Final = "SELECT to_jsonb(p) FROM pg_publication p WHERE pubname = %s"
+
+_SCHEMAS: Final = """
+SELECT n.nspname FROM pg_publication_namespace m JOIN pg_namespace n ON n.oid = m.pnnspid
+  JOIN pg_publication p ON p.oid = m.pnpubid WHERE p.pubname = %s ORDER BY 1
+"""
+
+_TABLE: Final = """
+SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
+       CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false
+            WHEN 'd' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
+            ELSE EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident) END,
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indpred IS NULL
+                  AND i.indexprs IS NULL AND i.indimmediate
+                  AND (i.indisprimary OR (i.indisvalid
+                       AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+                                         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+                                        WHERE k.place <= i.indnkeyatts AND NOT a.attnotnull)))),
+       coalesce((SELECT rn.nspname || '.' || rc.relname
+                   FROM pg_class rc JOIN pg_namespace rn ON rn.oid = rc.relnamespace
+                  WHERE c.relispartition AND rc.oid = pg_partition_root(c.oid)), ''),
+"""
+
+_TABLE_COLUMNS: Final = 8
+
+# The view has attnames and rowfilter since 15; attnames is never null there, so a list that names every column is none.
+_TABLES: Final = (
+    _TABLE
+    + """
+       to_jsonb(t) -> 'attnames', to_jsonb(t) ->> 'rowfilter',
+       (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+               AND a.attgenerated = '')
+  FROM pg_publication_tables t
+  JOIN pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+ WHERE t.pubname = %s
+ ORDER BY n.nspname, c.relname
+"""
+)
+
+# The same since PostgreSQL 16, where the view waits for whoever has locked any published table. Printing a row filter
+# locks its table too, so that the filter of a table that is locked now is not printed.
+_TABLES_UNLOCKED: Final = (
+    _TABLE
+    + f"""
+       {UNLOCKED_COLUMNS},
+       CASE WHEN c.oid IN (SELECT relation FROM pg_locks WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock')
+            THEN '...' ELSE pg_get_expr(r.prqual, r.prrelid) END,
+       (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+               AND a.attgenerated = '')
+  {UNLOCKED_TABLES}
+ ORDER BY n.nspname, c.relname
+"""
+)
+
+_CANDIDATES: Final = (
+    _TABLE
+    + """
+       ARRAY(SELECT relid::oid::bigint FROM pg_partition_ancestors(c.oid))
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND pg_relation_is_publishable(c.oid)
+   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ ORDER BY n.nspname, c.relname
+"""
+)
+
+
+_WHOLE_SCHEMAS: Final = """
+SELECT nspname FROM pg_namespace
+ WHERE nspname <> 'information_schema' AND nspname !~ '^pg_'
+   AND (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
+"""
+
+
+async def read_publication(connection: Connection, name: str) -> Publication | None:
+    """The publication and its contents, or None. Raises TransientError and SourceError."""
+    with translated(f"reading publication {name}", {"publication": name}):
+        row: Any = await (await connection.execute(_PUBLICATION, (name,))).fetchone()
+        if row is None:
+            return None
+        fields = row[0]
+        schemas: Any = ()
+        if connection.info.server_version >= SCHEMA_SINCE:
+            schemas = await (await connection.execute(_SCHEMAS, (name,))).fetchall()
+        if connection.info.server_version >= LOCKS_SINCE:
+            asked = await connection.execute(_TABLES_UNLOCKED.encode(), (name, name))
+        else:
+            asked = await connection.execute(_TABLES.encode(), (name,))
+        tables: Any = await asked.fetchall()
+    return Publication(
+        name=name,
+        all_tables=fields["puballtables"],
+        schemas=tuple(schema for (schema,) in schemas),
+        operations=tuple(operation for operation in OPERATIONS if fields[f"pub{operation}"]),
+        via_root=fields["pubviaroot"],
+        tables=tuple(_table(row) for row in tables),
+    )
+
+
+def _table(row: Any) -> PublishedTable:
+    attnames, row_filter, column_count = row[_TABLE_COLUMNS:]
+    columns = tuple(attnames) if attnames is not None and len(attnames) < column_count else None
+    return replace(_read_table(row), columns=columns, row_filter=row_filter)
+
+
+def _read_table(row: Any) -> PublishedTable:
+    """From the columns of `_TABLE`."""
+    oid, schema, name, replica_identity, has_identity, has_primary_key, has_unique, root = row[
+        :_TABLE_COLUMNS
+    ]
+    # As `relations.key_columns`: FULL and NOTHING flag no columns, so that any key of the table counts.
+    has_key = has_identity if replica_identity in ("d", "i") else has_unique
+    return PublishedTable(oid, schema, name, replica_identity, has_identity, has_primary_key, has_key, root)
+
+
+async def has_publication(connection: Connection, name: str) -> bool:
+    """Whether it exists. Its contents are not looked at, which could meet a table that is being dropped."""
+    with translated(f"looking for publication {name}", {"publication": name}):
+        row: Any = await (await connection.execute(_PUBLICATION, (name,))).fetchone()
+    return row is not None
+
+
+MADE_BY: Final = "made by cdcd"
+"""The comment on a publication that cdcd created. `cdcd drop` leaves every other publication alone."""
+
+
+async def who_holds_up(connection: Connection, patterns: Sequence[str] | None) -> dict[str, str]:
+    """Of the tables that a publication of these patterns would have, those that are locked, and by whom."""
+    found = await find_tables(connection, [parse_pattern(pattern) for pattern in patterns or ("*.*",)])
+    locked = await locked_tables(connection, [table.oid for table in found])
+    return {table.qualified: locked[table.oid] for table in found if table.oid in locked}
+
+
+async def ensure_publication(
+    connection: Connection, name: str, patterns: Sequence[str] | None, *, via_root: bool | None = None
+) -> bool:
+    """Create the publication if it is missing: for all tables, or for those that match `patterns`; whether it was.
+
+    A publication that is created here gets the comment `MADE_BY`. PostgreSQL locks the tables for a moment.
+
+    Args:
+        via_root: how the pipeline has delivered partitioned tables, which stays so: True: as a whole; False: by
+            partition. None: it has delivered none, and each partition gets a topic of its own.
+
+    Raises TableBusyError if somebody else has locked one for longer than `LOCK_TIMEOUT_S`.
+    Raises ConfigError for a malformed pattern, SourceError for one that matches nothing or a missing privilege.
+    """
+    wanted = None if patterns is None else [parse_pattern(pattern) for pattern in patterns]
+    if await has_publication(connection, name):
+        return False
+    target = "ALL TABLES" if wanted is None else await find_target(connection, wanted)
+    what = f"creating publication {name}"
+    with translated(what, {"publication": name}):
+        try:
+            # Without parameters, both statements are one transaction (simple query protocol).
+            await connection.execute(
+                f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'; {creation(name, target, via_root=bool(via_root))}; "
+                f"COMMENT ON PUBLICATION {identifier(name)} IS '{MADE_BY}'".encode()
+            )
+        except psycopg.errors.DuplicateObject:
+            return False
+        except psycopg.errors.LockNotAvailable as error:
+            raise TableBusyError(f"{what}: {answer_of(error).message}") from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            whole = await _has_roots(connection, wanted) if via_root is None else via_root
+            raise SourceError(
+                f"{what}: {answer_of(error).message} [SQLSTATE {error.sqlstate}]",
+                hint=creation_hint(name, target, via_root=whole),
+            ) from error
+    return True
+
+
+PARTITION_ROOT: Final = "publish_via_partition_root = true"
+
+
+def creation(name: str, target: str, *, via_root: bool, operations: Collection[str] | None = None) -> str:
+    """The command that creates the publication. All commands that cdcd runs or prints are made here.
+
+    Args:
+        target: what follows FOR.
+        via_root: changes of partitions are sent as their partitioned table's. Without this option, each partition has
+            a topic of its own, and consumers of the partitioned table's topic receive nothing more.
+        operations: what is published; None: everything, which is PostgreSQL's default.
+    """
+    options = [] if operations is None else [f"publish = '{', '.join(operations)}'"]
+    options += [PARTITION_ROOT] if via_root else []
+    command = f"CREATE PUBLICATION {identifier(name)} FOR {target}"
+    return f"{command} WITH ({', '.join(options)})" if options else command
+
+
+def creation_hint(name: str, target: str, *, via_root: bool) -> str:
+    """What to do if this role may not create the publication.
+
+    Args:
+        via_root: as in `creation`. True if a partitioned table is published, unless the pipeline has delivered such
+            tables by partition.
+    """
+    command = creation(name, target, via_root=via_root)
+    if target == "ALL TABLES":
+        return f"Run as a superuser: {command}; or name the tables in postgres.tables."
+    return f"Run as a superuser, or as the owner of these tables with CREATE on the database: {command};"
+
+
+async def _has_roots(connection: Connection, patterns: Sequence[TablePattern] | None) -> bool:
+    """Whether a publication for `patterns` would have a partitioned table. None: it is for all tables."""
+    chosen = patterns or [parse_pattern("*.*")]
+    return any(
+        each.table.oid in each.ancestors
+        for each in await read_candidates(connection)
+        if any(pattern.matches(each.table.schema, each.table.name) for pattern in chosen)
+    )
+
+
+async def is_ours(connection: Connection, name: str) -> bool:
+    """Whether cdcd created the publication, by its comment."""
+    query = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s"
+    with translated(f"reading the comment on publication {name}", {"publication": name}):
+        row: Any = await (await connection.execute(query, (name,))).fetchone()
+    return row is not None and row[0] == MADE_BY
+
+
+async def make_publication(connection: Connection, name: str, statement: str) -> None:
+    """Run a `creation`, without the comment `MADE_BY`: the caller owes `mark_ours` when the publication may be used.
+
+    Raises TransientError and SourceError.
+    """
+    with translated(f"creating publication {name}", {"publication": name}):
+        await connection.execute(statement.encode())
+
+
+async def mark_ours(connection: Connection, name: str) -> None:
+    """Give the publication the comment `MADE_BY`. Raises TransientError and SourceError."""
+    with translated(f"commenting on publication {name}", {"publication": name}):
+        await connection.execute(f"COMMENT ON PUBLICATION {identifier(name)} IS '{MADE_BY}'".encode())
+
+
+async def drop_publication(connection: Connection, name: str) -> None:
+    """Drop the publication if it is there. Raises TransientError and SourceError."""
+    with translated(f"dropping publication {name}", {"publication": name}):
+        await connection.execute(f"DROP PUBLICATION IF EXISTS {identifier(name)}".encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A table that could be published. `ancestors`: oids of the partitioned tables above it, itself included."""
+
+    table: PublishedTable
+    ancestors: tuple[int, ...]
+
+
+def choose_tables(patterns: Sequence[TablePattern], candidates: Sequence[Candidate]) -> list[PublishedTable]:
+    """The tables that match any of the patterns, without partitions whose partitioned table does too.
+
+    Raises SourceError when a pattern without wildcards matches nothing.
+    """
+    chosen: dict[int, Candidate] = {}
+    for pattern in patterns:
+        matched = [each for each in candidates if pattern.matches(each.table.schema, each.table.name)]
+        if not matched and pattern.is_literal:
+            raise SourceError(
+                f"postgres.tables: there is no table {pattern.text} that can be published.",
+                hint="Check schema, name and case; views, foreign, unlogged and temporary tables send no changes.",
+            )
+        chosen |= {each.table.oid: each for each in matched}
+    return [
+        each.table
+        for each in chosen.values()
+        if not any(above in chosen for above in each.ancestors if above != each.table.oid)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """How a publication differs from patterns. Names as `schema.table`, or the pattern's text if there is no table."""
+
+    lacking: tuple[str, ...] = ()
+    """Matched by a pattern and not published."""
+    extra: tuple[str, ...] = ()
+    """Published and matched by no pattern."""
+
+
+NO_DIFFERENCES: Final = Differences()
+
+
+def compare(
+    patterns: Sequence[TablePattern], candidates: Sequence[Candidate], published: Collection[PublishedTable]
+) -> Differences:
+    """Compare what is published with what the patterns name.
+
+    A partitioned table and its partitions are the same here: which of them a publication lists is a choice of its own.
+    """
+    above = {each.table.oid: {each.table.oid, *each.ancestors} for each in candidates}
+
+    def family(oids: Collection[int]) -> set[int]:
+        return {each for oid in oids for each in above.get(oid, {oid})}
+
+    wanted = {
+        each.table.oid: each.table
+        for each in candidates
+        if any(pattern.matches(each.table.schema, each.table.name) for pattern in patterns)
+    }
+    listed = {table.oid: table for table in published}
+
+    def missing_in(these: Mapping[int, PublishedTable], those: Collection[int]) -> tuple[str, ...]:
+        near = family(those)
+        return tuple(
+            table.qualified
+            for oid, table in these.items()
+            if oid not in near and not above.get(oid, {oid}).intersection(those)
+        )
+
+    absent = [
+        pattern.text
+        for pattern in patterns
+        if pattern.is_literal
+        and not any(pattern.matches(table.schema, table.name) for table in wanted.values())
+    ]
+    return Differences((*missing_in(wanted, set(listed)), *absent), missing_in(listed, set(wanted)))
+
+
+def choose_target(
+    patterns: Sequence[TablePattern], candidates: Sequence[Candidate], schemas: Collection[str]
+) -> str:
+    """What follows FOR in CREATE PUBLICATION. `schemas`: those that may be published whole.
+
+    Raises SourceError when nothing matches, or a pattern without wildcards does not.
+    """
+    whole = {pattern.whole_schema for pattern in patterns if pattern.whole_schema} & set(schemas)
+    single = [pattern for pattern in patterns if pattern.whole_schema not in whole]
+    tables = [
+        f"{identifier(table.schema)}.{identifier(table.name)}" for table in choose_tables(single, candidates)
+    ]
+    parts = [f"TABLES IN SCHEMA {', '.join(map(identifier, sorted(whole)))}"] if whole else []
+    parts += [f"TABLE {', '.join(tables)}"] if tables else []
+    if not parts:
+        raise _nothing_matches(patterns)
+    return ", ".join(parts)
+
+
+def _nothing_matches(patterns: Sequence[TablePattern]) -> SourceError:
+    return SourceError(
+        f"postgres.tables: no table matches {', '.join(pattern.text for pattern in patterns)}.",
+        hint="Create the tables first, correct the patterns, or create the publication yourself.",
+    )
+
+
+async def find_tables(connection: Connection, patterns: Sequence[TablePattern]) -> tuple[PublishedTable, ...]:
+    """What a publication for `patterns` would cover now. Raises SourceError when that is nothing."""
+    tables = choose_tables(patterns, await read_candidates(connection))
+    if not tables:
+        raise _nothing_matches(patterns)
+    return tuple(tables)
+
+
+async def read_candidates(connection: Connection) -> list[Candidate]:
+    """Every table that could be published. Raises TransientError and SourceError."""
+    with translated("listing tables", {}):
+        rows: Any = await (await connection.execute(_CANDIDATES.encode())).fetchall()
+    return [Candidate(_read_table(row), tuple(row[_TABLE_COLUMNS])) for row in rows]
+
+
+async def find_target(connection: Connection, patterns: Sequence[TablePattern]) -> str:
+    """What follows FOR in CREATE PUBLICATION on this server. Raises as `choose_target`."""
+    candidates = await read_candidates(connection)
+    schemas: Any = []
+    if connection.info.server_version >= SCHEMA_SINCE:
+        with translated("listing schemas", {}):
+            schemas = await (await connection.execute(_WHOLE_SCHEMAS)).fetchall()
+    return choose_target(patterns, candidates, [schema for (schema,) in schemas])

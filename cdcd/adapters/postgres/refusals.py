@@ -1,0 +1,575 @@
+"""What PostgreSQL or libpq refused, as one of our error types with a hint.
+
+One literal table decides. A row names a SQLSTATE (five characters, or the two of its class), a part of the
+English message, or both. A row with both needs both when the SQLSTATE is known; when it is not (libpq keeps
+none for a failed connection attempt, see `connection.py`), the message alone decides. Rows are tried in
+order, so the narrow ones come first. What no row knows is transient when it came without a SQLSTATE or
+belongs to a class that passes by itself, and a `SourceError` otherwise.
+
+Codes: PostgreSQL src/backend/utils/errcodes.txt. Messages: slot.c, walsender.c, postinit.c, auth.c,
+pgoutput.c, fe-connect.c of 13 to 18.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+from psycopg import pq
+
+from cdcd.core.errors import (
+    FILES_HINT,
+    OUT_OF_FILES,
+    CdcdError,
+    ConfigError,
+    LimitError,
+    PositionError,
+    SourceError,
+    TransientError,
+    WithoutBinaryError,
+    WithoutConversionError,
+)
+from cdcd.core.pasted import identifier
+
+
+class SlotActiveError(TransientError):
+    """The slot is held by another session: an old walsender of ours, or somebody else's."""
+
+
+class TableBusyError(TransientError):
+    """Somebody holds a lock on a table, and `lock_timeout` is over: try again later. Nothing is lost by it.
+
+    Whoever asks for a snapshot of the table asks again. Where nobody can (a start), the session is started over.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="Trying again. pg_locks says which session holds the lock.")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One row: which failure, what kind it is for us, and what a person can do. `hint` may use {names}."""
+
+    sqlstate: str
+    fragment: str
+    kind: type[CdcdError]
+    hint: str
+
+
+_LOST_SLOT: Final = (
+    "The WAL this slot needs is gone, so changes are missing. Drop it (SELECT pg_drop_replication_slot('{slot}')), "
+    "bring the consumers back to a known state, and create a new one with `cdcd run --accept-gap`; raise "
+    "max_slot_wal_keep_size against a repetition."
+)
+_SNAPSHOT_GONE: Final = (
+    "The session that exported the snapshot has ended, and the snapshot with it. "
+    "Start again: a new one is taken."
+)
+
+_PUBLICATION: Final = (
+    "PostgreSQL cannot decode changes at this point of the WAL, because publication {publication} did not exist when "
+    "they were written. CREATE PUBLICATION alone does not help. Restart the pipeline from scratch: `cdcd reset --yes` "
+    "removes slot and checkpoint, and the next `cdcd run` reads the tables again (snapshot.mode). Rows that were "
+    "deleted meanwhile leave no record. Or accept that the changes are missing: drop the slot "
+    "(SELECT pg_drop_replication_slot('{slot}')), bring the consumers back to a known state, and create a new slot "
+    "with `cdcd run --accept-gap`. Either way, cdcd creates a missing publication."
+)
+_CREDENTIALS: Final = (
+    "Check role and password: in postgres.dsn, PGPASSWORD, the password file, or the secret they come from. Where "
+    "pg_hba.conf has clientcert=verify-full, the CN of sslcert must be the role."
+)
+
+_CLIENT_CERTIFICATE: Final = (
+    "Check sslcert and sslkey in postgres.dsn: a client certificate that has not expired, signed by what the server's "
+    "ssl_ca_file holds."
+)
+
+_ROLE_LIMIT: Final = (
+    "ALTER ROLE {role} CONNECTION LIMIT -1; or a limit with room for cdcd (`cdcd check` says how many it opens), or "
+    "end other sessions of the role."
+)
+_DATABASE_LIMIT: Final = (
+    "ALTER DATABASE {database} CONNECTION LIMIT -1; or a limit with room for cdcd (`cdcd check` says how many it "
+    "opens), or end other sessions in the database."
+)
+_REPLICATION: Final = "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)"
+
+_NO_UTF8: Final = "a text of the database cannot be converted to UTF-8"
+
+_UNCONVERTED: Final = (
+    "The name of a table, column or type, a label of an enum or a default has bytes that are no character in UTF-8. "
+    "Rename it, or leave its table out of the publication."
+)
+
+_TOO_LARGE_TO_SEND: Final = (
+    "PostgreSQL cannot send a row or a logical message of more than 1 GB, and the text of a bytea is twice its size. "
+    "If a bytea is the reason, postgres.binary: true sends up to 1 GB of it. Or leave the column out of the "
+    "publication (PostgreSQL 15: ALTER PUBLICATION {publication} SET TABLE with a column list), or the table "
+    "(ALTER PUBLICATION {publication} DROP TABLE). Changes in the WAL are read with what the publication had then: "
+    "if this one still stops the slot, drop the slot and read the tables again (`cdcd reset`)."
+)
+"""palloc refuses more than 1 GB (MaxAllocSize in memutils.h), and so does a StringInfo (stringinfo.c)."""
+
+REFUSALS: Final[tuple[Refusal, ...]] = (
+    # Texts that PostgreSQL cannot convert: character_not_in_repertoire, untranslatable_character.
+    Refusal("22021", "", WithoutConversionError, _UNCONVERTED),
+    Refusal("22P05", "", WithoutConversionError, _UNCONVERTED),
+    Refusal("XX000", "invalid memory alloc request size", SourceError, _TOO_LARGE_TO_SEND),
+    Refusal("54000", "string buffer", SourceError, _TOO_LARGE_TO_SEND),
+    Refusal("53300", "too many connections for role", TransientError, _ROLE_LIMIT),
+    Refusal("53300", "too many connections for database", TransientError, _DATABASE_LIMIT),
+    # A connection that PostgreSQL does not let in.
+    Refusal("28P01", "password authentication failed", SourceError, _CREDENTIALS),
+    Refusal("28P01", "", SourceError, _CREDENTIALS),
+    Refusal("", "no password supplied", SourceError, _CREDENTIALS),
+    Refusal(
+        "28000",
+        "pg_hba.conf",
+        SourceError,
+        "Add a line for role {role} and this host to pg_hba.conf (a `host` line for database {database}; "
+        "`replication` in the database column is for physical replication only) and run SELECT pg_reload_conf().",
+    ),
+    Refusal("28000", "valid client certificate", SourceError, _CLIENT_CERTIFICATE),
+    Refusal("28000", "not permitted to log in", SourceError, "ALTER ROLE {role} LOGIN;"),
+    Refusal(
+        "28000",
+        'role "',
+        SourceError,
+        "CREATE ROLE {role} LOGIN REPLICATION; or correct the user in postgres.dsn.",
+    ),
+    Refusal("28", "", SourceError, "Check the role, pg_hba.conf and the authentication method."),
+    Refusal("42501", "start walsender", SourceError, _REPLICATION),
+    Refusal("42501", "start WAL sender", SourceError, _REPLICATION),
+    Refusal("42501", "use replication slots", SourceError, _REPLICATION),
+    Refusal(
+        "42501",
+        "permission denied for database",
+        SourceError,
+        "GRANT CONNECT, CREATE ON DATABASE {database} TO {role};",
+    ),
+    Refusal(
+        "3D000",
+        'database "',
+        SourceError,
+        "Correct the database name in postgres.dsn, or create the database.",
+    ),
+    Refusal("3D000", "", SourceError, "Correct the database name in postgres.dsn, or create the database."),
+    Refusal(
+        "42501",
+        "FOR ALL TABLES publication",
+        SourceError,
+        "Create it as a superuser (CREATE PUBLICATION {publication} FOR ALL TABLES), or name the tables in "
+        "postgres.tables.",
+    ),
+    Refusal(
+        "42501",
+        "FOR TABLES IN SCHEMA publication",
+        SourceError,
+        "Create it as a superuser (CREATE PUBLICATION {publication} FOR TABLES IN SCHEMA ...), or name the tables "
+        "one by one.",
+    ),
+    Refusal(
+        "42501",
+        "must be owner of",
+        SourceError,
+        "Only a table's owner can publish it: create the publication as the owner, or GRANT the owner's role TO "
+        "{role}.",
+    ),
+    Refusal(
+        "42501",
+        "function pg_logical_emit_message",
+        SourceError,
+        "GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean,text,text,boolean) TO {role}; (without the last "
+        "boolean before PostgreSQL 17)",
+    ),
+    Refusal("42501", "", SourceError, "Grant role {role} what the message names."),
+    Refusal(
+        "53300",
+        "",
+        TransientError,
+        "Every connection or WAL sender slot is taken: raise max_connections or max_wal_senders, or end what holds "
+        "them.",
+    ),
+    Refusal("", "too many c", TransientError, "Raise max_connections or end idle connections."),
+    Refusal(
+        "", "connection slots are reserved", TransientError, "Raise max_connections or end idle connections."
+    ),
+    Refusal("", "max_wal_senders", TransientError, "Raise max_wal_senders or end unused WAL senders."),
+    Refusal(
+        "08P01",
+        "unsupported startup parameter",
+        SourceError,
+        "A pooler stands between: connect to PostgreSQL itself, logical replication needs a session of its own.",
+    ),
+    # Starting up, shutting down, ended from outside. 57P04: the database itself was dropped.
+    Refusal(
+        "57P03",
+        "",
+        TransientError,
+        "PostgreSQL does not accept connections right now. Wait until its start, or its recovery, is over.",
+    ),
+    Refusal(
+        "",
+        "the database system is",
+        TransientError,
+        "PostgreSQL does not accept connections right now. Wait until its start, or its recovery, is over.",
+    ),
+    Refusal(
+        "57P01",
+        "",
+        TransientError,
+        "PostgreSQL is shutting down, or someone ended this session; cdcd connects again.",
+    ),
+    Refusal(
+        "57P02",
+        "",
+        TransientError,
+        "PostgreSQL restarts after a crash of one of its processes; cdcd connects again.",
+    ),
+    Refusal("57P04", "", SourceError, "The database was dropped. Point postgres.dsn at one that exists."),
+    Refusal("57", "", TransientError, "cdcd connects again."),
+    # The server shuts down while a walsender waits for a standby (slot.c, StandbySlotsHaveCaughtup). As long as the
+    # server runs, the walsender only warns. The parameter's name is the same in every language.
+    *(
+        Refusal(
+            sqlstate,
+            "synchronized_standby_slots",
+            TransientError,
+            "PostgreSQL waits for the standbys of synchronized_standby_slots before it sends changes. Start the "
+            "standby, or take its slot out of that parameter. cdcd connects again.",
+        )
+        for sqlstate in ("55000", "22023")
+    ),
+    # Slots.
+    Refusal(
+        "53400",
+        "all replication slots are in use",
+        SourceError,
+        "Drop an unused slot (SELECT slot_name, active FROM pg_replication_slots) or raise max_replication_slots "
+        "and restart.",
+    ),
+    Refusal(
+        "55000", "wal_level", SourceError, "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL."
+    ),
+    Refusal("55000", "can no longer get changes", PositionError, _LOST_SLOT),
+    Refusal("55000", "can no longer access replication slot", PositionError, _LOST_SLOT),
+    Refusal("55000", "cannot read from logical replication slot", PositionError, _LOST_SLOT),
+    Refusal("55000", "has been invalidated", PositionError, _LOST_SLOT),
+    Refusal("58P01", "requested WAL segment", PositionError, _LOST_SLOT),
+    Refusal("55000", "skipped loading publication", SourceError, _PUBLICATION),
+    Refusal(
+        "55000",
+        "max_replication_slots",
+        SourceError,
+        "ALTER SYSTEM SET max_replication_slots = 10; (and max_wal_senders) then restart PostgreSQL.",
+    ),
+    Refusal(
+        "55006", "is active for PID", SlotActiveError, "Another session reads it; see pg_replication_slots."
+    ),
+    Refusal(
+        "55006", "replication slot", SlotActiveError, "Another session reads it; see pg_replication_slots."
+    ),
+    Refusal("55006", "", TransientError, "Another session uses it; see pg_replication_slots.active_pid."),
+    Refusal(
+        "42710",
+        "replication slot",
+        TransientError,
+        "Somebody created it a moment ago; cdcd looks at it again.",
+    ),
+    Refusal(
+        "42704",
+        "replication slot",
+        PositionError,
+        "The slot was dropped underneath: what changed since then is lost to cdcd. Bring the consumers back to a "
+        "known state, and create a new slot with `cdcd run --accept-gap`.",
+    ),
+    Refusal("42704", "publication", SourceError, _PUBLICATION),
+    # A snapshot's file, before PostgreSQL 18 and since.
+    Refusal("22023", "invalid snapshot identifier", TransientError, _SNAPSHOT_GONE),
+    Refusal("42704", 'snapshot "', TransientError, _SNAPSHOT_GONE),
+    # array_send, record_send and range_send, for a type within. The Relation message just before it says so too, if it
+    # is decoded first.
+    Refusal(
+        "42883",
+        "no binary output function",
+        WithoutBinaryError,
+        "Set postgres.binary: false, so that values come as text at every start.",
+    ),
+    Refusal(
+        "0A000",
+        "was not created in this database",
+        SourceError,
+        "A slot belongs to one database: correct postgres.dsn or postgres.slot.",
+    ),
+    Refusal(
+        "0A000",
+        "",
+        ConfigError,
+        "The server lacks what the configuration asks for; see postgres.protocol and its options.",
+    ),
+    Refusal(
+        "22023",
+        "",
+        ConfigError,
+        "The server does not accept an option; see postgres.protocol and its options.",
+    ),
+    Refusal(
+        "25006", "", SourceError, "This server is a read-only standby: point postgres.dsn at the primary."
+    ),
+    Refusal(
+        "XX000",
+        "could not open relation with OID",
+        TransientError,
+        "A table was dropped while it was looked at. Try again.",
+    ),
+    Refusal("XX001", "", SourceError, "PostgreSQL reports damaged data: see its log before anything else."),
+    Refusal(
+        "XX002", "", SourceError, "PostgreSQL reports a damaged index: see its log before anything else."
+    ),
+    # Classes that pass: connection, transaction rollback, resources, lock not available, system errors.
+    Refusal("08", "", TransientError, "cdcd connects again."),
+    Refusal("40", "", TransientError, "cdcd tries again."),
+    Refusal("53", "", TransientError, "PostgreSQL is short of a resource: see its log."),
+    Refusal("55P03", "", TransientError, "cdcd tries again."),
+    Refusal("58", "", TransientError, "PostgreSQL met a system error: see its log."),
+    # libpq by itself: no server has answered yet, so there is no SQLSTATE.
+    Refusal("", "definition of service", ConfigError, "Check service and servicefile in postgres.dsn."),
+    Refusal(
+        "",
+        "invalid sslmode value",
+        ConfigError,
+        "sslmode is one of disable, allow, prefer, require, verify-ca, verify-full.",
+    ),
+    Refusal("", "invalid integer value", ConfigError, "A number in postgres.dsn is not one."),
+    Refusal(
+        "",
+        "root certificate file",
+        ConfigError,
+        "Check sslrootcert in postgres.dsn (sslrootcert=system uses the system's).",
+    ),
+    Refusal("", "could not load private key file", ConfigError, "Check sslkey in postgres.dsn."),
+    Refusal(
+        "",
+        "private key file",
+        ConfigError,
+        "Check sslkey in postgres.dsn: it must exist, owned by the user, mode 0600.",
+    ),
+    Refusal("", "certificate file", ConfigError, "Check sslcert in postgres.dsn."),
+    Refusal(
+        "",
+        "invalid response to SSL negotiation",
+        TransientError,
+        "What listens there is not PostgreSQL. Correct host and port in postgres.dsn.",
+    ),
+    Refusal(
+        "",
+        "server does not support SSL",
+        SourceError,
+        "Switch ssl on in PostgreSQL, or choose another sslmode.",
+    ),
+    Refusal(
+        "",
+        "certificate verify failed",
+        SourceError,
+        "The server's certificate is not signed by what sslrootcert holds, or it has expired.",
+    ),
+    # Alerts of TLS are the server's words about our certificate (RFC 8446, 6.2).
+    Refusal("", "alert unknown ca", SourceError, _CLIENT_CERTIFICATE),
+    Refusal("", "alert certificate", SourceError, _CLIENT_CERTIFICATE),
+    Refusal("", "alert bad certificate", SourceError, _CLIENT_CERTIFICATE),
+    Refusal(
+        "",
+        "does not match host name",
+        SourceError,
+        "The server's certificate is for another name than the host in the DSN.",
+    ),
+    Refusal(
+        "",
+        "authentication method requirement",
+        SourceError,
+        "require_auth or channel_binding excludes the server's method.",
+    ),
+    Refusal(
+        "",
+        "channel binding",
+        SourceError,
+        "channel_binding asks for what the server or the connection cannot do.",
+    ),
+    Refusal("", f"could not create socket: {OUT_OF_FILES}", LimitError, FILES_HINT),
+    Refusal(
+        "", "translate host name", TransientError, "Check the host in postgres.dsn and the name service."
+    ),
+    Refusal(
+        "", "failed to resolve host", TransientError, "Check the host in postgres.dsn and the name service."
+    ),
+    Refusal(
+        "",
+        "Connection refused",
+        TransientError,
+        "Check that PostgreSQL runs there and that listen_addresses includes that address.",
+    ),
+    Refusal(
+        "",
+        "No such file or directory",
+        TransientError,
+        "Check that PostgreSQL runs and that this is its socket directory.",
+    ),
+    Refusal(
+        "", "timeout expired", TransientError, "Nothing answered: check host, port, routing and firewall."
+    ),
+    Refusal("", "session is read-only", TransientError, "No host of the DSN is a primary right now."),
+    Refusal(
+        "", "server is in hot standby mode", TransientError, "No host of the DSN is a primary right now."
+    ),
+)
+
+UNKNOWN: Final = Refusal("", "", SourceError, "See PostgreSQL's log for more.")
+UNKNOWN_TRANSIENT: Final = Refusal(
+    "",
+    "",
+    TransientError,
+    "If this does not pass, check host and port in postgres.dsn, and PostgreSQL's log.",
+)
+
+
+_HOLD_VALUES: Final = frozenset({"21", "22", "23", "38", "39", "44", "P0"})
+"""Classes of SQLSTATEs whose messages may hold values: of data, of constraints, and what functions raise."""
+
+_SETTING: Final = "22023"
+"""invalid_parameter_value, which PostgreSQL says of settings and options, too."""
+
+_IN_WORDS: Final = {"25006": "a function writes in a read-only transaction"}
+"""What SQLSTATEs mean whose names say too little."""
+
+_RAISE: Final = "exec_stmt_raise"
+"""The function of PostgreSQL that raises what a function in PL/pgSQL says."""
+
+
+_INTERRUPTS: Final = "ProcessInterrupts"
+"""The function of PostgreSQL that ends a statement because of a timeout or a request. Its messages are fixed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An ErrorResponse (or notice) as far as we use it; `sqlstate` is "" where libpq keeps none.
+
+    `function` is the C function of the server that reported it, which no server translates; "" if it is not known.
+    `context` says which functions of the database ran, and what else PostgreSQL was doing.
+    """
+
+    sqlstate: str
+    message: str
+    detail: str = ""
+    hint: str = ""
+    function: str = ""
+    context: str = ""
+
+    @property
+    def text(self) -> str:
+        """Message, detail and SQLSTATE in one line. A message that may hold a value of a row is not shown."""
+        if self.sqlstate[:2] in _HOLD_VALUES and self.sqlstate != _SETTING:
+            return self.without_message
+        text = " ".join(self.message.split())
+        if self.detail:
+            text += f" ({' '.join(self.detail.split())})"
+        if self.sqlstate:
+            text += f" [SQLSTATE {self.sqlstate}]"
+        return text
+
+    @property
+    def text_of_rows(self) -> str:
+        """As `text`, for a query that reads rows: a function that it calls may raise any SQLSTATE with any message."""
+        if self.sqlstate and (self.sqlstate == _SETTING or self.context or self.function == _RAISE):
+            return self.without_message
+        return self.text
+
+    @property
+    def without_message(self) -> str:
+        """What happened, by the SQLSTATE alone. A timeout or a cancellation is told in the server's own words."""
+        if self.function == _INTERRUPTS:
+            return " ".join(f"{self.message} [SQLSTATE {self.sqlstate}]".split())
+        try:
+            name = _IN_WORDS.get(self.sqlstate) or psycopg.errors.lookup(self.sqlstate).__name__
+        except KeyError:
+            name = "raised by a function"
+        return f"{name} (the message may hold a value, see PostgreSQL's log) [SQLSTATE {self.sqlstate}]"
+
+
+def find_refusal(answer: Answer) -> Refusal:
+    """The first row of the table that fits; see the module's docstring for what "fits" means."""
+    text = f"{answer.message} {answer.detail}"
+    for row in REFUSALS:
+        if answer.sqlstate:
+            if row.sqlstate and answer.sqlstate.startswith(row.sqlstate) and row.fragment in text:
+                return row
+        elif row.fragment and row.fragment in text:
+            return row
+    return UNKNOWN if answer.sqlstate else UNKNOWN_TRANSIENT
+
+
+class _Names(dict[str, str]):
+    """Names for the hints; what nobody gave stays visible as a placeholder of SQL's kind."""
+
+    def __missing__(self, key: str) -> str:
+        return f"<{key}>"
+
+
+def refused(what: str, answer: Answer, names: Mapping[str, str], secrets: Iterable[str] = ()) -> CdcdError:
+    """The error for `answer`, met while doing `what`. `names`: role, database, slot, publication, for the
+    hints.
+
+    Every one of `secrets` is blanked in the text: libpq repeats parts of a DSN that it could not make sense
+    of.
+    """
+    row = find_refusal(answer)
+    # The server's words show bytes of the text, which may be of somebody's secret.
+    said = f"{_NO_UTF8} [SQLSTATE {answer.sqlstate}]" if row.kind is WithoutConversionError else answer.text
+    text = f"{what}: {said}"
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return row.kind(text, hint=row.hint.format_map(_Names(_for_sql(names))))
+
+
+def _for_sql(names: Mapping[str, str]) -> dict[str, str]:
+    quoted = {"role", "database", "publication"}
+    return {key: identifier(name) if key in quoted else name for key, name in names.items()}
+
+
+def answer_of(error: psycopg.Error) -> Answer:
+    """What psycopg carries of the server's answer."""
+    diagnostic = error.diag
+    return Answer(
+        error.sqlstate or "",
+        diagnostic.message_primary or str(error),
+        diagnostic.message_detail or "",
+        function=diagnostic.source_function or "",
+        context=diagnostic.context or "",
+    )
+
+
+def answer_of_result(result: pq.abc.PGresult) -> Answer:
+    """What a result or a notice of libpq carries."""
+
+    def text(code: pq.DiagnosticField) -> str:
+        return (result.error_field(code) or b"").decode("utf-8", "replace")
+
+    field = pq.DiagnosticField
+    message = text(field.MESSAGE_PRIMARY) or result.get_error_message()
+    return Answer(
+        text(field.SQLSTATE),
+        message,
+        text(field.MESSAGE_DETAIL),
+        text(field.MESSAGE_HINT),
+        text(field.SOURCE_FUNCTION),
+        text(field.CONTEXT),
+    )
+
+
+@contextmanager
+def translated(what: str, names: Mapping[str, str]) -> Iterator[None]:
+    """Run psycopg calls in here; a psycopg error leaves it as one of ours, with `what` in front."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise refused(what, answer_of(error), names) from error

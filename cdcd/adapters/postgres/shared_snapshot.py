@@ -1,0 +1,262 @@
+"""A snapshot that any number of sessions read at, and the exact place in the WAL that it stands for.
+
+Only the creation of a logical slot gives both: the snapshot sees every transaction whose commit lies before the slot's
+first position, and no other (snapbuild.c). PostgreSQL's own table synchronization rests on it. So a temporary slot is
+made, its snapshot is taken over by a session of ours, which exports it again, and the slot is let go of at once: it
+kept WAL for a moment only. What stays is one transaction that reads nothing and keeps old rows from being vacuumed.
+
+Whoever needs no LSN, because it judges each transaction by its id, takes the snapshot of a moment
+(`SharedSnapshot.now`): no slot is made, and nothing is waited for.
+
+What the publication says, and where the tables' pages lie, is read at the same snapshot.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from uuid import uuid4
+
+import psycopg
+
+from cdcd.adapters.postgres import catalog
+from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.money import find_money_digits
+from cdcd.adapters.postgres.refusals import translated
+from cdcd.adapters.postgres.replication import ReplicationStream, literal
+from cdcd.adapters.postgres.slot import SlotWait, create_slot
+from cdcd.adapters.postgres.snapshot_queries import SETTINGS
+from cdcd.adapters.postgres.tables import lock_holders, locked_tables, published_tables, source_tables
+from cdcd.core.catalog.money import DIGITS_OF_C
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.errors import SourceError, TransientError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.snapshot.reading import SourceTable
+from cdcd.core.snapshot.visibility import Visibility
+
+APPLICATION: Final = "cdcd shared snapshot"
+
+LOCK_TIMEOUT_MS: Final = 5000
+"""Milliseconds that the look at all tables waits for a lock."""
+
+_LOCKED_TRIES: Final = 3
+"""How often the look at all tables is repeated if one of them is locked while it runs."""
+
+# The snapshot of the transaction is taken before its first statement runs, so the end of the WAL is told after it.
+_NOW: Final = b"SELECT pg_export_snapshot(), pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
+
+_SLOT: Final = """
+SELECT coalesce(restart_lsn, '0/0')::text
+  FROM pg_replication_slots WHERE slot_name = %s AND database = current_database()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTable:
+    """A table as it is published, with what the catalog says of its columns."""
+
+    source: SourceTable
+    description: TableDescription
+
+
+class SharedSnapshot:
+    """Lasts until `close`, or as long as its connection does.
+
+    Attributes:
+        visibility: what it sees, if it is one of a moment; then `position` is the end of the WAL just after it.
+        old_lsn: from where on the pipeline's slot needs the WAL, if it is one of a moment.
+        name: what `SET TRANSACTION SNAPSHOT` takes, on this server.
+        position: the LSN; every transaction that committed before it is seen, and no other.
+        database: which one it is of.
+        tables: by `schema.table`.
+        locked: the published tables that somebody has locked, which are not in `tables`, and who has.
+        types: of their columns.
+        money_digits: how many digits of money stand behind the point.
+    """
+
+    def __init__(self, connection: Connection, name: str, position: int) -> None:
+        self._connection = connection
+        self.name = name
+        self.position = position
+        self.database = ""
+        self.visibility: Visibility | None = None
+        self.old_lsn = 0
+        self.tables: Mapping[str, SharedTable] = {}
+        self.locked: Mapping[str, str] = {}
+        self.types: Mapping[int, TypeDescription] = BUILTIN_TYPES
+        self.money_digits = DIGITS_OF_C
+
+    @classmethod
+    async def open(
+        cls,
+        dsn: Dsn,
+        *,
+        publication: str,
+        tables: Collection[str] | None,
+        slot: str,
+        connect_timeout_s: float = 10.0,
+        on_wait: Callable[[SlotWait], None] = lambda _: None,
+        money_digits: int | None = None,
+    ) -> Self:
+        """Take the snapshot; waits for the transactions that are open now, as the creation of any slot does.
+
+        Args:
+            tables: `schema.table` of each that is to be read; None: all that are published.
+            slot: the pipeline's, which must be there: what commits after the snapshot comes through it.
+            on_wait: hears every few seconds whom it waits for.
+            money_digits: `money.digits` of the configuration.
+
+        Raises:
+            SourceError: the slot or a table is not there, privileges, no free slot.
+            TransientError: the server does not answer.
+        """
+        connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
+        try:
+            with translated("preparing to read", {}):
+                await connection.execute(SETTINGS.encode())
+            await _needed_wal(
+                connection,
+                slot,
+                "Start the daemon first, with the tables that are read here in snapshot.exclude: it makes the slot. "
+                "Then read them.",
+            )
+            digits = await find_money_digits(
+                dsn, money_digits, application_name=APPLICATION, connect_timeout_s=connect_timeout_s
+            )
+            shared = await cls._take_over(dsn, connection, connect_timeout_s, on_wait)
+            shared.money_digits = digits
+            await shared._look_at(publication, tables)
+        except BaseException:
+            await connection.close()
+            raise
+        return shared
+
+    @classmethod
+    async def now(
+        cls,
+        dsn: Dsn,
+        *,
+        publication: str,
+        slot: str,
+        connect_timeout_s: float = 10.0,
+        money_digits: int | None = None,
+    ) -> Self:
+        """Take the snapshot of this moment, of all published tables. Arguments and errors are those of `open`."""
+        connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
+        try:
+            with translated("preparing to read", {}):
+                await connection.execute(SETTINGS.encode())
+            old_lsn = await _needed_wal(connection, slot, "Start the daemon: it makes the slot.")
+            digits = await find_money_digits(
+                dsn, money_digits, application_name=APPLICATION, connect_timeout_s=connect_timeout_s
+            )
+            with translated("taking a snapshot", {}):
+                await connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                row: Any = await (await connection.execute(_NOW)).fetchone()
+            name, visibility, end = row
+            shared = cls(connection, name, Lsn.parse(end))
+            shared.visibility = Visibility.parse(visibility)
+            shared.old_lsn = old_lsn
+            shared.money_digits = digits
+            await shared._look_at(publication, None)
+        except BaseException:
+            await connection.close()
+            raise
+        return shared
+
+    @classmethod
+    async def _take_over(
+        cls,
+        dsn: Dsn,
+        connection: Connection,
+        connect_timeout_s: float,
+        on_wait: Callable[[SlotWait], None],
+    ) -> Self:
+        stream = await ReplicationStream.open(
+            dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s
+        )
+        try:
+            created = await create_slot(
+                stream,
+                f"cdcd_snapshot_{uuid4().hex[:12]}",
+                temporary=True,
+                export=True,
+                observer=connection,
+                on_wait=on_wait,
+            )
+            assert created.snapshot is not None, "it was asked for"
+            with translated("importing the snapshot", {}):
+                await connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                await connection.execute(f"SET TRANSACTION SNAPSHOT {literal(created.snapshot)}".encode())
+                row: Any = await (await connection.execute(b"SELECT pg_export_snapshot()")).fetchone()
+        finally:
+            # The temporary slot goes with it.
+            stream.close()
+        return cls(connection, row[0], created.consistent_point)
+
+    async def _look_at(self, publication: str, tables: Collection[str] | None) -> None:
+        names = {name: oid for oid, name in (await published_tables(self._connection, publication)).items()}
+        published: Mapping[str, SourceTable] = {}
+        if tables is None:
+            published = await self._look_at_free(publication, names)
+            tables = published
+        elif not set(tables) - names.keys():
+            # Others' locks do not count. Whoever reads a few tables waits for those who have locked them.
+            wanted_oids = [names[name] for name in tables]
+            found = await source_tables(self._connection, publication, wanted_oids)
+            published = {table.name: table for table in found}
+        if missing := sorted(set(tables) - published.keys()):
+            raise SourceError(
+                f"The publication {publication} does not publish {', '.join(missing)}.",
+                hint="A table is named schema.table, as it is published: with publish_via_partition_root the root, "
+                "else each partition.",
+            )
+        wanted = [published[name] for name in tables]
+        descriptions = await catalog.describe(
+            self._connection, [table.oid for table in wanted], with_kin=True
+        )
+        self.tables = {table.name: SharedTable(table, descriptions[table.oid]) for table in wanted}
+        oids = {column.type_oid for table in wanted for column in table.relation.columns}
+        self.types = {**BUILTIN_TYPES, **await catalog.types(self._connection, oids)}
+        self.database = self._connection.info.dbname
+
+    async def _look_at_free(self, publication: str, names: Mapping[str, int]) -> dict[str, SourceTable]:
+        """Look at the tables that nobody has locked, and note the others."""
+        sql = self._connection
+        with translated("preparing to look at the tables", {}):
+            await sql.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+        for left in reversed(range(_LOCKED_TRIES)):
+            locked = await locked_tables(sql, names.values())
+            self.locked = {name: locked[oid] for name, oid in names.items() if oid in locked}
+            free = [oid for oid in names.values() if oid not in locked]
+            with translated("preparing to look at the tables", {}):
+                await sql.execute(b"SAVEPOINT looking")
+            try:
+                return {table.name: table for table in await source_tables(sql, publication, free)}
+            except TransientError as error:
+                cause = error.__cause__
+                if not left or not isinstance(cause, psycopg.errors.LockNotAvailable):
+                    raise
+                # It was locked after the locks had been looked at. The next look leaves it out.
+                with translated("looking at the tables again", {}):
+                    await sql.execute(b"ROLLBACK TO looking")
+        raise AssertionError("the last try returns or raises")
+
+    async def lock_holders(self, oids: Collection[int]) -> list[str]:
+        """Who keeps everybody from reading the tables with these oids."""
+        return await lock_holders(self._connection, oids)
+
+    async def close(self) -> None:
+        """Let go of it. Who has imported it reads on."""
+        await self._connection.close()
+
+
+async def _needed_wal(connection: Connection, slot: str, hint: str) -> Lsn:
+    """From where on the slot needs the WAL. SourceError: there is no such slot."""
+    with translated("looking for the pipeline's slot", {"slot": slot}):
+        found: Any = await (await connection.execute(_SLOT, (slot,))).fetchone()
+    if found is None:
+        raise SourceError(
+            f"There is no slot {slot}, through which the changes after the snapshot would come.", hint=hint
+        )
+    return Lsn.parse(found[0])

@@ -1,0 +1,355 @@
+"""The replication slot: what it is, whether it can be used, and its creation.
+
+A slot is the server's promise to keep the WAL from `restart_lsn` on. When the promise is broken (the slot was
+dropped, invalidated, or created again), changes are missing, and no code here goes on: that is a
+`PositionError`.
+
+A slot's creation has to wait until every transaction that was open when it began, prepared ones included, has
+ended (snapbuild.c, SnapBuildWaitSnapshot). That may take for ever, so it is reported with what holds it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.refusals import SlotActiveError, translated
+from cdcd.adapters.postgres.replication import ReplicationStream, identifier
+from cdcd.adapters.postgres.tables import holder
+from cdcd.core.engine.startup_requests import SlotSeen
+from cdcd.core.errors import ConfigError, PositionError, SourceError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.versions import ALTER_TWO_PHASE_SINCE
+
+PLUGIN: Final = "pgoutput"
+TWO_PHASE_SINCE: Final = 150000
+"""pgoutput decodes prepared transactions as such since 15; 14 only let slots have the flag."""
+FAILOVER_SINCE: Final = 170000
+
+END_STREAM_S: Final = 2.0
+END_STREAM_POLL_S: Final = 0.05
+_OPTION_LIST_SINCE: Final = 150000
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A row of pg_replication_slots, any version's: what an older server does not have is None or False."""
+
+    name: str
+    plugin: str
+    """Empty for a physical slot, and for a logical one whose creation has just begun (`is_physical`)."""
+    database: str
+    """Empty for a physical slot."""
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    restart_lsn: int | None
+    confirmed_flush_lsn: int | None
+    wal_status: str
+    """reserved | extended | unreserved | lost, or "" where the server gives none."""
+    safe_wal_size: int | None
+    """Bytes of WAL that can still be written before the slot may be lost; None: no limit is set."""
+    two_phase: bool
+    failover: bool
+    invalidation_reason: str
+    """Why the slot is of no more use ("" while it is): 17's words, and for older servers the nearest of
+    them."""
+    retained_bytes: int
+    """WAL that the server keeps for this slot."""
+    current_lsn: int
+    """The server's flush position at the same moment."""
+
+    @property
+    def is_physical(self) -> bool:
+        """Whether the slot has no database, as only a physical one (slot.h, SlotIsPhysical).
+
+        A logical slot has its database at once, and its plugin a moment later (logical.c, CreateInitDecodingContext).
+        """
+        return not self.database
+
+
+_READ: Final = """
+SELECT to_jsonb(s), p.lsn, coalesce(pg_wal_lsn_diff(p.lsn, s.restart_lsn), 0)::bigint
+  FROM pg_replication_slots s,
+       (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END) p(lsn)
+ WHERE s.slot_name = %s
+"""
+
+
+async def read_slot(connection: Connection, name: str) -> SlotState | None:
+    """The slot, or None. Raises TransientError and SourceError."""
+    with translated(f"reading slot {name}", {"slot": name}):
+        cursor = await connection.execute(_READ, (name,))
+        row: Any = await cursor.fetchone()
+    if row is None:
+        return None
+    fields, current, retained = row
+    return SlotState(
+        name=fields["slot_name"],
+        plugin=fields["plugin"] or "",
+        database=fields["database"] or "",
+        temporary=fields["temporary"],
+        active=fields["active"],
+        active_pid=fields["active_pid"],
+        restart_lsn=_position(fields["restart_lsn"]),
+        confirmed_flush_lsn=_position(fields["confirmed_flush_lsn"]),
+        wal_status=fields["wal_status"] or "",
+        safe_wal_size=fields["safe_wal_size"],
+        two_phase=fields.get("two_phase", False),
+        failover=fields.get("failover", False),
+        invalidation_reason=_invalidation(fields),
+        retained_bytes=max(0, retained),
+        current_lsn=Lsn.parse(current),
+    )
+
+
+def _position(text: str | None) -> int | None:
+    return None if text is None else Lsn.parse(text)
+
+
+def _invalidation(fields: dict[str, Any]) -> str:
+    """17 and later say it; removed WAL takes restart_lsn away in every version; the rest is 16's `conflicting`."""
+    if reason := fields.get("invalidation_reason"):
+        return str(reason)
+    if fields["restart_lsn"] is None and not fields["active"]:
+        return "wal_removed"
+    if fields.get("conflicting"):
+        return "rows_removed"
+    return "wal_removed" if fields["wal_status"] == "lost" else ""
+
+
+def check_slot(state: SlotState, database: str) -> None:
+    """Whether this slot can feed a pipeline of `database`: returns, or raises SourceError or PositionError.
+
+    SlotActiveError (transient): another session is still creating it.
+    """
+    if not state.is_physical and not state.plugin:
+        raise _unfinished(state)
+    if state.plugin != PLUGIN:
+        kind = "is a physical one" if state.is_physical else f"uses the plugin {state.plugin}"
+        raise SourceError(
+            f"Slot {state.name} {kind}, not {PLUGIN}.",
+            hint="Choose another name in postgres.slot: cdcd creates it.",
+        )
+    if state.database != database:
+        raise SourceError(
+            f"Slot {state.name} belongs to database {state.database}, not {database}.",
+            hint="Correct postgres.dsn or postgres.slot: a logical slot belongs to one database.",
+        )
+    if state.temporary:
+        raise SourceError(
+            f"Slot {state.name} is a temporary one of another session.",
+            hint="Choose another name in postgres.slot: cdcd creates it.",
+        )
+    if state.invalidation_reason:
+        raise PositionError(
+            f"Slot {state.name} has been invalidated ({state.invalidation_reason}): the server no longer has the WAL "
+            f"after {Lsn(state.confirmed_flush_lsn or 0)}, so changes are missing.",
+            hint=f"SELECT pg_drop_replication_slot('{state.name}'), bring the consumers back to a known state, and "
+            "create a new slot with `cdcd run --accept-gap`; against a repetition raise max_slot_wal_keep_size.",
+        )
+    if state.confirmed_flush_lsn is None:
+        raise _unfinished(state)
+
+
+def _unfinished(state: SlotState) -> SlotActiveError:
+    return SlotActiveError(
+        f"Slot {state.name} is still being created by the session with PID {state.active_pid}.",
+        hint="It waits for open transactions to end; see pg_stat_activity and pg_prepared_xacts.",
+    )
+
+
+def seen(state: SlotState, database: str) -> SlotSeen:
+    """The slot as the start's decisions see it. SourceError: no pipeline can use the slot in this database."""
+    problem = None
+    try:
+        check_slot(state, database)
+    except PositionError as error:
+        problem = error
+    return SlotSeen(state.confirmed_flush_lsn, state.two_phase, state.failover, problem)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWait:
+    """A slot's creation waits for a transaction: that of session `pid`, or the prepared one `gid`.
+
+    `holder` says in words whose transaction it is; "" if nobody is known.
+    """
+
+    slot: str
+    waited_s: float
+    pid: int | None
+    gid: str | None
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedSlot:
+    """The answer to CREATE_REPLICATION_SLOT."""
+
+    name: str
+    consistent_point: int
+    """Every transaction that commits after this LSN is streamed, none before."""
+    snapshot: str | None
+    """The exported snapshot's name, if one was asked for."""
+
+
+_BLOCKERS: Final = """
+SELECT holder.pid, prepared.gid, activity.usename::text, activity.application_name
+  FROM pg_locks waiting
+  LEFT JOIN pg_locks holder ON holder.locktype = 'transactionid' AND holder.granted
+                           AND holder.transactionid = waiting.transactionid
+  LEFT JOIN pg_prepared_xacts prepared ON prepared.transaction = waiting.transactionid
+  LEFT JOIN pg_stat_activity activity ON activity.pid = holder.pid
+ WHERE waiting.pid = %s AND waiting.locktype = 'transactionid' AND NOT waiting.granted
+"""
+
+
+async def create_slot(
+    stream: ReplicationStream,
+    name: str,
+    *,
+    temporary: bool = False,
+    two_phase: bool = False,
+    failover: bool = False,
+    export: bool = False,
+    observer: Connection | None = None,
+    notice_s: float = 5.0,
+    on_wait: Callable[[SlotWait], None] = lambda _: None,
+) -> CreatedSlot:
+    """CREATE_REPLICATION_SLOT, by the replication command because only that can export a snapshot.
+
+    `export`: the answer names a snapshot, which can be imported until the stream does anything else.
+    `temporary`: the slot goes with the stream.
+
+    Every `notice_s` of waiting, `on_wait` hears what holds it, as seen on `observer` (an idle SQL
+    connection). When cancelled, the server is told to give up, so that no slot is left behind. Raises
+    ConfigError (the server lacks an option), SourceError (wal_level, no free slot, privilege),
+    TransientError.
+    """
+    command = _create_command(
+        stream.server_version,
+        name,
+        temporary=temporary,
+        two_phase=two_phase,
+        failover=failover,
+        export=export,
+    )
+    creation = asyncio.create_task(stream.query(command, f"creating slot {name}", slot=name))
+    began = time.monotonic()
+    try:
+        while not (await asyncio.wait({creation}, timeout=notice_s))[0]:
+            on_wait(await _blocker(observer, stream.backend_pid, name, time.monotonic() - began))
+        ((_, consistent_point, snapshot, _),) = creation.result()
+    except BaseException:
+        if not creation.done():
+            await stream.cancel()
+            await asyncio.wait({creation}, timeout=notice_s)
+            creation.cancel()
+            await asyncio.wait({creation})
+        raise
+    assert consistent_point
+    return CreatedSlot(name, Lsn.parse(consistent_point), snapshot)
+
+
+async def set_failover(stream: ReplicationStream, name: str) -> None:
+    """Mark a slot for copying to standbys. ConfigError: before 17. Waits until no session reads the slot."""
+    _needs(stream.server_version, "failover", FAILOVER_SINCE)
+    command = f"ALTER_REPLICATION_SLOT {identifier(name)} (FAILOVER true)"
+    await stream.query(command, f"altering slot {name}", slot=name)
+
+
+async def end_two_phase(stream: ReplicationStream, name: str) -> None:
+    """Have prepared transactions sent at COMMIT PREPARED again, whole. ConfigError: before 18.
+
+    Also those that were sent at PREPARE already, and confirmed: restart_lsn lies before them until they are decided.
+    The command waits until no session reads the slot.
+
+    There is no function for the other direction. ALTER_REPLICATION_SLOT (TWO_PHASE true) leaves two_phase_at as it is
+    (slot.c, ReplicationSlotAlter): of a transaction that was prepared before confirmed_flush_lsn and is committed
+    later, the server then sends COMMIT PREPARED alone, without its rows. START_REPLICATION with the option two_phase
+    sets two_phase_at to where the stream begins (logical.c, CreateDecodingContext), so that such a transaction is sent
+    whole.
+    """
+    _needs(stream.server_version, "ALTER_REPLICATION_SLOT with two_phase", ALTER_TWO_PHASE_SINCE)
+    command = f"ALTER_REPLICATION_SLOT {identifier(name)} (TWO_PHASE false)"
+    await stream.query(command, f"altering slot {name}", slot=name)
+
+
+def _needs(version: int, option: str, since: int) -> None:
+    if version < since:
+        raise ConfigError(
+            f"{option} needs PostgreSQL {since // 10000}, this is {version // 10000}.",
+            hint=f"Set {option}: false.",
+        )
+
+
+def _create_command(
+    version: int, name: str, *, temporary: bool, two_phase: bool, failover: bool, export: bool
+) -> str:
+    if two_phase:
+        _needs(version, "two_phase", TWO_PHASE_SINCE)
+    if failover:
+        _needs(version, "failover", FAILOVER_SINCE)
+    head = f"CREATE_REPLICATION_SLOT {identifier(name)}{' TEMPORARY' if temporary else ''} LOGICAL {PLUGIN}"
+    if version < _OPTION_LIST_SINCE:
+        return f"{head} {'EXPORT' if export else 'NOEXPORT'}_SNAPSHOT"
+    options = [
+        f"SNAPSHOT '{'export' if export else 'nothing'}'",
+        *["TWO_PHASE"] * two_phase,
+        *["FAILOVER"] * failover,
+    ]
+    return f"{head} ({', '.join(options)})"
+
+
+async def _blocker(observer: Connection | None, walsender_pid: int, slot: str, waited_s: float) -> SlotWait:
+    """Whom the creation waits for, as far as that is known."""
+    if observer is None:
+        return SlotWait(slot, waited_s, None, None)
+    with translated("looking for what holds the slot's creation", {}):
+        cursor = await observer.execute(_BLOCKERS, (walsender_pid,))
+        row: Any = await cursor.fetchone()
+    if row is None:
+        return SlotWait(slot, waited_s, None, None)
+    pid, gid, role, application_name = row
+    who = f"prepared transaction {gid!r}" if pid is None else holder(pid, role, application_name)
+    return SlotWait(slot, waited_s, pid, gid, who)
+
+
+_END_STREAM: Final = """
+SELECT s.active_pid, pg_terminate_backend(s.active_pid)
+  FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
+ WHERE s.slot_name = %s AND a.usename = current_user AND a.application_name = %s
+"""
+
+
+async def end_stream(connection: Connection, name: str, application_name: str) -> list[int]:
+    """End the walsender of this role and application that reads the slot; its process id, if there was one.
+
+    Returns when the slot is free, or after `END_STREAM_S`. A walsender whose client takes nothing more wants to be told
+    twice: at first it tries to send its client the reason (elog.c, send_message_to_frontend).
+    """
+    ended: list[int] = []
+    deadline = time.monotonic() + END_STREAM_S
+    with translated(f"ending the former stream of slot {name}", {"slot": name}):
+        while True:
+            cursor = await connection.execute(_END_STREAM, (name, application_name))
+            rows: list[Any] = await cursor.fetchall()
+            ended += [pid for pid, _ in rows if pid not in ended]
+            if not rows or time.monotonic() > deadline:
+                return ended
+            await asyncio.sleep(END_STREAM_POLL_S)
+
+
+async def drop_slot(connection: Connection, name: str) -> bool:
+    """Drop the slot; False when there is none. SlotActiveError when a session uses it."""
+    with translated(f"dropping slot {name}", {"slot": name}):
+        try:
+            await connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+        except psycopg.errors.UndefinedObject:
+            return False
+    return True

@@ -1,0 +1,387 @@
+"""Catalog queries of the snapshots, on a connection of their own.
+
+The rule: the stream never waits for these queries. To read the size of a table, or the columns that a publication
+publishes, PostgreSQL locks the table, and an ALTER TABLE or VACUUM FULL may hold that lock for hours. So nothing else
+uses this connection, and a query waits for a lock for a short time only. Then it raises `TableBusyError`: ask again
+later. Each start of the daemon lists the published tables; that query locks no table.
+
+The connection is opened at the first query, and again after it was lost. One query runs at a time.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import pq
+
+from cdcd.adapters.postgres import catalog, tables
+from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.refusals import TableBusyError, answer_of, translated
+from cdcd.adapters.postgres.replication import literal
+from cdcd.adapters.postgres.snapshot_queries import SETTINGS, unwritable
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.errors import CdcdError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.retry import Backoff
+from cdcd.core.snapshot.reading import SourceTable
+from cdcd.core.snapshot.signals import WATERMARK
+from cdcd.core.snapshot.visibility import Visibility
+
+ALL_TABLES: Final = TableSelection()
+
+LOCK_TIMEOUT_S: Final = 5.0
+"""Seconds that a query waits for one lock."""
+
+STATEMENT_TIMEOUT_S: Final = 60.0
+"""Seconds that one query may take. 10,000 tables take less. A query that takes longer is repeated."""
+
+EXAMINE_TIMEOUT_S: Final = 5.0
+"""Seconds that PostgreSQL may spend on planning a query with the condition of a request, which may call
+any function."""
+
+_VANISHED_TRIES: Final = 10
+"""How often a query is repeated if tables are dropped while it runs."""
+
+_LOCKED_TRIES: Final = 3
+"""How often the look at all tables is repeated if one of them is locked while it runs."""
+
+_LOCK_NOT_AVAILABLE: Final = "55P03"
+_LOOK: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# A table that was never analyzed has reltuples -1 (0 before PostgreSQL 14). Then 100 rows a page are assumed.
+# The size of a table that somebody locks would wait for the lock. Such a table has the rows that the cumulative
+# statistics count, a second or so after their commit.
+_ESTIMATES: Final = """
+WITH RECURSIVE tree(root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
+     UNION ALL
+    SELECT tree.root, i.inhrelid
+      FROM tree JOIN pg_class c ON c.oid = tree.oid AND c.relkind = 'p' JOIN pg_inherits i ON i.inhparent = c.oid
+), locked(oid) AS MATERIALIZED (
+    SELECT relation FROM pg_locks WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock'
+)
+SELECT tree.root::int8, sum(CASE WHEN c.reltuples > 0 THEN c.reltuples
+       WHEN c.oid IN (SELECT oid FROM locked) THEN pg_stat_get_live_tuples(c.oid)
+       ELSE 100 * (coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8) END)::int8
+  FROM tree JOIN pg_class c ON c.oid = tree.oid
+ WHERE c.relkind = 'r'
+ GROUP BY tree.root
+"""
+
+_INSERT_POSITION: Final = (
+    b"SELECT pg_current_wal_insert_lsn()::text, current_setting('wal_block_size')::int8, "
+    b"pg_size_bytes(current_setting('wal_segment_size'))"
+)
+
+_PAGE_HEADER: Final = 24
+_SEGMENT_HEADER: Final = 40
+"""Bytes of the header of a WAL page, and of the first page of a segment (xlog_internal.h)."""
+
+# A watermark need not wait for standbys.
+_MARK: Final = (
+    f"SET synchronous_commit = local; SELECT pg_logical_emit_message(true, {literal(WATERMARK)}, '')"
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Published tables, and the visibility of a snapshot that was taken no later than the tables were looked at.
+
+    Attributes:
+        locked: who has locked the tables, by oid, that were not looked at for that reason.
+    """
+
+    tables: list[SourceTable]
+    seen: Visibility
+    locked: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """The transactions that write to tables, as `<virtual transaction> <pid or prepared>`.
+
+    `seen` is the visibility of a snapshot that was taken afterwards. It sees every transaction that had written to the
+    tables by then, except those in `names`.
+    """
+
+    names: frozenset[str]
+    seen: Visibility
+    people: Mapping[str, str] = field(default_factory=dict)
+
+
+class SnapshotCatalog:
+    """Asks the catalog. Each method raises TableBusyError, TransientError or SourceError, and can be repeated.
+
+    Args:
+        publication: the publication whose tables are looked at.
+        selection: which of its tables the pipeline has. To this catalog, the others are not published.
+        lock_timeout_s: seconds that a query waits for one lock.
+        statement_timeout_s: seconds that one query may take.
+        examine_timeout_s: seconds that the examination of a condition may take.
+        protects: rules protect columns, which need `TableDescription.kin`.
+    """
+
+    def __init__(
+        self,
+        dsn: Dsn,
+        publication: str,
+        *,
+        application_name: str,
+        connect_timeout_s: float = 10.0,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
+        statement_timeout_s: float = STATEMENT_TIMEOUT_S,
+        examine_timeout_s: float = EXAMINE_TIMEOUT_S,
+        selection: TableSelection = ALL_TABLES,
+        protects: bool = False,
+    ) -> None:
+        self._dsn = dsn
+        self._publication = publication
+        self._has = selection.test()
+        self._application_name = application_name
+        self._connect_timeout_s = connect_timeout_s
+        self._lock_timeout_s = lock_timeout_s
+        self._statement_timeout_s = statement_timeout_s
+        self._examine_timeout_s = examine_timeout_s
+        self._connection: Connection | None = None
+        self._protects = protects
+        self._turn = asyncio.Lock()
+
+    async def published(self) -> dict[int, str]:
+        """The tables that the publication publishes, by oid, as `schema.table`. No lock on a table is waited for."""
+        return {oid: name for oid, name in (await self.sent()).items() if self._has(name)}
+
+    async def sent(self) -> dict[int, str]:
+        """The same with the tables that the pipeline leaves out: PostgreSQL sends their changes too."""
+        return await self._ask(lambda sql: tables.published_tables(sql, self._publication))
+
+    async def members(self) -> dict[int, int]:
+        """Which entry of the publication names a table, as `tables.members` gives it."""
+        return await self._ask(lambda sql: tables.members(sql, self._publication))
+
+    async def leaves(self, table: str) -> list[int]:
+        """The oids of the partitions that hold the rows of `schema.table`; none if it is not partitioned."""
+        found = await self._ask(lambda sql: tables.relatives(sql, table))
+        return [] if found is None or found.kind != "p" else found.leaves
+
+    async def position(self) -> int:
+        """An LSN behind the commit of every transaction that earlier queries could see.
+
+        Queries may see a commit that is not written yet (synchronous_commit = off). So this is where the next record
+        is inserted, not how far the WAL is written.
+        """
+
+        async def ask(sql: Connection) -> int:
+            with translated("asking for the WAL's end", {}):
+                row: Any = await (await sql.execute(_INSERT_POSITION)).fetchone()
+            return end_of_records(Lsn.parse(row[0]), row[1], row[2])
+
+        return await self._ask(ask)
+
+    async def lock_holders(self, oids: Collection[int]) -> list[str]:
+        """Who keeps everybody from reading the tables with these oids, as `tables.lock_holders` finds them."""
+        return await self._ask(lambda sql: tables.lock_holders(sql, oids))
+
+    async def labels(self) -> int:
+        """The checksum of the labels of all enums, as `catalog.labels` gives it."""
+        return await self._ask(catalog.labels)
+
+    async def tables_with_enums(self, oids: Collection[int]) -> tuple[int, ...]:
+        """Find the relations that have columns of enums, as `catalog.tables_with_enums` does."""
+        return await self._ask(lambda sql: catalog.tables_with_enums(sql, oids))
+
+    async def estimates(self, tables: Mapping[int, str]) -> dict[int, int]:
+        """Estimate the number of rows of these tables (names by oid), without waiting for the lock of a table."""
+
+        async def ask(sql: Connection) -> dict[int, int]:
+            with translated("asking how many rows tables have", {}):
+                cursor = await sql.execute(_ESTIMATES.encode(), (list(tables),))
+                rows: Any = await cursor.fetchall()
+            return {oid: int(count) for oid, count in rows}
+
+        return await self._ask(ask)
+
+    async def look(self, oids: Collection[int]) -> Look:
+        """Look at the tables with these oids as of now. Tables that are not published are left out."""
+
+        async def look(sql: Connection) -> Look:
+            seen = await catalog.visibility(sql)
+            found = await tables.source_tables(sql, self._publication, oids)
+            return Look([table for table in found if self._has(table.name)], seen)
+
+        return await self._ask(look, _LOOK)
+
+    async def look_at(self, snapshot: str) -> Look:
+        """Look at all published tables at an exported snapshot, except those that somebody has locked.
+
+        TransientError: the snapshot has ended.
+        """
+
+        async def look(sql: Connection) -> Look:
+            with translated("importing the slot's snapshot", {}):
+                await sql.execute(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}".encode())
+            seen = await catalog.visibility(sql)
+            sent = await tables.published_tables(sql, self._publication)
+            listed = [oid for oid, name in sent.items() if self._has(name)]
+            locked = await tables.locked_tables(sql, listed)
+            free = [oid for oid in listed if oid not in locked]
+            only = free if len(free) < len(sent) else None
+            return Look(await tables.source_tables(sql, self._publication, only), seen, locked)
+
+        for _ in range(_LOCKED_TRIES):
+            try:
+                return await self._ask(look, _LOOK)
+            except TableBusyError:
+                # It was locked after the locks had been looked at. The next look leaves it out.
+                pass
+        return await self._ask(look, _LOOK)
+
+    async def describe(self, oids: Collection[int]) -> dict[int, TableDescription]:
+        """The keys and columns of each relation, one entry for every oid asked for."""
+        return await self._ask(lambda sql: catalog.describe(sql, oids, with_kin=self._protects), _LOOK)
+
+    async def types(self, oids: Collection[int]) -> dict[int, TypeDescription]:
+        """Describe these types, and the types that they are made of. Dropped types are left out."""
+        return await self._ask(lambda sql: catalog.types(sql, oids))
+
+    async def writers(self, oids: Collection[int]) -> Writers:
+        """Find the open transactions that write to any of the tables."""
+
+        async def look(sql: Connection) -> Writers:
+            people = await tables.writers(sql, oids)
+            # A separate statement, after the locks were read, sees the transactions that released a lock before.
+            return Writers(frozenset(people), await catalog.visibility(sql), people)
+
+        return await self._ask(look)
+
+    async def mark(self) -> None:
+        """Write the watermark behind rows that a reader has read, whose role need not have the right to.
+
+        Raises:
+            TransientError, SourceError.
+        """
+
+        async def emit(sql: Connection) -> None:
+            with translated("writing a watermark", {}):
+                await sql.execute(_MARK.encode())
+
+        await self._ask(emit)
+
+    async def examine(self, table: SourceTable, where: str) -> str:
+        """Why the condition of a request cannot be used on the rows of the table; empty if it can.
+
+        PostgreSQL only plans the query. It does so in a READ ONLY transaction with a timeout, because planning calls
+        IMMUTABLE functions. The condition stands in two kinds of brackets: text that closes one kind, opens it again,
+        and so continues as another part of the query, is a syntax error in the other kind. The query is sent by the
+        extended protocol without parameters, so it is one command, and has no placeholders.
+        """
+        if problem := unwritable(where):
+            return problem
+        what = f"examining a condition on {table.name}"
+        query = f"EXPLAIN SELECT FROM ONLY {table.sql_name} WHERE (ARRAY[{where}\n])[1] AND ({where}\n)"
+        async with self._turn:
+            for _ in range(2):
+                connection = await self._open()
+                try:
+                    with translated(what, {}):
+                        await connection.execute(b"BEGIN READ ONLY")
+                        await _set_timeout(connection, "LOCAL statement_timeout", self._examine_timeout_s)
+                    try:
+                        # Locked by a command of its own, so that a lock timeout here is never the condition's. Parsing
+                        # a query locks its table, and LOCK TABLE would need SELECT on all of its columns.
+                        await connection.execute(b"DEALLOCATE ALL")
+                        await connection.execute(
+                            f"PREPARE cdcd_lock AS SELECT FROM ONLY {table.sql_name}".encode()
+                        )
+                    except psycopg.errors.LockNotAvailable as error:
+                        raise TableBusyError(f"{what}: {error}") from error
+                    await connection.execute(query.encode(), binary=True)
+                    return ""
+                except psycopg.Error as error:
+                    if not connection.broken:
+                        return answer_of(error).text_of_rows
+                finally:
+                    await self._settle(connection)
+        return "PostgreSQL ends the session when it plans a query with this condition"
+
+    async def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    async def _ask(self, question: Callable[[Connection], Awaitable[T]], begin: str = "") -> T:
+        """Ask, in a transaction if `begin` starts one. Ask again if a table is dropped meanwhile."""
+        backoff = Backoff(0.01, 1.0)
+        async with self._turn:
+            for left in reversed(range(_VANISHED_TRIES)):
+                connection = await self._open()
+                try:
+                    with translated("looking at the catalog", {}):
+                        if begin:
+                            await connection.execute(begin.encode())
+                    return await question(connection)
+                except CdcdError as error:
+                    cause = error.__cause__
+                    sqlstate = cause.sqlstate if isinstance(cause, psycopg.Error) else ""
+                    if sqlstate == _LOCK_NOT_AVAILABLE:
+                        raise TableBusyError(error.message) from error
+                    if not left or sqlstate != "XX000" or "could not open relation" not in str(cause):
+                        raise
+                finally:
+                    await self._settle(connection)
+                await asyncio.sleep(backoff.next(random.random()))  # noqa: S311  no secret depends on it
+        raise AssertionError("the last try returns or raises")
+
+    async def _open(self) -> Connection:
+        if self._connection is None:
+            connection = await connect(
+                self._dsn,
+                application_name=self._application_name,
+                connect_timeout_s=self._connect_timeout_s,
+            )
+            try:
+                with translated("preparing to look at the catalog", {}):
+                    await connection.execute(SETTINGS.encode())
+                    await _set_timeout(connection, "lock_timeout", self._lock_timeout_s)
+                    await _set_timeout(connection, "statement_timeout", self._statement_timeout_s)
+            except BaseException:
+                await connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    async def _settle(self, connection: Connection) -> None:
+        """End the transaction, if there is one. Close the connection if it is lost, or if a command is
+        still running.
+        """
+        status = connection.pgconn.transaction_status
+        try:
+            if status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR):
+                await connection.execute(b"ROLLBACK")
+            elif status != pq.TransactionStatus.IDLE:
+                await self.close()
+        except BaseException:
+            await self.close()
+            raise
+
+
+def end_of_records(insert: int, block: int, segment: int) -> int:
+    """Where the last record of the WAL ends, if the next one is inserted at `insert`.
+
+    The two differ at the beginning of a page, by the page's header. What is streamed of an idle server ends where the
+    last record ends, so that nothing would ever reach the position behind the header.
+
+    Args:
+        block, segment: the sizes of a page and of a segment in bytes.
+    """
+    header = _SEGMENT_HEADER if insert % segment < block else _PAGE_HEADER
+    return insert - header if insert % block == header else insert
+
+
+async def _set_timeout(connection: Connection, name: str, seconds: float) -> None:
+    await connection.execute(f"SET {name} = {round(seconds * 1000)}".encode())

@@ -1,0 +1,523 @@
+"""Reads rows of a table by COPY, selected by their pages or by their keys, at a known snapshot.
+
+There are two kinds of snapshot. The snapshot that the slot exported is imported once, and this connection's transaction
+holds it for all queries. Without it, each query takes its own snapshot. Its answer says what the snapshot sees
+(`Rows.seen`), and names an LSN behind the commit of everything that the snapshot sees (`Rows.after`). The reader writes
+a logical message behind that LSN, so that the stream reaches the LSN even on an idle server, or after commits with
+synchronous_commit = off.
+
+One transaction locks the table (ACCESS SHARE), checks it, and reads it. So nothing can come between: no rewrite that
+hides rows or moves them to other pages (ALTER TABLE is not MVCC-safe, see the manual under "Caveats"), no other name,
+no other columns. The transaction is READ ONLY, and is rolled back, so that settings that a condition changed are
+restored.
+
+An error that the condition of a request causes is the answer `Refused`. A TransientError is raised only if the
+connection is lost, or for a reason that passes by itself.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Self
+
+from psycopg import pq
+
+from cdcd.adapters.postgres import snapshot_queries
+from cdcd.adapters.postgres.connection import Dsn, open_session
+from cdcd.adapters.postgres.conversion import RAW, Conversion, server_encoding
+from cdcd.adapters.postgres.refusals import UNKNOWN, Answer, TableBusyError, find_refusal, refused
+from cdcd.adapters.postgres.replication import identifier, literal
+from cdcd.adapters.postgres.session import Session, rows_of
+from cdcd.adapters.postgres.snapshot_queries import Checked, Equality, unwritable
+from cdcd.core.catalog.binary_compound import reader_for
+from cdcd.core.catalog.binary_text import WithoutReaderError
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.errors import TransientError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.snapshot import reading
+from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable, TooLarge
+from cdcd.core.snapshot.signals import WATERMARK
+from cdcd.core.snapshot.table_task import KeyValue
+from cdcd.core.snapshot.visibility import Visibility
+
+LOCK_TIMEOUT_S: Final = 5.0
+"""Default for the seconds that a query waits for a lock."""
+
+CONDITION_TIMEOUT_S: Final = 60.0
+"""Default for the seconds that a query with somebody's condition may take: what the condition calls may sleep."""
+
+_CHANGED: Final = "changed"
+_BUSY: Final = "busy"
+_AGAIN: Final = "again"
+_REFUSED: Final = "refused"
+
+_KINDS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("42P01", "", _CHANGED),  # undefined_table
+    ("3F000", "", _CHANGED),  # invalid_schema_name
+    ("42703", "", _CHANGED),  # undefined_column
+    ("42704", "", _CHANGED),  # undefined_object: a type
+    ("42809", "", _CHANGED),  # wrong_object_type: a view has the name now
+    ("55000", "", _CHANGED),  # object_not_in_prerequisite_state: a view or a foreign table (`SETTINGS`)
+    ("XX000", "could not open relation", _CHANGED),
+    ("XX000", "cache lookup failed", _CHANGED),
+    ("55P03", "", _BUSY),  # lock_not_available
+    ("08", "", _AGAIN),  # connection_exception
+    ("40", "", _AGAIN),  # deadlock_detected and its kin
+    ("53", "", _AGAIN),  # insufficient_resources
+    ("57", "", _AGAIN),  # operator_intervention
+    ("58", "", _AGAIN),  # system_error
+    ("72000", "", _AGAIN),  # snapshot_too_old, before 17
+)
+"""(SQLSTATE or its beginning, part of an untranslated message, what it means). Any other error is `Refused`.
+
+The condition of a request can raise any of these errors. In the step that evaluates it, every error is `Refused`.
+"""
+
+Mark = Callable[[], Awaitable[None]]
+"""Writes a watermark."""
+
+_CANCELED: Final = "57014"
+_NO_RIGHT: Final = "42501"
+_RESTRICTED: Final = "55000"
+"""What restrict_nonsystem_relation_kind says of a view that has the table's name."""
+_SYNTAX_ERROR: Final = "42601"
+
+_BUILTIN_BEFORE: Final = 10000
+"""FirstGenbkiObjectId (transam.h). A type with a smaller oid is not a domain. For a domain, a result names the base
+type."""
+
+_EXTENSION_FROM: Final = 16384
+"""FirstNormalObjectId (transam.h): types from here on were created by users or extensions."""
+
+_EQUALITIES: Final = """
+WITH RECURSIVE superuser AS (
+    SELECT oid FROM pg_roles WHERE rolsuper
+), safe_schema AS (
+    SELECT n.oid FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner
+     WHERE CASE WHEN r.rolname = 'pg_database_owner'
+                THEN (SELECT datdba FROM pg_database WHERE datname = current_database())
+                ELSE n.nspowner END IN (SELECT oid FROM superuser)
+), base(wanted, oid) AS (
+    SELECT oid, oid FROM unnest({oids}::oid[]) AS wanted(oid)
+     UNION ALL
+    SELECT base.wanted, t.typbasetype FROM base JOIN pg_type t ON t.oid = base.oid AND t.typtype = 'd'
+)
+SELECT base.wanted::int8, format('%I.%I', n.nspname, t.typname), CASE WHEN t.oid < {builtin} THEN '=' ELSE (
+    SELECT format('OPERATOR(%I.%s)', m.nspname, o.oprname)
+      FROM pg_opclass c
+      JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
+      JOIN pg_amop a ON a.amopfamily = c.opcfamily AND a.amopstrategy = 3
+                    AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype
+      JOIN pg_operator o ON o.oid = a.amopopr
+      JOIN pg_proc p ON p.oid = o.oprcode
+      JOIN pg_namespace m ON m.oid = o.oprnamespace
+     WHERE c.opcdefault AND c.opcintype = t.oid
+       AND ARRAY[t.typowner, o.oprowner, p.proowner] <@ ARRAY(SELECT oid FROM superuser)
+       AND ARRAY[n.oid, m.oid] <@ ARRAY(SELECT oid FROM safe_schema)
+       AND NOT EXISTS (
+           SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+            WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND d.objid IN (t.oid, o.oid)
+              AND e.extowner NOT IN (SELECT oid FROM superuser))
+     LIMIT 1) END
+  FROM base JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd' JOIN pg_namespace n ON n.oid = t.typnamespace
+"""
+"""How columns of types that are not built in are compared (`Equality`).
+
+The operator of an extension is used only if nobody but superusers can replace it, move it or rename its schema, also
+between this query and the next one. The owner of a trusted extension (citext) is whoever created it, and may move its
+objects to another schema.
+"""
+
+
+class SnapshotReader:
+    """One connection, which answers one query at a time. After a TransientError or a cancellation, call `close`."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        block_size: int,
+        has_timeout: bool,
+        condition_timeout_s: float,
+        types: Mapping[int, TypeDescription] = BUILTIN_TYPES,
+        mark: Mark | None = None,
+    ) -> None:
+        self._session = session
+        self._types = types
+        self._mark = mark
+        self._block_size = block_size
+        self._has_timeout = has_timeout
+        self._condition_timeout_s = condition_timeout_s
+        self._conversion: Conversion | None = None
+        self._imported = False
+        self._equalities: dict[int, Equality] = {}
+        self._by_parsing: set[int] = set()
+        """Oids of relations on which the role may SELECT columns only, so that LOCK TABLE is refused."""
+
+    @classmethod
+    async def open(
+        cls,
+        dsn: Dsn,
+        *,
+        application_name: str,
+        connect_timeout_s: float = 10.0,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
+        statement_timeout_s: float = 0.0,
+        condition_timeout_s: float = CONDITION_TIMEOUT_S,
+        mark: Mark | None = None,
+        types: Mapping[int, TypeDescription] = BUILTIN_TYPES,
+    ) -> Self:
+        """Connect. Raises what `connection.open_session` raises. The caller owes `close`.
+
+        Args:
+            lock_timeout_s: seconds that a query waits for the lock of the table; 0: without limit.
+            statement_timeout_s: seconds that the server may work on a query; 0: without limit.
+            condition_timeout_s: the same for a query with a request's condition; the shorter limit counts.
+            mark: writes the watermark behind the rows, on a session of another role; None: this session writes it.
+            types: descriptions of the types of key columns whose values came in binary form.
+        """
+        session = await open_session(
+            dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
+        )
+        try:
+            # synchronous_commit: a watermark need not wait for standbys.
+            *_, ((block_size,),) = await session.query(
+                f"{snapshot_queries.SETTINGS}; SET synchronous_commit = local; "
+                f"SET lock_timeout = {round(lock_timeout_s * 1000)}; "
+                f"SET statement_timeout = {round(statement_timeout_s * 1000)}; SHOW block_size",
+                "preparing to read",
+            )
+            encoding, conversion = server_encoding(session), None
+            if encoding != "UTF8":
+                conversion = await Conversion.open(
+                    dsn, encoding, application_name=application_name, connect_timeout_s=connect_timeout_s
+                )
+        except BaseException:
+            session.close()
+            raise
+        limits = [limit for limit in (statement_timeout_s, condition_timeout_s) if limit > 0]
+        reader = cls(
+            session,
+            block_size=int(block_size or 0),
+            has_timeout=statement_timeout_s > 0,
+            condition_timeout_s=min(limits, default=0.0),
+            mark=mark,
+            types=types,
+        )
+        reader._conversion = conversion
+        return reader
+
+    @property
+    def server_version(self) -> int:
+        """`server_version_num`, e.g. 180001."""
+        return self._session.server_version
+
+    def close(self) -> None:
+        """Close the connection, which also ends a query that is running. Idempotent."""
+        self._session.close()
+        if self._conversion is not None:
+            self._conversion.close()
+
+    async def import_snapshot(self, name: str) -> None:
+        """Read at this exported snapshot from now on. TransientError: the snapshot has ended."""
+        await self._session.query(
+            f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {literal(name)}",
+            "importing the slot's snapshot",
+        )
+        self._imported = True
+
+    async def export_snapshot(self) -> str:
+        """The name of the imported snapshot for other sessions, of any role. It lasts as long as this session."""
+        *_, ((name,),) = await self._session.query("SELECT pg_export_snapshot()", "exporting the snapshot")
+        assert name is not None
+        return name
+
+    async def read(self, query: PageQuery | KeyQuery, bytes_max: int) -> reading.Answer:
+        """Read the rows that the query selects, or find out why that is impossible.
+
+        Args:
+            bytes_max: bytes of all rows together; the answer to more is `TooLarge`.
+
+        Raises:
+            TableBusyError: somebody has locked the table. Try again later; this connection can still be used.
+            TransientError: the connection is lost, or the query failed for a reason that passes by itself.
+        """
+        if problem := _unwritable(query):
+            return Refused(problem, hint=_CORRECT)
+        found = await self._lock_and_check(query)
+        if not isinstance(found, Checked):
+            return found
+        if isinstance(query, PageQuery):
+            # Rows of an old snapshot lie in the pages of the plan, those of a new one in the pages of now.
+            fits = self._imported or found.pages <= query.end
+            if fits and not found.generated and snapshot_queries.is_whole(query):
+                copy = snapshot_queries.copy_table(query)
+            else:
+                copy = snapshot_queries.copy_pages(query, self.server_version, self._block_size)
+        else:
+            try:
+                keys = _texts(query, self._types)
+            except WithoutReaderError as error:
+                await self._session.query(self._undo, _what(query))
+                return Refused(str(error))
+            copy = snapshot_queries.copy_keys(query, keys, await self._compare(query), found.leaves)
+        return await self._copy(query, copy, found, bytes_max)
+
+    async def _lock_and_check(self, query: PageQuery | KeyQuery) -> Checked | Changed | Refused:
+        """Begin, lock the table, and find out whether it still is the table of the plan. If it is not, end again."""
+        by_parsing = _oid(query) in self._by_parsing
+        lock = snapshot_queries.lock(query, by_parsing=by_parsing)
+        steps = {
+            "begin": _SAVEPOINT if self._imported else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            **{f"prepare {number}": command for number, command in enumerate(lock[:-1])},
+            "lock": lock[-1],
+            **({"limit": self._limit} if _has_request(query) else {}),
+            "check": snapshot_queries.check(query),
+        }
+        if self._imported or by_parsing:
+            # Planning evaluates expressions of the owner, so the columns of now are asked for without planning.
+            commands = [step.encode() for step in steps.values()]
+            described = snapshot_queries.description(query.table).encode()
+            outcome = await self._session.run_in_one_trip(commands, described)
+        else:
+            outcome = await self._session.run("; ".join(steps.values()).encode())
+        done = dict(zip((*steps, "describe"), outcome.results, strict=False))
+        if outcome.errors:
+            step, answer = (*steps, "describe")[len(outcome.results)], outcome.errors[0]
+            refused_table = step == "lock" and answer.sqlstate == _NO_RIGHT and not by_parsing
+            if refused_table and not self._session.is_lost:
+                self._by_parsing.add(_oid(query))
+                await self._session.query(self._undo, _what(query))
+                return await self._lock_and_check(query)
+            if by_parsing and step == "lock" and answer.sqlstate == _RESTRICTED:
+                await self._session.query(self._undo, _what(query))
+                return Changed("it is not a table any more")
+            return await self._failed(query, step, answer)
+        found = Checked.of(rows_of(done["check"])[0])
+        if changed := self._changed(query, found, done.get("describe")):
+            await self._session.query(self._undo, _what(query))
+            return Changed(changed)
+        return found
+
+    async def _copy(
+        self, query: PageQuery | KeyQuery, copy: str, found: Checked, bytes_max: int
+    ) -> reading.Answer:
+        """Read the rows of the table, which is locked and checked, and end."""
+        by_parsing = _oid(query) in self._by_parsing
+        steps = {
+            # One text that PostgreSQL cannot convert to UTF-8 would end the reading of the table.
+            "rows": copy if self._conversion is None else f"{copy} (ENCODING '{RAW}')",
+            "names": snapshot_queries.names(query),
+            **({"rewritten": snapshot_queries.rewritten(query)} if by_parsing else {}),
+            "end": self._undo,
+            **({} if self._imported or self._mark is not None else {"watermark": _WATERMARK}),
+        }
+        command = "; ".join(steps.values())
+        outcome = await self._session.run(command.encode("utf-8", "surrogateescape"), bytes_max)
+        if outcome.errors:
+            # COPY gives one more result without rows, so each step that succeeded has one result.
+            return await self._failed(query, list(steps)[len(outcome.results)], outcome.errors[0])
+        # ALTER SCHEMA RENAME waits for no lock of a table. So COPY may have read another table.
+        if changed := _other_names(query, rows_of(outcome.results[1])[0]):
+            return Changed(changed)
+        if by_parsing and rows_of(outcome.results[2])[0][0] != "0":
+            return Changed("the table was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)")
+        if outcome.size > bytes_max:
+            return TooLarge()
+        lines = outcome.lines
+        if self._conversion is not None:
+            lines = await self._conversion.lines(lines)
+        if self._imported:
+            return Rows(lines, outcome.size)
+        if self._mark is not None:
+            await self._mark()
+        return Rows(lines, outcome.size, Visibility.parse(found.snapshot), Lsn.parse(found.after))
+
+    @property
+    def _undo(self) -> str:
+        # ROLLBACK TO releases the table's lock, which RELEASE alone does not. ALTER TABLE waits for one query at most.
+        return "ROLLBACK TO chunk; RELEASE chunk" if self._imported else "ROLLBACK"
+
+    @property
+    def _limit(self) -> str:
+        """The timeout of a query with a condition; the settings of the session come back with the end."""
+        return f"SET LOCAL statement_timeout = {round(self._condition_timeout_s * 1000)}"
+
+    def _changed(self, query: PageQuery | KeyQuery, found: Checked, described: pq.abc.PGresult | None) -> str:
+        """How the table differs from the plan of the query; empty if it does not differ."""
+        table = query.table
+        if problem := _other_names(query, (found.part, found.table)):
+            return problem
+        if not found.is_table:
+            return "it is not a table any more"
+        if isinstance(query, PageQuery) and found.filenode != str(query.filenode):
+            return "the table was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)"
+        if not self._imported and found.columns != table.columns:
+            return _ALTERED
+        return "" if described is None or _fits(described, table) else _ALTERED
+
+    async def _failed(self, query: PageQuery | KeyQuery, step: str, answer: Answer) -> Changed | Refused:
+        """What a failure of one step means. The connection can still be used, unless TransientError is raised."""
+        what = _what(query)
+        if self._session.is_lost:
+            raise _transient(what, answer)
+        if step in ("end", "watermark"):
+            raise refused(f"{what}: ending it", answer, self._session.names)
+        await self._session.query(self._undo, what)
+        # PostgreSQL parses the whole command before its first step, so a syntax error in the condition shows up there.
+        if _has_request(query) and (step == "rows" or answer.sqlstate == _SYNTAX_ERROR):
+            return Refused(f"the condition fails: {_of_condition(step, answer)}", hint=_CORRECT)
+        kind = _kind(answer)
+        if answer.sqlstate == _CANCELED and self._has_timeout:
+            return Refused(
+                answer.text_of_rows,
+                hint="Raise the statement timeout of snapshots, or find out what slows the server down.",
+            )
+        if kind == _BUSY:
+            raise TableBusyError(f"{query.table.name} is locked: {answer.text_of_rows}")
+        if kind == _AGAIN:
+            raise _transient(what, answer)
+        return (
+            Changed(answer.text_of_rows)
+            if kind == _CHANGED
+            else Refused(answer.text_of_rows, hint=self._hint(query, answer))
+        )
+
+    def _hint(self, query: PageQuery | KeyQuery, answer: Answer) -> str:
+        role = self._session.names.get("role", "<role>")
+        if answer.sqlstate == _NO_RIGHT:
+            schema, name = identifier(query.table.relation.namespace), _sql_name(query)
+            return (
+                f"Grant the rights: GRANT USAGE ON SCHEMA {schema} TO {identifier(role)}; "
+                f"GRANT SELECT{_columns(query.table)} ON {name} TO {identifier(role)}. If the table has row-level "
+                f"security, also: ALTER ROLE {identifier(role)} BYPASSRLS."
+            )
+        row = find_refusal(answer)
+        return "See PostgreSQL's log." if row is UNKNOWN else row.hint
+
+    async def _compare(self, query: KeyQuery) -> dict[str, Equality]:
+        """How the key columns are compared whose types are not built-in types."""
+        types = {
+            column.name: column.type_oid
+            for column in query.table.relation.columns
+            if column.name in query.key_columns and column.type_oid >= _EXTENSION_FROM
+        }
+        if missing := set(types.values()) - self._equalities.keys():
+            oids = literal("{" + ",".join(map(str, missing)) + "}")
+            asked = _EQUALITIES.replace("{oids}", oids).replace("{builtin}", str(_EXTENSION_FROM))
+            *_, rows = await self._session.query(asked, _what(query))
+            # An old snapshot does not see a type that was created since.
+            self._equalities |= {oid: Equality(by_text=True) for oid in missing}
+            self._equalities |= {
+                int(oid or 0): Equality(base or "", operator) for oid, base, operator in rows if operator
+            }
+        return {name: self._equalities[oid] for name, oid in types.items()}
+
+
+_SAVEPOINT: Final = "SAVEPOINT chunk"
+_WATERMARK: Final = f"SELECT pg_logical_emit_message(true, {literal(WATERMARK)}, '')"
+_ALTERED: Final = "its columns were altered"
+_CORRECT: Final = "Correct the condition of the request, and send the request again."
+
+
+def _columns(table: SourceTable) -> str:
+    """Which columns must be granted, as SQL; empty for all of a table that is published with all of its columns.
+
+    A hidden column stays hidden: the role needs the published ones, and ctid, by which pages are read.
+    """
+    published = [column.name for column in table.relation.columns]
+    if len(published) == len(json.loads(table.columns)):
+        return ""
+    return f" ({', '.join(['ctid', *map(identifier, published)])})"
+
+
+def _oid(query: PageQuery | KeyQuery) -> int:
+    """The relation that is locked."""
+    return query.oid if isinstance(query, PageQuery) else query.table.oid
+
+
+def _what(query: PageQuery | KeyQuery) -> str:
+    return f"reading {_sql_name(query)}"
+
+
+def _sql_name(query: PageQuery | KeyQuery) -> str:
+    return query.sql_name if isinstance(query, PageQuery) else query.table.sql_name
+
+
+def _texts(query: KeyQuery, types: Mapping[int, TypeDescription]) -> list[list[str]]:
+    """The keys as text. Raises WithoutReaderError: a value is in binary form, and its type has no reader.
+
+    The server is not asked: a value of an owner's type is checked by the owner's domains when the server takes it in.
+    """
+    oids = {column.name: column.type_oid for column in query.table.relation.columns}
+    readers = {name: reader_for(oids.get(name, 0), types) for name in query.key_columns}
+
+    def text(name: str, value: KeyValue) -> str:
+        is_binary, data = value
+        if not is_binary:
+            return data.decode("utf-8", "surrogateescape")
+        reader = readers[name]
+        if reader is None:
+            raise WithoutReaderError(f"the binary form of the key column {name} cannot be read")
+        # Wire text (catalog/wiretext.py): a character stands for a byte.
+        return reader(data).encode("latin-1").decode("utf-8", "surrogateescape")
+
+    return [
+        [text(name, value) for name, value in zip(query.key_columns, key, strict=True)] for key in query.keys
+    ]
+
+
+def _other_names(query: PageQuery | KeyQuery, found: Sequence[str | None]) -> str:
+    """Why the relations with these oids are not those of the query; empty if they are."""
+    part_oid = query.oid if isinstance(query, PageQuery) else query.table.oid
+    if None in found:
+        return "the table was dropped or renamed"
+    return "" if tuple(found) == (str(part_oid), str(query.table.oid)) else "another table has taken its name"
+
+
+def _unwritable(query: PageQuery | KeyQuery) -> str:
+    """Why the conditions cannot be sent at all; empty if they can."""
+    for condition in query.conditions:
+        if problem := unwritable(condition):
+            return problem
+    return ""
+
+
+def _has_request(query: PageQuery | KeyQuery) -> bool:
+    """Whether the query has the condition of a request. PostgreSQL allows only harmless row filters in a
+    publication.
+    """
+    return any(condition and condition != query.table.row_filter for condition in query.conditions)
+
+
+def _fits(described: pq.abc.PGresult, table: SourceTable) -> bool:
+    """Whether the columns of now are those of the plan. A column that was added since does not count: it has no values
+    at the snapshot.
+    """
+    planned = {attnum: (name, oid, modifier) for attnum, name, oid, modifier in json.loads(table.columns)}
+    for place in range(described.nfields):
+        name, type_oid, modifier = planned.get(described.ftablecol(place), ("", 0, 0))
+        if (described.fname(place) or b"").decode() != name:
+            return False
+        now = described.ftype(place), described.fmod(place)
+        if type_oid < _BUILTIN_BEFORE and now != (type_oid, modifier):
+            return False
+    return True
+
+
+def _kind(answer: Answer) -> str:
+    for sqlstate, fragment, kind in _KINDS:
+        if answer.sqlstate.startswith(sqlstate) and fragment in answer.message:
+            return kind
+    return _REFUSED
+
+
+def _of_condition(step: str, answer: Answer) -> str:
+    """Why a condition fails. Of a condition that was answered for rows, a message may show the values."""
+    return answer.without_message if step == "rows" else answer.text_of_rows
+
+
+def _transient(what: str, answer: Answer) -> TransientError:
+    """The error as a transient one. If a person must act, the next connection finds that out."""
+    error = refused(what, answer, {})
+    return error if isinstance(error, TransientError) else TransientError(error.message, hint=error.hint)

@@ -1,0 +1,34 @@
+"""Describes the server before a stream starts: the `Source` with which `position.resume` compares the checkpoint."""
+
+from cdcd.adapters.postgres.replication import Identity, ReplicationStream
+from cdcd.core.engine.checkpoint import Checkpoint, Source
+
+
+async def read_source(
+    stream: ReplicationStream,
+    identity: Identity,
+    slot_confirmed: int | None,
+    found: Checkpoint | None,
+    *,
+    slot_name: str,
+    options: str,
+) -> Source:
+    """Describe the server, compared with the checkpoint that was found.
+
+    Args:
+        slot_confirmed: where the slot stands; None: there is no slot.
+        options: the options that decide which events the server sends (`Source.stream`): publication, messages, origin.
+
+    Raises:
+        TransientError: the connection is lost.
+    """
+    before = identity.timeline if found is None else found.timeline
+    return Source(
+        system_identifier=identity.system_identifier,
+        timeline=identity.timeline,
+        wal_end=identity.flushed,
+        slot_confirmed=slot_confirmed,
+        stream=options,
+        branched_at=await stream.branched_at(before, identity.timeline),
+        slot=slot_name,
+    )

@@ -1,0 +1,89 @@
+"""The rows of a table at an imported snapshot, chunk by chunk, for whoever is not the daemon.
+
+A chunk whose rows turn out too large to be kept together is cut in two. A table that is not any more what it was when
+its snapshot was taken (altered, rewritten, dropped) ends the reading: only a new snapshot has it.
+"""
+
+from typing import Final
+
+from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
+from cdcd.core.errors import SourceError, TransientError
+from cdcd.core.snapshot.chunks import UNLIMITED, Chunks
+from cdcd.core.snapshot.reading import Changed, PageQuery, Refused, SourceTable, TooLarge
+from cdcd.core.snapshot.table_task import Part, TableTask
+
+_GROWTH: Final = 4
+"""How many times its size on disk a chunk may have as text."""
+
+
+class ChangedTableError(TransientError):
+    """The table has changed since its snapshot was taken."""
+
+
+class TableChunks:
+    """Pages of a part of a table. Call `next` until it gives None.
+
+    Args:
+        sql_name: how SQL calls the part.
+        part: its pages; those that are `done` are not read.
+        chunk_bytes: of the part, on disk, read at a time; in memory it is a few times as much.
+    """
+
+    def __init__(
+        self, reader: SnapshotReader, table: SourceTable, sql_name: str, part: Part, chunk_bytes: int
+    ) -> None:
+        self._reader = reader
+        self._table = table
+        self._sql_name = sql_name
+        self._part = part
+        self._bytes_max = _GROWTH * chunk_bytes
+        self._chunks = Chunks(chunk_bytes)
+        self._chunks.add(TableTask(table.name, part.oid, parts=(part,)))
+        self._is_empty = not part.pages
+
+    async def next(self) -> list[bytes] | None:
+        """The lines of the next chunk that has rows; None: there is none.
+
+        Raises:
+            SourceError: the table may not be read.
+            TransientError: the connection or the snapshot is lost.
+            ChangedTableError: the table was altered, truncated or dropped.
+        """
+        if self._is_empty:
+            # Its rows may have gone between the snapshot and the look at its pages.
+            self._is_empty = False
+            await self._read(0, 0, UNLIMITED)
+        while (chunk := self._chunks.next()) is not None:
+            lines = await self._read(
+                chunk.begin, chunk.end, UNLIMITED if chunk.pages == 1 else self._bytes_max
+            )
+            if lines is None:
+                self._chunks.split(chunk)
+                continue
+            self._chunks.settle(chunk)
+            if lines:
+                return lines
+        return None
+
+    async def _read(self, begin: int, end: int, bytes_max: int) -> list[bytes] | None:
+        """The lines of these pages; None: they are too large. Raises as `next`."""
+        query = PageQuery(
+            self._sql_name,
+            self._part.oid,
+            self._part.filenode,
+            begin,
+            end,
+            self._table,
+            (self._table.row_filter,),
+        )
+        answer = await self._reader.read(query, bytes_max)
+        if isinstance(answer, TooLarge):
+            return None
+        if isinstance(answer, Changed):
+            raise ChangedTableError(
+                f"{self._sql_name} has changed since its snapshot was taken: {answer.reason}",
+                hint="Run the snapshot of the table again.",
+            )
+        if isinstance(answer, Refused):
+            raise SourceError(f"{self._sql_name} cannot be read: {answer.reason}", hint=answer.hint)
+        return answer.lines

@@ -1,0 +1,157 @@
+"""Replays a recording: the very engine of the daemon, given what the daemon's was given.
+
+The rule: an engine decides by its arguments only. There are two ways to replay.
+
+- *Exact.* The same start, and each verb in its turn with the recorded times: every action must be the recorded one, and
+  the records are those that the daemon wrote, to the byte. What differs is an error.
+- *Free.* The start is another one (other topics, other limits, another version of cdcd, a part of the recording).
+  Frames and answers come in the recorded order, a question gets the recorded answer to the same question, and what
+  is shipped counts as delivered at once. Records of changes are the same but for what the start changes; rows of
+  tables that were read beside the stream may lie at another place between two transactions. There are no heartbeats,
+  because they tell of the daemon's deliveries.
+
+Both emit what is delivered. A session that follows a crash begins where its checkpoint says, and so does its replay.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from cdcd import __version__
+from cdcd.adapters.recording import events as recorded
+from cdcd.adapters.recording.playback import Commit, Place
+from cdcd.adapters.recording.replayed_session import BEGIN, END, GO_ON, ReplayedSession
+from cdcd.adapters.recording.segments import Tear
+from cdcd.core.engine.building import SessionStart
+from cdcd.core.engine.queue import Batch
+from cdcd.core.errors import FatalError
+from cdcd.core.facts import Observer
+from cdcd.core.transactions.position import Position
+from cdcd.core.transactions.spool import Spool
+
+Adapt = Callable[[SessionStart], SessionStart]
+
+
+def as_recorded(start: SessionStart) -> SessionStart:
+    """The start as it was."""
+    return start
+
+
+class Replay:
+    """Give `run` the events of a recording, once.
+
+    Args:
+        emit: gets each batch that is delivered, those of one Kafka transaction together.
+        note: gets what a person should know, a sentence each time.
+        adapt: makes the start of each session another one.
+        begin, end: commits before `begin`, and commits after `end`, are left out.
+        spool_directory: for large transactions.
+
+    Attributes:
+        sessions, exact_sessions: how many were replayed, and how many of them exactly.
+        records: how many were emitted.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[Batch], None],
+        note: Callable[[str], None],
+        observe: Observer,
+        spool_directory: str,
+        *,
+        adapt: Adapt = as_recorded,
+        begin: Place | None = None,
+        end: Place | None = None,
+    ) -> None:
+        self.sessions = 0
+        self.exact_sessions = 0
+        self.records = 0
+        self._emit = emit
+        self._note = note
+        self._observe = observe
+        self._spool_directory = spool_directory
+        self._adapt = adapt
+        self._begin, self._end = begin, end
+        self._emitting = begin is None
+        self._session: ReplayedSession | None = None
+
+    def run(self, events: Iterable[recorded.Event | Tear]) -> None:
+        """Replay.
+
+        Raises:
+            RecordingError: the recording is altered, or an exact replay differs.
+        FatalError: the last session ends by it, as the daemon did, or would.
+        """
+        try:
+            for event in events:
+                if isinstance(event, Tear):
+                    self._note(
+                        f"{event.path} is torn at offset {event.offset}: the process that recorded was killed. "
+                        "Everything before that is replayed."
+                    )
+                elif isinstance(event, recorded.Began) and (event.first or self._session is None):
+                    self._begin_session(event)
+                elif self._session is not None:
+                    self._session.take(event)
+                    if self._session.has_ended:
+                        return
+            if self._session is not None:
+                self._session.finish(None)
+                if isinstance(self._session.failure, FatalError):
+                    raise self._session.failure
+        finally:
+            if self._session is not None:
+                self._session.close()
+
+    def _begin_session(self, event: recorded.Began) -> None:
+        before = self._session
+        if before is not None:
+            before.finish(event)
+            before.close()
+        start = self._adapt(event.start)
+        is_whole = self._begin is None and self._end is None
+        exact = start == event.start and event.first and event.version == __version__ and is_whole
+        if not exact:
+            start = replace(start, settings=replace(start.settings, heartbeat_s=0.0, watermark_s=0.0))
+            # Where a logged session of the durable log ended is of no matter for other records or limits.
+            start = replace(start, logged_until=0)
+        if before is not None and not before.exact:
+            start = _not_before(before.position, start)
+        self._session = ReplayedSession(
+            event,
+            start,
+            Spool(self._spool_directory, start.spool_bytes),
+            self._observe,
+            exact=exact,
+            deliver=self._delivered,
+            judge=self._judge,
+            begun=self._begun,
+            note=self._note,
+        )
+        self.sessions += 1
+        self.exact_sessions += exact
+        self._session.begin()
+
+    def _delivered(self, batches: list[Batch]) -> None:
+        if not self._emitting:
+            return
+        for batch in batches:
+            self.records += len(batch.records)
+            self._emit(batch)
+
+    def _judge(self, commit: Commit) -> int:
+        if self._end is not None and not self._end.reaches(commit):
+            return END
+        if not self._emitting and self._begin is not None and not self._begin.is_behind(commit):
+            return BEGIN
+        return GO_ON
+
+    def _begun(self) -> None:
+        self._emitting = True
+
+
+def _not_before(done: Position, start: SessionStart) -> SessionStart:
+    """The start, without what was emitted already: in a free replay, what is shipped counts as delivered at once."""
+    checkpoint = start.checkpoint
+    if done.end_lsn <= checkpoint.position.end_lsn:
+        return start
+    return replace(start, checkpoint=replace(checkpoint, position=Position(done.commit_lsn, done.end_lsn)))

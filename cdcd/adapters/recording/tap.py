@@ -1,0 +1,327 @@
+"""The one place where a recording takes what the engine takes: it stands before the engine's verbs.
+
+The rule: each call is passed on as it is, and noted. A recording that fails ends by itself, with an event; the engine
+is called all the same.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from cdcd import __version__
+from cdcd.adapters.recording.blocks import Kind
+from cdcd.adapters.recording.events import (
+    Answered,
+    Began,
+    CatalogAnswer,
+    Event,
+    HeartbeatQueryEnded,
+    Known,
+    LockLost,
+    Stopped,
+    StreamBegun,
+    TopicsReady,
+    item_of,
+    item_of_next,
+)
+from cdcd.adapters.recording.packed import Item, pack, size_of
+from cdcd.adapters.recording.writer import Limits, RecordingWriter
+from cdcd.core.catalog.relations import TableDescription, TypeDescription, types_of
+from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.engine.actions import Action, Answer, Describe, Looked, Published
+from cdcd.core.engine.building import SessionStart
+from cdcd.core.engine.engine import Engine
+from cdcd.core.engine.queue import Batch
+from cdcd.core.errors import CdcdError
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.snapshot.visibility import Visibility
+
+BLOCK_BYTES: Final = 1 << 18
+"""A block ends when it has this size."""
+
+BLOCK_S: Final = 0.2
+"""Seconds after which everything is written: a process that is killed loses no more of its recording."""
+
+
+class Timer(Protocol):
+    """Something that happens later."""
+
+    def cancel(self) -> None:
+        """It does not happen."""
+
+
+class Tap:
+    """The engine's verbs, noted in a recording. Call `begin` first, and `close` last.
+
+    Args:
+        flushed: the flushed position that the session begins with.
+        later: calls a function after so many seconds (`loop.call_later`); `cancel` of what it returns takes that back.
+        wrote: called with the bytes that this recording has on the disk, now and then.
+        failed: called once, with the reason, when the recording has ended by itself.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        start: SessionStart,
+        flushed: int,
+        writer: RecordingWriter,
+        limits: Limits,
+        *,
+        later: Callable[[float, Callable[[], None]], Timer],
+        wrote: Callable[[int], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._engine = engine
+        self._start = start
+        self._flushed = flushed
+        self._writer: RecordingWriter | None = writer
+        self._limits = limits
+        self._later = later
+        self._wrote = wrote
+        self._failed = failed
+        self._items: list[Item] = []
+        self._size = 0
+        self._timer: Timer | None = None
+        self._unix_us = 0
+        self._segment_us = 0
+        self._tentative = False
+        self._published = dict(start.published)
+        self._known: dict[int, Known] = {}
+
+    def begin(self, now: float, unix_us: int) -> None:
+        """The session begins. `now` is the time that the engine was constructed with."""
+        self._unix_us = unix_us
+        self._begin_segment("s", now)
+
+    def close(self) -> None:
+        """The session is over."""
+        if self._writer is not None:
+            self._flush()
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+            self._wrote(writer.written_bytes)
+            if writer.failure:
+                self._failed(writer.failure)
+
+    # The engine's verbs.
+
+    def next_action(self, now: float, unix_us: int) -> Action:
+        """See `Engine.next_action`."""
+        self._unix_us = unix_us
+        action: Action | None = None
+        try:
+            action = self._engine.next_action(now, unix_us)
+        finally:
+            if self._writer is not None:
+                self._keep(item_of_next(action, now, unix_us))
+        if type(action) is Describe:
+            self._tentative = action.tentative
+        return action
+
+    def frames_received(self, frames: list[bytes], now: float) -> None:
+        """See `Engine.frames_received`."""
+        writer = self._writer
+        if writer is not None:
+            share = self._share_of_limits(writer)
+            if share >= 1:
+                kind: Kind = "c" if self._can_begin() else "m"
+                if kind == "c" or share >= 2:
+                    self._begin_segment(kind, now)
+            self._put((now, frames))
+        self._engine.frames_received(frames, now)
+
+    def described(
+        self,
+        relation: Relation,
+        description: TableDescription,
+        types: Mapping[int, TypeDescription],
+        now: float,
+        seen: Visibility | None = None,
+    ) -> None:
+        """See `Engine.described`."""
+        used = used_types(relation, types)
+        known: Known = (replace(relation, xid=None), description, used)
+        if self._tentative:
+            self._known.setdefault(relation.oid, known)
+        else:
+            self._known[relation.oid] = known
+        self._note(CatalogAnswer(now, relation, description, used, seen))
+        self._engine.described(relation, description, types, now, seen)
+
+    def topics_ready(self, topics: Collection[str], now: float) -> None:
+        """See `Engine.topics_ready`."""
+        self._note(TopicsReady(now, tuple(topics)))
+        self._engine.topics_ready(topics, now)
+
+    def answered(self, ticket: int, answer: Answer, now: float) -> None:
+        """See `Engine.answered`."""
+        self._note(Answered(now, ticket, self._kept(answer)))
+        self._engine.answered(ticket, answer, now)
+
+    def delivered(self, batch: Batch, now: float) -> None:
+        """See `Engine.delivered`."""
+        if self._writer is not None:
+            self._keep((now,))
+        self._engine.delivered(batch, now)
+
+    def stream_begun(self, now: float) -> None:
+        """See `Engine.stream_begun`."""
+        self._note(StreamBegun(now))
+        self._engine.stream_begun(now)
+
+    def heartbeat_query_ended(self, now: float) -> None:
+        """See `Engine.heartbeat_query_ended`."""
+        self._note(HeartbeatQueryEnded(now))
+        self._engine.heartbeat_query_ended(now)
+
+    def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:
+        """See `Engine.lock_lost`."""
+        self._note(LockLost(now, error.message, sqlstate, shutting_down))
+        self._engine.lock_lost(error, sqlstate, shutting_down=shutting_down, now=now)
+
+    def stop(self) -> None:
+        """See `Engine.stop`."""
+        self._note(Stopped())
+        self._engine.stop()
+
+    # What a replay needs to begin here.
+
+    def _kept(self, answer: Answer) -> Answer:
+        """The answer without the types that nothing in it needs."""
+        if isinstance(answer, Published):
+            self._published = dict(answer.tables)
+        if not isinstance(answer, Looked) or answer.table is None:
+            return answer
+        relation = answer.table.relation
+        answer = replace(answer, types=used_types(relation, answer.types))
+        if relation.oid in self._known:
+            self._known[relation.oid] = (self._known[relation.oid][0], answer.description, dict(answer.types))
+        return answer
+
+    def _can_begin(self) -> bool:
+        """Whether nothing is open or kept: a replay that begins here misses nothing."""
+        engine = self._engine
+        assembler = engine.assembler
+        return (
+            assembler.is_idle
+            and not assembler.streamed_open
+            and not assembler.prepared_open
+            and engine.incremental.progress.is_done
+        )
+
+    def _share_of_limits(self, writer: RecordingWriter) -> float:
+        """How full the segment is: 1: it should end where a replay can begin; 2: it should end here."""
+        share = writer.segment_bytes / self._limits.segment_bytes
+        if self._limits.age_s_max is None:
+            return share
+        return max(share, (self._unix_us - self._segment_us) / (self._limits.age_s_max * 1e6 / 4))
+
+    def _begin_segment(self, kind: Kind, now: float) -> None:
+        self._segment_us = self._unix_us
+        self._flush()
+        writer, start = self._writer, self._start
+        if writer is None:
+            return
+        relations: tuple[Known, ...] = ()
+        previewed: tuple[Known, ...] = ()
+        last_commit_lsn = self._engine.assembler.order.last_commit_lsn
+        if kind != "s":
+            engine = self._engine
+            progress = None if start.checkpoint.snapshot is None else engine.incremental.progress
+            start = replace(
+                start,
+                checkpoint=replace(start.checkpoint, position=engine.queue.position, snapshot=progress),
+                published=self._published,
+                exported=None,
+            )
+        if kind == "c":
+            in_force = self._engine.assembler.relations.in_force()
+            relations = tuple(self._known[each.oid] for each in in_force if each.oid in self._known)
+            oids = {each.oid for each in in_force}
+            previewed = tuple(known for oid, known in self._known.items() if oid not in oids)
+        writer.begin_segment(kind, int(start.checkpoint.position.end_lsn), self._unix_us)
+        self._note(
+            Began(
+                __version__,
+                kind == "s",
+                _lean(start),
+                self._flushed,
+                relations,
+                previewed,
+                last_commit_lsn,
+                now,
+                self._unix_us,
+            )
+        )
+
+    # How it gets to the writer.
+
+    def _note(self, event: Event) -> None:
+        if self._writer is None:
+            return
+        try:
+            item = item_of(event)
+        except Exception as error:  # noqa: BLE001  whatever it is, the engine goes on without a recording
+            self._end(f"a bug in cdcd: {error!r}")
+        else:
+            self._put(item)
+
+    def _end(self, failure: str) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+            self._failed(failure)
+
+    def _keep(self, item: Item) -> None:
+        """Add the item to the block, and see to it that the block ends in time."""
+        self._items.append(item)
+        if self._timer is None:
+            self._timer = self._later(BLOCK_S, self._flush)
+
+    def _put(self, item: Item) -> None:
+        """Add an item that may be large. The block ends if it is full."""
+        self._keep(item)
+        self._size += size_of(item)
+        if self._size >= BLOCK_BYTES:
+            self._end_block()
+
+    def _end_block(self) -> None:
+        writer = self._writer
+        if writer is None or not self._items:
+            return
+        writer.put(pack(self._items))
+        self._items, self._size = [], 0
+        if writer.failure:
+            self._end(writer.failure)
+
+    def _flush(self) -> None:
+        """Everything so far goes to the disk."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._end_block()
+        writer = self._writer
+        if writer is None:
+            return
+        writer.flush()
+        self._wrote(writer.written_bytes)
+        if writer.failure:
+            self._end(writer.failure)
+
+
+def used_types(relation: Relation, types: Mapping[int, TypeDescription]) -> dict[int, TypeDescription]:
+    """The types that the relation's columns need, without those that every version knows."""
+    return {each.oid: each for each in types_of(relation, types) if BUILTIN_TYPES.get(each.oid) != each}
+
+
+def _lean(start: SessionStart) -> SessionStart:
+    """The start without the types that nothing in it needs."""
+    exported = start.exported
+    if exported is None:
+        return start
+    types: dict[int, TypeDescription] = {}
+    for table in exported.tables.values():
+        types |= used_types(table.relation, exported.types)
+    return replace(start, exported=replace(exported, types=types))

@@ -1,0 +1,258 @@
+"""A schema registry by Confluent's API: register and look up schemas, and what its answers mean.
+
+Every call blocks for `registry.timeout_s` at most. Redirects are not followed, because they would carry the login to
+another host. What the registry says is shown with everything masked that may be a secret.
+"""
+
+import base64
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.request
+from typing import Any, Final
+from urllib.parse import quote
+
+from cdcd.adapters.credentials.command import Command, output_of, without_secrets
+from cdcd.adapters.credentials.requests import REDIRECTED, REDIRECTS, opener, reason
+from cdcd.config.models import Config
+from cdcd.config.secrets import reread
+from cdcd.config.sections.registry import RegistryConfig
+from cdcd.core.errors import ConfigError, RegistryUnavailableError, SinkError, TransientError
+from cdcd.core.records.schema_registrations import SchemaUse
+
+CONTENT: Final = "application/vnd.schemaregistry.v1+json"
+ANSWER_BYTES_MAX: Final = 8 << 20
+SAID_LENGTH_MAX: Final = 500
+"""Characters of the registry's words that an error shows."""
+
+_LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses of a registry that may answer another time."""
+
+_NOT_THERE: Final = 404
+_CONFLICT: Final = 409
+_UNPROCESSABLE: Final = 422
+_DENIED: Final = (401, 403)
+
+
+class Registry:
+    """The registry of a configuration, which has `registry.url`.
+
+    Every method raises:
+        RegistryUnavailableError: the registry does not answer, or says that it cannot now.
+        SinkError: the registry refuses.
+        ConfigError: a certificate or a program of the configuration cannot be used.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        settings = config.registry
+        assert settings.url is not None, "the configuration needs a registry"
+        self.url = settings.url.rstrip("/")
+        self._set: set[str] = set()
+        """Subjects whose compatibility is as configured."""
+        self._opener = opener(_tls(settings) if self.url.startswith("https:") else None)
+
+    def register(self, use: SchemaUse) -> int:
+        """The id of a schema. The schema is registered under its subject, if that is allowed and not done."""
+        settings = self._config.registry
+        subject = quote(use.subject, safe="")
+        body = {"schema": use.text, "schemaType": use.kind}
+        if settings.register_schemas:
+            self._set_compatibility(use.subject, is_there=False)
+            path = f"/subjects/{subject}/versions"
+        else:
+            path = f"/subjects/{subject}"
+        try:
+            answer = self._ask("POST", path, body)
+        except _RefusedError as refused:
+            raise _refusal(refused, use.subject, self.url, settings.register_schemas, use.kind) from None
+        if settings.register_schemas:
+            self._set_compatibility(use.subject, is_there=True)
+        schema_id = answer.get("id") if isinstance(answer, dict) else None
+        if not isinstance(schema_id, int) or not 0 <= schema_id < 1 << 31:
+            raise SinkError(
+                f"The registry at {self.url} did not answer with the id of a schema.",
+                hint="Check that registry.url is the URL of a schema registry with Confluent's API.",
+            )
+        return schema_id
+
+    def has(self, schema_id: int) -> bool:
+        """Whether the registry has a schema with this id."""
+        try:
+            self._ask("GET", f"/schemas/ids/{schema_id}")
+        except _RefusedError as refused:
+            if refused.status == _NOT_THERE:
+                return False
+            raise _refusal(refused, "", self.url, False) from None
+        return True
+
+    def mode(self) -> str:
+        """Whether the registry takes schemas: READWRITE, READONLY, …; "" if it does not say."""
+        try:
+            answer = self._ask("GET", "/mode")
+        except _RefusedError as refused:
+            if refused.status == _NOT_THERE:
+                return ""
+            raise _refusal(refused, "", self.url, False) from None
+        return str(answer.get("mode", "")) if isinstance(answer, dict) else ""
+
+    def kinds(self) -> list[str]:
+        """The kinds of schemas that the registry knows: AVRO, PROTOBUF, …; empty if it does not say."""
+        try:
+            answer = self._ask("GET", "/schemas/types")
+        except _RefusedError as refused:
+            if refused.status == _NOT_THERE:
+                return []
+            raise _refusal(refused, "", self.url, False) from None
+        return [str(each) for each in answer] if isinstance(answer, list) else []
+
+    def subjects(self) -> int:
+        """How many subjects there are. The question shows whether the login is right."""
+        try:
+            answer = self._ask("GET", "/subjects")
+        except _RefusedError as refused:
+            raise _refusal(refused, "", self.url, False) from None
+        if not isinstance(answer, list):
+            raise SinkError(
+                f"{self.url} does not answer as a schema registry does.",
+                hint="Check that registry.url is the URL of a schema registry with Confluent's API.",
+            )
+        return len(answer)
+
+    def _set_compatibility(self, subject: str, *, is_there: bool) -> None:
+        """Set the compatibility of a subject, unless that is done. `is_there`: the subject has a schema.
+
+        Apicurio answers 404 to NONE for a subject without one. The first schema is compatible in any case.
+        """
+        wanted = self._config.registry.compatibility
+        if wanted is None or subject in self._set:
+            return
+        try:
+            self._ask("PUT", f"/config/{quote(subject, safe='')}", {"compatibility": wanted})
+        except _RefusedError as refused:
+            if refused.status == _NOT_THERE and not is_there:
+                return
+            raise _refusal(refused, subject, self.url, True) from None
+        self._set.add(subject)
+
+    def _ask(self, method: str, path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(  # noqa: S310  http or https, as the configuration says
+            f"{self.url}{path}", data=data, headers=self._headers(), method=method
+        )
+        try:
+            with self._opener.open(request, timeout=self._config.registry.timeout_s) as answer:
+                return json.loads(answer.read(ANSWER_BYTES_MAX))
+        except urllib.error.HTTPError as error:
+            with error:
+                said = _said(error)
+            if error.code in _LATER:
+                raise self._away(f"HTTP {error.code}{said}") from None
+            raise _RefusedError(error.code, said) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise self._away(reason(error)) from None
+        except ValueError:
+            raise _RefusedError(0, ": the answer is not JSON") from None
+
+    def _away(self, why: str) -> RegistryUnavailableError:
+        return RegistryUnavailableError(
+            f"The schema registry at {self.url} does not answer: {why}",
+            hint="Start the registry, or correct registry.url. Tables whose schemas are known go on until a new "
+            "schema comes; then cdcd waits.",
+        )
+
+    def _headers(self) -> dict[str, str]:
+        settings = reread(self._config).registry
+        headers = {"Content-Type": CONTENT, "Accept": f"{CONTENT}, application/json"}
+        try:
+            if settings.user is not None:
+                password = _secret(settings, "password")
+                login = base64.b64encode(f"{settings.user}:{password}".encode()).decode()
+                headers["Authorization"] = f"Basic {login}"
+            elif settings.token is not None or settings.token_command is not None:
+                headers["Authorization"] = f"Bearer {_secret(settings, 'token')}"
+        except TransientError as error:
+            raise RegistryUnavailableError(error.message, hint=error.hint) from None
+        return headers
+
+
+class _RefusedError(Exception):
+    """An answer that is no success. `said` begins with a colon, or is empty."""
+
+    def __init__(self, status: int, said: str) -> None:
+        super().__init__(f"HTTP {status}{said}")
+        self.status = status
+        self.said = said
+
+
+def _secret(settings: RegistryConfig, name: str) -> str:
+    command = getattr(settings, f"{name}_command")
+    if command is not None:
+        return output_of(Command(f"registry.{name}_command", command, settings.timeout_s))
+    text: str = getattr(settings, name).get_secret_value()
+    return text
+
+
+def _tls(settings: RegistryConfig) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.ca_file)
+        if settings.certificate_file is not None and settings.key_file is not None:
+            context.load_cert_chain(settings.certificate_file, settings.key_file, password=_no_passphrase)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"registry.ca_file, registry.certificate_file and registry.key_file cannot be used: {error}",
+            hint="All must be PEM files that cdcd may read: certificates, and a key without a passphrase.",
+        ) from None
+    return context
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has a passphrase")
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    try:
+        answer = json.loads(error.read(ANSWER_BYTES_MAX))
+        text = str(answer.get("message", "")) if isinstance(answer, dict) else ""
+    except (ValueError, OSError, http.client.HTTPException):
+        return ""
+    text = without_secrets(" ".join(text.split()))
+    text = text if len(text) <= SAID_LENGTH_MAX else f"{text[:SAID_LENGTH_MAX]}…"
+    return f": {text}" if text else ""
+
+
+def _refusal(
+    refused: _RefusedError, subject: str, url: str, registers: bool, kind: str = "AVRO"
+) -> SinkError:
+    about = f" for subject {subject}" if subject else ""
+    if refused.status in _DENIED:
+        hint = (
+            "Correct registry.user and its password, or the token, and allow that user to read and register schemas "
+            "of this pipeline's subjects."
+        )
+    elif refused.status in REDIRECTS:
+        hint = REDIRECTED
+    elif refused.status == _CONFLICT:
+        hint = (
+            f"The table's new form does not fit the compatibility of subject {subject}. Allow it (PUT {url}/config/"
+            f'{subject} with {{"compatibility": "NONE"}}, or registry.compatibility: NONE), then start cdcd again. '
+            "Nothing is lost, because the slot keeps the changes."
+        )
+    elif refused.status == _UNPROCESSABLE:
+        hint = (
+            f"If the registry takes no schemas of {kind} (GET {url}/schemas/types), use a registry that takes {kind}, "
+            f"or another format.value. If it takes no new schemas (GET {url}/mode), PUT {url}/mode with "
+            '{"mode": "READWRITE"}, or register the schemas by another way and set registry.register_schemas: false. '
+            "Then start cdcd again."
+        )
+    elif refused.status == _NOT_THERE and subject and not registers:
+        hint = (
+            f"Register the table's schema under subject {subject}, or set registry.register_schemas: true, then "
+            "start cdcd again."
+        )
+    else:
+        hint = "Check that registry.url is the URL of a schema registry with Confluent's API, and what its log says."
+    return SinkError(
+        f"The schema registry at {url} refuses{about} (HTTP {refused.status}){refused.said}", hint=hint
+    )

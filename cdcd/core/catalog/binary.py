@@ -1,0 +1,212 @@
+"""Values in binary form to the text that the server would have sent.
+
+With `binary` in the start options a value of a type that has a send function comes in that form. It is taken to
+the type's text form here, so that what is made of it cannot depend on how it came. Formats: the send functions of
+PostgreSQL's adt directory. ValueError for bytes that are not of the form.
+"""
+
+from decimal import ROUND_UP, Context
+from fractions import Fraction
+from math import inf, isinf, isnan, nextafter
+from struct import Struct, pack, unpack
+from typing import TYPE_CHECKING, Final
+
+from cdcd.core.catalog.fields import Fields
+from cdcd.core.protocol.peek import COMPILED
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+_NUMERIC_HEAD: Final = Struct("!HhHH")
+_NUMERIC_SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
+_NUMERIC_NEGATIVE: Final = 0x4000
+_NUMERIC_SHORT: Final = 4
+"""Base-10000 digits that fit into a machine's integer."""
+
+_DIGITS_MAX: Final = 17
+"""As many digits give any float8 again."""
+_FLOAT4_POWERS: Final = (b"\x00\x00\x00", b"\x80\x00\x00")
+"""What follows sign and exponent in a power of two: nothing, but for the exponent's last bit."""
+_FLOAT4_WHOLE: Final = 2.0**24
+_FLOAT4_TIES_MAX: Final = 1e20
+_FLOAT8_WHOLE: Final = 2.0**53
+_FLOAT8_TIES_MAX: Final = 1e41
+"""Between these a float may have few digits that lie in the middle between it and the next one. Below the middle is no
+whole number and has more digits than the float, above it is not a multiple of a large enough power of 5."""
+
+
+def integer(data: bytes, size: int, *, signed: bool = True) -> int:
+    if len(data) != size:
+        raise ValueError(f"{size} bytes expected, not {len(data)}")
+    if not COMPILED or not signed:
+        return int.from_bytes(data, "big", signed=signed)
+    number: i64 = data[0] - 256 if data[0] & 0x80 else data[0]
+    at: i64
+    for at in range(1, size):
+        number = number * 256 + data[at]
+    return number
+
+
+def float4_text(data: bytes) -> str:
+    """As float4out with the shortest digits that give the same number again (extra_float_digits above 0)."""
+    value: float = unpack("!f", _exactly(data, 4))[0]
+    for precision in range(9):
+        shortest = f"{value:.{precision}e}"
+        if "e" not in shortest or _is_float4(shortest, data):
+            break
+        if data[1:] in _FLOAT4_POWERS:
+            # Of a power of two the neighbour below is nearer than that above, so that digits rounded up may do.
+            shortest = f"{Context(precision + 1, ROUND_UP).create_decimal_from_float(value):e}"
+            if _is_float4(shortest, data):
+                break
+    if _FLOAT4_WHOLE <= abs(value) < _FLOAT4_TIES_MAX:
+        bits = integer(data, 4, signed=False)
+        below, above = (unpack("!f", pack("!I", bits + step))[0] for step in (-1, 1))
+        shortest = _without_tie(shortest, value, below, above)
+    return _float_text(shortest, value, 6)
+
+
+def _is_float4(text: str, data: bytes) -> bool:
+    try:
+        return pack("!f", float(text)) == data
+    except OverflowError:  # rounded up past the greatest one
+        return False
+
+
+def float8_text(data: bytes) -> str:
+    value: float = unpack("!d", _exactly(data, 8))[0]
+    shortest = repr(value)
+    if 1e-4 <= abs(value) < 1e15:
+        return shortest.removesuffix(".0")
+    if _FLOAT8_WHOLE <= abs(value) < _FLOAT8_TIES_MAX:
+        shortest = _without_tie(shortest, value, nextafter(value, -inf), nextafter(value, inf))
+    return _float_text(shortest, value, 15)
+
+
+def _without_tie(shortest: str, value: float, one: float, other: float) -> str:
+    """The shortest digits that give `value` again without a tie between it and its neighbours `one` and `other`.
+
+    PostgreSQL does not rely on a reader that rounds ties to even (STRICTLY_SHORTEST in src/common/ryu_common.h).
+    """
+    exact = Fraction(value)
+    low, high = sorted([(exact + Fraction(one)) / 2, (exact + Fraction(other)) / 2])
+    precision = 0
+    while not low < Fraction(shortest) < high and precision < _DIGITS_MAX:
+        shortest = f"{value:.{precision}e}"
+        precision += 1
+    return shortest
+
+
+def _float_text(shortest: str, value: float, fixed_digits: int) -> str:
+    """Lay out the digits as ryu's to_chars in PostgreSQL does: fixed from 1e-4 up to so many digits, else `e`."""
+    if isnan(value):
+        return "NaN"
+    if isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    mantissa, _, exponent = shortest.partition("e")
+    sign = "-" if mantissa.startswith("-") else ""
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    power = int(exponent or "0") + len(whole) - 1
+    digits = whole + fraction
+    power -= len(digits) - len(digits.lstrip("0"))
+    digits = digits.strip("0")
+    if not digits:
+        return f"{sign}0"
+    if not -4 <= power < fixed_digits:
+        point = f".{digits[1:]}" if len(digits) > 1 else ""
+        return f"{sign}{digits[0]}{point}e{'-' if power < 0 else '+'}{abs(power):02}"
+    if power < 0:
+        return f"{sign}0.{'0' * (-power - 1)}{digits}"
+    digits = digits.ljust(power + 1, "0")
+    point = f".{digits[power + 1 :]}" if len(digits) > power + 1 else ""
+    return f"{sign}{digits[: power + 1]}{point}"
+
+
+def numeric_text(data: bytes) -> str:
+    """As numeric_out: base-10000 digits, of which `weight` + 1 stand before the point, and a display scale."""
+    if len(data) < _NUMERIC_HEAD.size:
+        raise ValueError("a numeric is at least 8 bytes")
+    number, weight, sign, scale = _NUMERIC_HEAD.unpack_from(data)
+    if len(data) != _NUMERIC_HEAD.size + 2 * number:
+        raise ValueError("a numeric's length does not fit its digits")
+    if sign in _NUMERIC_SPECIAL:
+        return _NUMERIC_SPECIAL[sign]
+    if number <= _NUMERIC_SHORT and -1 <= weight < _NUMERIC_SHORT and sign in (0, _NUMERIC_NEGATIVE):
+        return _short_numeric_text(data, number, weight, sign != 0, scale)
+    digits: tuple[int, ...] = unpack(f"!{number}H", data[_NUMERIC_HEAD.size :])
+    if sign not in (0, _NUMERIC_NEGATIVE) or any(digit > 9999 for digit in digits):
+        raise ValueError("not a numeric")
+    lead = max(0, -weight - 1)
+    shown = "0000" * lead + "".join([f"{digit:04}" for digit in digits])
+    point = 4 * max(0, weight + 1)
+    shown = shown.ljust(point, "0")
+    whole = shown[:point].lstrip("0") or "0"
+    minus = "-" if sign else ""
+    return f"{minus}{whole}.{shown[point:].ljust(scale, '0')[:scale]}" if scale else f"{minus}{whole}"
+
+
+def _short_numeric_text(data: bytes, number: int, weight: int, negative: bool, scale: int) -> str:
+    """The same for a number of few digits, which is nearly every one."""
+    total: i64 = 0
+    at: i64 = _NUMERIC_HEAD.size
+    end: i64 = len(data)
+    while at < end:
+        digit: i64 = data[at] * 256 + data[at + 1]
+        if digit > 9999:
+            raise ValueError("not a numeric")
+        total = total * 10_000 + digit
+        at += 2
+    digits = str(total)
+    fraction = 4 * (number - weight - 1)
+    if fraction <= 0:
+        # A zero has no digits at all.
+        whole = digits + "0" * -fraction if total else "0"
+        shown = ""
+    else:
+        digits = digits.rjust(fraction + 1, "0")
+        whole, shown = digits[:-fraction], digits[-fraction:]
+    minus = "-" if negative else ""
+    if scale != len(shown):
+        shown = shown.ljust(scale, "0")[:scale]
+    return f"{minus}{whole}.{shown}" if scale else f"{minus}{whole}"
+
+
+def bits_text(data: bytes) -> str:
+    size = integer(data[:4], 4)
+    if size < 0 or len(data) != 4 + (size + 7) // 8:
+        raise ValueError("a bit string's length does not fit its bits")
+    return "".join([f"{byte:08b}" for byte in data[4:]])[:size]
+
+
+def point_text(data: bytes) -> str:
+    _exactly(data, 16)
+    return f"({float8_text(data[:8])},{float8_text(data[8:])})"
+
+
+def uuid_text(data: bytes) -> str:
+    digits = _exactly(data, 16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def read_array(data: bytes) -> tuple[list[int], list[int], list[bytes | None]]:
+    """Lengths and lower bounds of the dimensions, and the elements in row-major order (array_send)."""
+    fields = Fields(data)
+    dimensions, _has_null, _element_oid = fields.integer(4), fields.integer(4), fields.unsigned(4)
+    lengths: list[int] = []
+    bounds: list[int] = []
+    total = 1 if dimensions > 0 else 0
+    for _ in range(dimensions):
+        lengths.append(fields.integer(4))
+        bounds.append(fields.integer(4))
+        total *= lengths[-1]
+    if total < 0 or 4 * total > len(data):
+        raise ValueError("an array's dimensions do not fit its elements")
+    elements = [fields.value() for _ in range(total)]
+    fields.end()
+    return lengths, bounds, elements
+
+
+def _exactly(data: bytes, size: int) -> bytes:
+    if len(data) != size:
+        raise ValueError(f"{size} bytes expected, not {len(data)}")
+    return data

@@ -1,0 +1,58 @@
+"""Whether all columns of a relation can come in binary form.
+
+pgoutput sends a value in binary form if its column's type has a send function, else as text. So a column can be read
+unless its type has a send function and no reader here. A type that holds values of others (array, composite, range)
+always has a send function, and that one fails in the server, and ends the stream, if a type within has none.
+"""
+
+from collections.abc import Mapping
+
+from cdcd.core.catalog.hints import HINT_BINARY
+from cdcd.core.catalog.logical import logical_type
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES
+from cdcd.core.errors import WithoutBinaryError
+from cdcd.core.protocol.messages import Column, Relation
+
+
+def unreadable_binary(relation: Relation, types: Mapping[int, TypeDescription]) -> tuple[str, ...]:
+    """Names of the columns' types whose binary form cannot be read, each once; () if all can be.
+
+    Args:
+        types: what the catalog says about types that are not built in; one that it does not know cannot be read.
+    """
+    unreadable = [column for column in relation.columns if not _is_readable(column, types)]
+    return tuple(dict.fromkeys([_type_name(column.type_oid, types) for column in unreadable]))
+
+
+def require_binary(relation: Relation, types: Mapping[int, TypeDescription]) -> None:
+    """Refuse a relation that has a column whose binary form cannot be read.
+
+    Raises:
+        WithoutBinaryError: it names the table, the first such column and its type.
+    """
+    for column in relation.columns:
+        if not _is_readable(column, types):
+            raise WithoutBinaryError(
+                f"Column {column.name!r} of {relation.schema}.{relation.name} has the type"
+                f" {_type_name(column.type_oid, types)}, whose binary form cdcd cannot read.",
+                hint=HINT_BINARY,
+            )
+
+
+def _is_readable(column: Column, types: Mapping[int, TypeDescription]) -> bool:
+    description = BUILTIN_TYPES.get(column.type_oid) or types.get(column.type_oid)
+    if description is not None and not description.sends:
+        return True
+    return logical_type(column.type_oid, column.type_modifier, types).reads_binary
+
+
+def _type_name(oid: int, types: Mapping[int, TypeDescription]) -> str:
+    description = BUILTIN_TYPES.get(oid) or types.get(oid)
+    if description is None:
+        return f"with oid {oid}"
+    if description.is_array:
+        return f"{_type_name(description.element_oid, types)}[]"
+    if description.namespace == "pg_catalog":
+        return description.name
+    return f"{description.namespace}.{description.name}"

@@ -1,0 +1,342 @@
+"""Which columns the rules of `columns` are bound to, by the table's oid and the column's attribute number.
+
+The rule: a column that a rule has matched once stays under that rule, whatever the column or its table is called later.
+Bindings only grow. They end when the operator changes the rule, because another rule has another digest.
+
+A Relation message has names and no attribute numbers. `Bindings.numbers` says which numbers each of its columns may
+have. Its evidence, of which each part is a proof:
+
+- PostgreSQL lists columns by rising attribute number, and never uses a number twice.
+- A look-up whose LSN is at or before the commit LSN of the message's transaction saw the table before that transaction
+  touched it: ALTER TABLE and a change of a row exclude each other until the end of the transaction that came first. The
+  state that this look-up saw is the *former state*.
+- The look-up that answers the message sees that transaction, so it saw the table afterwards: the state of now.
+- A column that both states have was there in between. If its row of pg_attribute was written by the same transaction in
+  both states (`xmin`), the column also had the same name and type in between.
+- A column that the former state lacks, and whose number was given away already, was dropped before.
+
+Names prove nothing else. Where several numbers remain, the caller withholds the table if one of them is bound.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.core.catalog.numbering import Place, bounds, column_ids
+from cdcd.core.catalog.oids import expanded, squeezed
+from cdcd.core.catalog.relations import TENTATIVE, UNKNOWN_PLACE, TableDescription
+from cdcd.core.protocol.messages import Relation
+
+VERSION: Final = 1
+"""Of the bindings' form in the checkpoint."""
+
+_GONE: Final = -1
+"""In the checkpoint, the stamp of a column that was dropped."""
+
+STATES_MAX: Final = 32
+"""States of a table that are kept. Each ALTER TABLE makes one; delivery of what was committed before it removes one."""
+
+RESOLVED_MAX: Final = 16
+"""Relation messages of a table whose numbers are remembered."""
+
+Touch = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The columns of a table, as a look-up saw them.
+
+    Attributes:
+        lsn: every transaction that the look-up saw has committed before it.
+        last_id: the highest attribute number that was ever given.
+        stamps: `CatalogColumn.stamp` of each column that is not dropped, by attribute number; 0 if it is not known.
+    """
+
+    lsn: int
+    last_id: int
+    stamps: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The attribute numbers that a column of a Relation message may have, rising. Exactly one: the number is certain.
+
+    `proved`: a former state of the table bounds them. Without one they follow from the catalog of now alone.
+    """
+
+    possible: tuple[int, ...]
+    proved: bool = True
+
+    @property
+    def certain(self) -> int | None:
+        return self.possible[0] if len(self.possible) == 1 else None
+
+
+def state_of(table: TableDescription) -> TableState:
+    """What a look-up has seen."""
+    return TableState(table.seen, table.last_id, {column.id: column.stamp for column in table.columns})
+
+
+class Bindings:
+    """The columns of each rule, and the states of the tables that have such columns.
+
+    One object for a session: its encoders for changes and for rows share it. `touched` is called when the bindings have
+    changed, so that they go out with a checkpoint soon.
+    """
+
+    def __init__(self) -> None:
+        self.touched: Touch = _nobody
+        self._rules: dict[str, dict[int, set[int]]] = {}
+        """By digest of the rule and oid of the table: attribute numbers."""
+        self._states: dict[int, list[TableState]] = {}
+        """By oid, rising by LSN."""
+        self._resolved: dict[int, dict[object, list[Numbers]]] = {}
+        self._text = ""
+        self._is_stale = False
+
+    def of_table(self, digest: str, oid: int) -> Collection[int]:
+        """The numbers of the columns of a table that a rule is bound to."""
+        return self._rules.get(digest, {}).get(oid, ())
+
+    def bind(self, digest: str, oid: int, numbers: Iterable[int]) -> None:
+        """The rule holds for these columns from now on."""
+        bound = self._rules.setdefault(digest, {}).setdefault(oid, set())
+        new = set(numbers) - bound
+        if new:
+            bound |= new
+            self._is_stale = True
+            self.touched()
+
+    def has(self, oid: int) -> bool:
+        """Whether a rule is bound to a column of the table."""
+        return any(tables.get(oid) for tables in self._rules.values())
+
+    # What is known of the columns of a table.
+
+    def note(self, relation: Relation, table: TableDescription) -> None:
+        """A look-up has seen the table: it is a former state for what is committed later.
+
+        Of a table that nobody saw before it was dropped, the columns of its first message are the former state. Their
+        places stand for the attribute numbers, which nobody will know.
+        """
+        oid = relation.oid
+        if not table.columns:
+            if oid not in self._states and table.at >= 0:
+                places = range(1, len(relation.columns) + 1)
+                self._states[oid] = [TableState(table.at, len(places), dict.fromkeys(places, 0))]
+            return
+        if not table.seen:
+            return
+        state = state_of(table)
+        states = self._states.setdefault(oid, [])
+        if states and state.lsn <= states[-1].lsn:
+            return
+        if states and (states[-1].last_id, states[-1].stamps) == (state.last_id, state.stamps):
+            return
+        if len(states) >= STATES_MAX:
+            # An older state is as true, and proves less.
+            states.pop(1)
+        states.append(state)
+        self._is_stale = self._is_stale or self.has(oid)
+
+    def numbers(self, relation: Relation, table: TableDescription) -> list[Numbers]:
+        """Which attribute numbers each column of a Relation message may have.
+
+        Args:
+            table: the catalog's answer. `TableDescription.at` is the place of the message in the stream.
+        """
+        key = tuple([(column.name, column.type_oid) for column in relation.columns])
+        resolved = self._resolved.setdefault(relation.oid, {})
+        if table.at == UNKNOWN_PLACE and not table.numbers and key in resolved:
+            return resolved[key]
+        found = self._numbers(relation, table)
+        if table.at != TENTATIVE and not table.numbers:
+            resolved.pop(key, None)
+            if len(resolved) >= RESOLVED_MAX:
+                resolved.pop(next(iter(resolved)))
+            resolved[key] = found
+        return found
+
+    def _numbers(self, relation: Relation, table: TableDescription) -> list[Numbers]:
+        if table.numbers:
+            # The table was looked up as a whole, its columns with their numbers.
+            return [Numbers((number,)) for number in table.numbers]
+        if table.at == TENTATIVE:
+            return _as_of_now(relation, table)
+        former = self._state_before(relation.oid, table.at)
+        if former is None:
+            if not table.columns:
+                return [Numbers((place,), proved=False) for place in range(1, len(relation.columns) + 1)]
+            return _without_former(relation, table)
+        if not table.columns:
+            return _of_dropped(relation, former)
+        return _between(relation, former, table)
+
+    def _state_before(self, oid: int, at: int) -> TableState | None:
+        found = None
+        for state in self._states.get(oid, ()):
+            if state.lsn <= at:
+                found = state
+        return found
+
+    # The checkpoint.
+
+    def text(self, delivered: int) -> str:
+        """Return the bindings for a checkpoint at this position as JSON, "" without bindings."""
+        if self._forget_states(delivered) or self._is_stale:
+            self._is_stale = False
+            self._text = self._packed()
+        return self._text
+
+    def _forget_states(self, delivered: int) -> bool:
+        """Forget the states of tables that are older than one before `delivered`: what comes again is behind that."""
+        forgot = False
+        for states in self._states.values():
+            while len(states) > 1 and states[1].lsn <= delivered:
+                del states[0]
+                forgot = True
+        return forgot
+
+    def _packed(self) -> str:
+        rules = {
+            digest: {str(oid): sorted(numbers) for oid, numbers in sorted(tables.items()) if numbers}
+            for digest, tables in sorted(self._rules.items())
+        }
+        oids = sorted({int(oid) for tables in rules.values() for oid in tables})
+        if not oids:
+            return ""
+        tables = {
+            str(oid): [
+                [
+                    state.lsn,
+                    state.last_id,
+                    *[state.stamps.get(at, _GONE) for at in range(1, state.last_id + 1)],
+                ]
+                for state in self._states.get(oid, ())
+            ]
+            for oid in oids
+        }
+        packed = squeezed(_json({"rules": rules, "tables": tables}).encode())
+        return _json({"version": VERSION, "columns": packed})
+
+    def load(self, text: str, digests: Collection[str]) -> None:
+        """Take the bindings of a checkpoint, but for those of rules that are no longer in the configuration.
+
+        Raises:
+            ValueError: the text is not what `text` gives.
+        """
+        if not text:
+            return
+        try:
+            outer = json.loads(text)
+            if outer["version"] != VERSION:
+                raise ValueError(f"this cdcd reads version {VERSION}")
+            data = json.loads(expanded(outer["columns"]))
+            for digest, tables in data["rules"].items():
+                if digest in digests:
+                    self._rules[digest] = {int(oid): set(map(int, ids)) for oid, ids in tables.items()}
+            for oid, states in data["tables"].items():
+                if self.has(int(oid)):
+                    self._states[int(oid)] = [_state(*each) for each in states]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not the bindings of columns: {error!r}") from None
+        self._text = text
+        self._is_stale = len(self._rules) < len(data["rules"])
+
+
+def _state(lsn: int, last_id: int, *stamps: int) -> TableState:
+    live = {number: int(stamp) for number, stamp in enumerate(stamps, 1) if stamp != _GONE}
+    return TableState(int(lsn), int(last_id), live)
+
+
+def _nobody() -> None:
+    """Nobody asked to be told."""
+
+
+def _json(data: object) -> str:
+    return json.dumps(data, separators=(",", ":"))
+
+
+def _as_of_now(relation: Relation, table: TableDescription) -> list[Numbers]:
+    """Of a transaction that may never commit: only a message that is the table of now, column by column."""
+    published = [column for column in table.columns if not column.generated]
+    if [(each.name, each.type_oid) for each in published] == [
+        (each.name, each.type_oid) for each in relation.columns
+    ]:
+        return [Numbers((column.id,)) for column in published]
+    return _anything(relation, table)
+
+
+def _anything(relation: Relation, table: TableDescription) -> list[Numbers]:
+    numbers = tuple(range(1, max([table.last_id, *[each.id for each in table.columns]], default=0) + 1))
+    return [Numbers(numbers) for _ in relation.columns]
+
+
+def _without_former(relation: Relation, table: TableDescription) -> list[Numbers]:
+    """The numbers by the catalog of now and former descriptions alone (`numbering.py`)."""
+    ids = column_ids(relation.columns, table)
+    last = max([table.last_id, *[each for each in ids if each is not None]])
+    found: list[Numbers] = []
+    for at, number in enumerate(ids):
+        if number is not None:
+            found.append(Numbers((number,), proved=False))
+            continue
+        before = max([each for each in ids[:at] if each is not None], default=0)
+        after = min([each for each in ids[at + 1 :] if each is not None], default=last + 1)
+        found.append(Numbers(tuple(range(before + 1, after)), proved=False))
+    return found
+
+
+def _of_dropped(relation: Relation, former: TableState) -> list[Numbers]:
+    """The table was dropped since. Its columns have the former numbers if it has as many, unless that is refuted."""
+    numbers = sorted(former.stamps)
+    if len(numbers) == len(relation.columns):
+        return [Numbers((number,), proved=False) for number in numbers]
+    everything = tuple(range(1, max(numbers, default=0) + len(relation.columns) + 1))
+    return [Numbers(everything) for _ in relation.columns]
+
+
+def _between(relation: Relation, former: TableState, table: TableDescription) -> list[Numbers]:
+    """The numbers by the states before and after the message."""
+    now = {column.id: column for column in table.columns}
+    names = {
+        number: (column.name, column.type_oid)
+        for number, column in now.items()
+        if column.stamp and column.stamp == former.stamps.get(number)
+    }
+    fixed = {each: number for number, each in names.items()}
+    places: list[Place] = []
+    for number in range(1, table.last_id + 1):
+        if number > former.last_id or number in former.stamps:
+            column = now.get(number)
+            lasts = column is not None and number in former.stamps and not (table.listed or column.generated)
+            places.append(Place(number, lasts))
+    columns = [(column.name, column.type_oid) for column in relation.columns]
+    fits = [
+        [fixed[names_of] == place.id if names_of in fixed else place.id not in names for place in places]
+        for names_of in columns
+    ]
+    found = bounds(fits, places, lasting=True)
+    if found is None:
+        # A list of columns that the publication no longer has kept some of them from the message.
+        found = bounds(fits, places, lasting=False)
+    if found is None:
+        return _anything(relation, table)
+    return [
+        Numbers(
+            tuple(
+                [place.id for place, fit in zip(places, row, strict=True) if fit and low <= place.id <= high]
+            )
+        )
+        for row, (low, high) in zip(fits, found, strict=True)
+    ]
+
+
+def withheld(numbers: Sequence[Numbers], bound: Collection[int]) -> list[int]:
+    """The columns, by place, that may be one of the bound ones although their numbers are not certain."""
+    return [
+        at
+        for at, each in enumerate(numbers)
+        if each.certain is None and any(number in bound for number in each.possible)
+    ]

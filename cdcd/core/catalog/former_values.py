@@ -1,0 +1,66 @@
+"""Columns of which PostgreSQL sends the former values wherever a row changes or goes.
+
+They are all columns under REPLICA IDENTITY FULL, else those of the replica identity. A partitioned table that is
+published as a whole sends the former values by the replica identity of each partition, which may differ.
+"""
+
+from collections.abc import Iterable
+
+from cdcd.core.catalog.relations import TableDescription
+from cdcd.core.errors import ConfigError
+from cdcd.core.protocol.messages import Relation
+
+
+def check_former_values(
+    rule: str, columns: Iterable[str], relation: Relation, table: TableDescription, consequence: str
+) -> None:
+    """See that the former values of these columns are sent.
+
+    Args:
+        rule: the key of the configuration that names the columns.
+        consequence: what could not be done without the former values, as a sentence.
+
+    Raises:
+        ConfigError: the table lacks a column, or PostgreSQL does not send its former value.
+    """
+    name = f"{relation.schema}.{relation.name}"
+    there = {column.name: column.is_key for column in relation.columns}
+    for column in columns:
+        if column not in there:
+            raise ConfigError(
+                f"{rule} has column {column}, which {name} does not have, or the publication leaves out.",
+                hint="Compare the name with the one in PostgreSQL, case included.",
+            )
+    unsent = dict(table.unsent)
+    for column in columns:
+        if column in unsent:
+            raise ConfigError(
+                f"{rule} has column {column} of {name}, of which PostgreSQL does not send the former value for rows of "
+                f"partition {unsent[column]}: the replica identity of the partition lacks it. {consequence}",
+                hint=f"Run ALTER TABLE {unsent[column]} REPLICA IDENTITY FULL; which writes whole former rows to the "
+                "WAL, or choose among other columns.",
+            )
+    if relation.replica_identity == "f":
+        if table.is_partitioned:
+            _check_partitioned(rule, columns, table, name)
+        return
+    for column in columns:
+        if relation.replica_identity == "n" or not there[column]:
+            raise ConfigError(
+                f"{rule} has column {column}, of which PostgreSQL does not send the former value, because it is not in "
+                f"the replica identity of {name}. {consequence}",
+                hint=f'Run ALTER TABLE "{relation.schema}"."{relation.name}" REPLICA IDENTITY FULL; which writes whole '
+                "former rows to the WAL, or choose among the columns of the replica identity.",
+            )
+
+
+def _check_partitioned(rule: str, columns: Iterable[str], table: TableDescription, name: str) -> None:
+    for column in columns:
+        if column not in table.primary_key:
+            raise ConfigError(
+                f"{rule} has column {column} of {name}, which is not in its primary key, and {name} is partitioned. "
+                "PostgreSQL sends former values by the replica identity of each partition, whatever that of the "
+                "partitioned table is.",
+                hint="Choose among the columns of the primary key, or publish the partitions as tables of their own "
+                "(publish_via_partition_root = false).",
+            )

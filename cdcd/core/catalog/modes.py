@@ -1,0 +1,161 @@
+"""Modes: how the values of some types are written, with Debezium's names and values.
+
+A mode changes the logical type of a column, when the column is described. So every format has it by a converter and a
+schema for that logical type, and a row costs nothing more. What is not named here is as `types.py` says.
+
+| mode | value | logical types |
+|---|---|---|
+| `decimal` | `string` | `decimal`, `money` |
+| | `precise` | `decimal_bytes`, of a numeric without a declared precision `decimal_variable`; `money_bytes` |
+| | `double` | `decimal_double`, `money_double` |
+| `time_precision` | `adaptive` | `date`, `time`, `timestamp` |
+| | `adaptive_time_microseconds` | `time_micros` |
+| | `connect` | `date_connect`, `time_connect`, `timestamp_connect` |
+| | `isostring` | `date_iso`, `time_iso`, `timestamp_iso` |
+| | `microseconds` | `time_micros`, `timestamp_micros` |
+| | `nanoseconds` | `time_nanos`, `timestamp_nanos` |
+| `interval` | `string` | `interval` |
+| | `numeric` | `interval_micros` |
+| `binary` | `bytes` | `bytes` |
+| | `base64`, `base64-url-safe`, `hex` | `bytes_base64`, `bytes_base64_url`, `bytes_hex` |
+| `hstore` | `json` | `hstore` |
+| | `map` | `hstore_map` |
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cdcd.core.catalog.logical import LogicalType, form_of_type, logical_type
+from cdcd.core.catalog.money import DIGITS_OF_C, PRECISION
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.catalog.types import decimal_size
+from cdcd.core.errors import SourceError
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The value of each mode. The defaults are those that cdcd takes by itself.
+
+    Attributes:
+        money_digits: how many digits of money stand behind the point; the server says it (`catalog/money.py`).
+    """
+
+    decimal: str = "string"
+    time_precision: str = "adaptive"
+    interval: str = "string"
+    binary: str = "bytes"
+    hstore: str = "json"
+    money_digits: int = DIGITS_OF_C
+
+
+_Choice = tuple[str, str]
+"""The name of a logical type, and how JSON has its values (`LogicalType.form`)."""
+
+
+def _decimal_bytes(logical: LogicalType) -> _Choice:
+    size = decimal_size(logical.modifier)
+    if size is None:
+        return "decimal_variable", "decimal_variable"
+    return "decimal_bytes", f"decimal_bytes({size[0]},{size[1]})"
+
+
+def _money_bytes(logical: LogicalType) -> _Choice:
+    return "money_bytes", f"decimal_bytes({PRECISION},{logical.modifier})"
+
+
+def _named(name: str, form: str) -> Callable[[LogicalType], _Choice]:
+    return lambda _: (name, form)
+
+
+_CHOICES: Final[Mapping[tuple[str, str], Mapping[str, Callable[[LogicalType], _Choice]]]] = {
+    ("decimal", "string"): {},
+    ("decimal", "precise"): {
+        "decimal": _decimal_bytes,
+        "money": _money_bytes,
+    },
+    ("decimal", "double"): {
+        "decimal": _named("decimal_double", "float64"),
+        "money": _named("money_double", "float64"),
+    },
+    ("time_precision", "adaptive"): {},
+    ("time_precision", "adaptive_time_microseconds"): {"time": _named("time_micros", "time")},
+    ("time_precision", "connect"): {
+        "date": _named("date_connect", "date_connect"),
+        "time": _named("time_connect", "time_ms"),
+        "timestamp": _named("timestamp_connect", "timestamp_connect"),
+    },
+    ("time_precision", "isostring"): {
+        "date": _named("date_iso", "date_iso"),
+        "time": _named("time_iso", "time_iso"),
+        "timestamp": _named("timestamp_iso", "timestamp_iso"),
+    },
+    ("time_precision", "microseconds"): {
+        "time": _named("time_micros", "time"),
+        "timestamp": _named("timestamp_micros", "timestamp_us"),
+    },
+    ("time_precision", "nanoseconds"): {
+        "time": _named("time_nanos", "time_ns"),
+        "timestamp": _named("timestamp_nanos", "timestamp_ns"),
+    },
+    ("interval", "string"): {},
+    ("interval", "numeric"): {"interval": _named("interval_micros", "int64")},
+    ("binary", "bytes"): {},
+    ("binary", "base64"): {"bytes": _named("bytes_base64", "bytes")},
+    ("binary", "base64-url-safe"): {"bytes": _named("bytes_base64_url", "bytes_base64_url")},
+    ("binary", "hex"): {"bytes": _named("bytes_hex", "bytes_hex")},
+    ("hstore", "json"): {},
+    ("hstore", "map"): {"hstore": _named("hstore_map", "object")},
+}
+"""Of each value of a mode: what becomes of the logical types that it changes."""
+
+ADDED: Final[tuple[str, ...]] = tuple(
+    sorted(
+        {
+            choice(LogicalType("", modifier=modifier))[0]
+            for choices in _CHOICES.values()
+            for choice in choices.values()
+            for modifier in (-1, 4)
+        }
+    )
+)
+"""The logical types that only a mode makes."""
+
+
+def under(modes: Modes, logical: LogicalType) -> LogicalType:
+    """A logical type under modes; of an array, that of its elements."""
+    if logical.element is not None:
+        element = under(modes, logical.element)
+        return logical if element is logical.element else replace(logical, element=element, form=element.form)
+    for mode in (
+        ("decimal", modes.decimal),
+        ("time_precision", modes.time_precision),
+        ("interval", modes.interval),
+        ("binary", modes.binary),
+        ("hstore", modes.hstore),
+    ):
+        choice = _CHOICES[mode].get(logical.name)
+        if choice is not None:
+            name, form = choice(logical)
+            return replace(logical, name=name, form=form)
+    return logical
+
+
+DEFAULTS: Final = Modes()
+
+
+def logical_type_under(
+    modes: Modes, oid: int, modifier: int, types: Mapping[int, TypeDescription]
+) -> LogicalType:
+    """The logical type of a column's type under modes. SourceError: see `logical_type`."""
+    return under(modes, logical_type(oid, modifier, types, money_digits=modes.money_digits))
+
+
+def form_under(
+    modes: Modes, oid: int, modifier: int, types: Mapping[int, TypeDescription], *, dimensions: int = 1
+) -> str:
+    """As `logical.form_of`, under modes."""
+    try:
+        return form_of_type(logical_type_under(modes, oid, modifier, types), dimensions)
+    except SourceError:
+        return "text"

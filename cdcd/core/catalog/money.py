@@ -1,0 +1,183 @@
+"""Money: a whole number of minor units, whose digits behind the point only a locale tells.
+
+PostgreSQL stores 8 bytes. `lc_monetary` of the session that writes or reads says how many of the number's digits stand
+behind the point (cash.c: frac_digits of the locale; two where the locale does not say): none for Japan, three for
+Kuwait. Sessions of cdcd pin lc_monetary to C, so that the text has one form: `-$12,345.68` is the number -1234568.
+
+The rule: a value is what `::numeric` gives in a session with the database's default of lc_monetary. So the number is
+read out of the text of C, and the point is set by the digits of the default, which a session finds when it starts
+(`postgres/money.py`). Money within a composite, a range or an array of these is rewritten in their text, in C's form.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.catalog.types import BUILTIN_TYPES, MONEY, NESTING_MAX
+
+DIGITS_OF_C: Final = 2
+"""Digits behind the point in lc_monetary C, and where nothing else is known."""
+
+DIGITS_MAX: Final = 10
+"""The most that PostgreSQL takes from a locale (cash.c)."""
+
+PRECISION: Final = 19
+"""Decimal digits of the largest number in 8 bytes."""
+
+Rewrite = Callable[[str], str]
+"""From a value's text in lc_monetary C to its text with the digits of the database's default."""
+
+_AMOUNT: Final = re.compile(r"([-(]?)\$?(\d[\d,]*)\.(\d\d)\)?", re.ASCII)
+_SPACES: Final = r" \t\n\r\v\f"
+_ROW_SPECIAL: Final = re.compile(rf'[{_SPACES}"\\(),]')
+_RANGE_SPECIAL: Final = re.compile(rf'[{_SPACES}"\\()\[\],]')
+_DOUBLED: Final = re.compile(r'(["\\])')
+
+
+def minor_units(text: str) -> int:
+    """The number of minor units that a text of lc_monetary C means. ValueError: it is not such a text."""
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        raise ValueError("it is not money in lc_monetary C")
+    units = int(match[2].replace(",", "") + match[3])
+    return -units if match[1] else units
+
+
+def amount_of(units: int, digits: int) -> str:
+    """The number with its point: `-12345.678` for -12345678 with three digits."""
+    text = str(abs(units)).rjust(digits + 1, "0")
+    sign = "-" if units < 0 else ""
+    return f"{sign}{text[:-digits]}.{text[-digits:]}" if digits else f"{sign}{text}"
+
+
+def amount(text: str, digits: int) -> str:
+    """The number, with so many digits behind the point, that a text of lc_monetary C means. Raises as `minor_units`."""
+    return amount_of(minor_units(text), digits)
+
+
+def rewritten(text: str, digits: int) -> str:
+    """The amount in C's form with so many digits: `-$1,234,568` for `-$12,345.68` without any."""
+    units = minor_units(text)
+    whole, point, fraction = amount_of(abs(units), digits).partition(".")
+    return f"{'-' if units < 0 else ''}${int(whole):,}{point}{fraction}"
+
+
+def rewrite_of(
+    oid: int, types: Mapping[int, TypeDescription], digits: int, nesting: int = 0
+) -> Rewrite | None:
+    """How the texts of a type are rewritten. None: it holds no money, or C has the same digits.
+
+    Args:
+        types: what the catalog says about types that are not built in.
+        digits: the digits behind the point of the database's default.
+    """
+    if digits == DIGITS_OF_C:
+        return None
+    if oid == MONEY:
+        return partial(rewritten, digits=digits)
+    description = types.get(oid) or BUILTIN_TYPES.get(oid)
+    if description is None or nesting > NESTING_MAX:
+        return None
+    if description.kind == "d":
+        return rewrite_of(description.base_oid, types, digits, nesting + 1)
+    if description.is_array:
+        element = rewrite_of(description.element_oid, types, digits, nesting + 1)
+        return None if element is None else partial(_array, element=element, delimiter=description.delimiter)
+    parts = [rewrite_of(part, types, digits, nesting + 1) for part in description.parts]
+    first = next((part for part in parts if part is not None), None)
+    if first is None:
+        return None
+    if description.kind == "c":
+        return partial(_composite, parts=parts)
+    # A range has one part, its subtype; a multirange has its range.
+    return partial(_range if description.kind == "r" else _multirange, part=first)
+
+
+def _array(text: str, *, element: Rewrite, delimiter: str) -> str:
+    """array_out: quoted elements have backslashes before quotes and backslashes."""
+    special = re.compile(rf'[{_SPACES}"\\{{}}{re.escape(delimiter)}]')
+    token = re.compile(
+        rf'"(?:[^"\\]|\\.)*"|[{{}}]|{re.escape(delimiter)}|[^"{{}}{re.escape(delimiter)}]+', re.DOTALL
+    )
+    bounds, equals, body = text.partition("={")
+    head, rest = (f"{bounds}=", f"{{{body}") if equals and bounds[:1] == "[" else ("", text)
+    parts = [head]
+    for found in token.findall(rest):
+        if found in ("{", "}", delimiter, "NULL"):
+            parts.append(found)
+            continue
+        value = re.sub(r"\\(.)", r"\1", found[1:-1], flags=re.DOTALL) if found[0] == '"' else found
+        value = element(value)
+        if special.search(value) is None and value:
+            parts.append(value)
+        else:
+            escaped = _DOUBLED.sub(r"\\\1", value)
+            parts.append(f'"{escaped}"')
+    return "".join(parts)
+
+
+def _composite(text: str, *, parts: list[Rewrite | None]) -> str:
+    """record_out: the fields that hold money are rewritten, every other one stays as it is."""
+    fields = _split(text[1:-1], ",")
+    if text[:1] + text[-1:] != "()" or len(fields) < len(parts):
+        raise ValueError("it is not the text of its composite type")
+    rewritten_fields = [
+        field if part is None or not field else _quoted(part(_unquoted(field)), _ROW_SPECIAL)
+        for part, field in zip(parts, fields, strict=False)
+    ]
+    return f"({','.join([*rewritten_fields, *fields[len(parts) :]])})"
+
+
+def _range(text: str, *, part: Rewrite) -> str:
+    """range_out: both bounds hold money, an empty one is infinite."""
+    if text == "empty":
+        return text
+    bounds = _split(text[1:-1], ",")
+    if text[:1] not in ("[", "(") or text[-1:] not in ("]", ")") or len(bounds) != 2:
+        raise ValueError("it is not the text of its range type")
+    lower, upper = [_quoted(part(_unquoted(bound)), _RANGE_SPECIAL) if bound else "" for bound in bounds]
+    return f"{text[0]}{lower},{upper}{text[-1]}"
+
+
+def _multirange(text: str, *, part: Rewrite) -> str:
+    """multirange_out: ranges in braces. A comma stands in each of them, too."""
+    if text[:1] + text[-1:] != "{}":
+        raise ValueError("it is not the text of its multirange type")
+    pieces = _split(text[1:-1], ",") if text != "{}" else []
+    if len(pieces) % 2:
+        raise ValueError("it is not the text of its multirange type")
+    ranges = [f"{lower},{upper}" for lower, upper in zip(pieces[::2], pieces[1::2], strict=True)]
+    return f"{{{','.join([part(each) for each in ranges])}}}"
+
+
+def _split(text: str, delimiter: str) -> list[str]:
+    """The fields of a record or a range, still quoted."""
+    fields, begin, quoted, at = [], 0, False, 0
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            at += 1
+        elif char == '"':
+            quoted = not quoted
+        elif char == delimiter and not quoted:
+            fields.append(text[begin:at])
+            begin = at + 1
+        at += 1
+    fields.append(text[begin:])
+    return fields
+
+
+def _unquoted(field: str) -> str:
+    """The value of a field (rowtypes.c, rangetypes.c): a quote or a backslash in quotes stands twice."""
+    if field[:1] != '"':
+        return field
+    return re.sub(r'(""|\\\\)', lambda match: match[1][0], field[1:-1])
+
+
+def _quoted(value: str, special: re.Pattern[str]) -> str:
+    if value and special.search(value) is None:
+        return value
+    doubled = _DOUBLED.sub(r"\1\1", value)
+    return f'"{doubled}"'

@@ -1,0 +1,126 @@
+r"""Patterns of tables and columns, in the one dialect that every key of the configuration has.
+
+A pattern is `schema.table`, or `schema.table.column`, in which `*` stands for any characters and `?` for one. A part in
+double quotes is taken literally ("" in it is one quote). Case counts, and a pattern matches whole names. A part may
+also be written as PostgreSQL writes names with hidden characters: U&"\202e".
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.core.errors import ConfigError
+
+PART: Final = re.compile(r'(?:[Uu]&)?"(?:[^"]|"")+"|[^".]+')
+_ESCAPE: Final = re.compile(r"\\(?:(\\)|([0-9A-Fa-f]{4})|\+([0-9A-Fa-f]{6}))")
+_WILD: Final = {"*": ".*", "?": "."}
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """A pattern of the configuration, read."""
+
+    text: str
+    schema: re.Pattern[str]
+    table: re.Pattern[str]
+    is_literal: bool
+    whole_schema: str | None
+    """The schema's name when the pattern is exactly all tables of one schema."""
+    has_wild_schema: bool = False
+    has_wild_table: bool = False
+    """Whether the part may match several names."""
+
+    def matches(self, schema: str, table: str) -> bool:
+        return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
+
+    def matches_name(self, name: str) -> bool:
+        """Whether it matches `schema.table`, as records and tasks name a table: unquoted, with any dots in it."""
+        parts = name.split(".")
+        return any(
+            self.matches(".".join(parts[:place]), ".".join(parts[place:])) for place in range(1, len(parts))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPattern:
+    """A pattern of columns, read."""
+
+    text: str
+    schema: re.Pattern[str]
+    table: re.Pattern[str]
+    column: re.Pattern[str]
+    is_literal: bool = False
+    """Whether the pattern has no wildcard, so that it names one column."""
+
+    def matches_table(self, schema: str, table: str) -> bool:
+        return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
+
+    def matches(self, schema: str, table: str, column: str) -> bool:
+        return all(
+            part.fullmatch(name) is not None
+            for part, name in ((self.schema, schema), (self.table, table), (self.column, column))
+        )
+
+
+def parse_pattern(text: str, key: str = "postgres.tables") -> TablePattern:
+    """Read `schema.table`; ConfigError, which names the key of the configuration, when it is not of that form."""
+    schema, table = _parts(text, key, "schema.table")
+    (schema_regex, schema_name), (table_regex, table_name) = _translate(schema), _translate(table)
+    return TablePattern(
+        text,
+        schema_regex,
+        table_regex,
+        is_literal=schema_name is not None and table_name is not None,
+        whole_schema=schema_name if table == "*" else None,
+        has_wild_schema=schema_name is None,
+        has_wild_table=table_name is None,
+    )
+
+
+def parse_column_pattern(text: str, key: str) -> ColumnPattern:
+    """Read `schema.table.column`; ConfigError as in `parse_pattern`."""
+    parts = [_translate(part) for part in _parts(text, key, "schema.table.column")]
+    (schema, _), (table, _), (column, _) = parts
+    return ColumnPattern(text, schema, table, column, all(name is not None for _, name in parts))
+
+
+def _parts(text: str, key: str, form: str) -> list[str]:
+    """The parts of a pattern of this form, as they are written."""
+    match = re.fullmatch(r"\.".join([f"({PART.pattern})"] * (form.count(".") + 1)), text, re.DOTALL)
+    if match is None:
+        raise ConfigError(
+            f"{key}: {text!r} is not a pattern of the form {form}.",
+            hint="* stands for any characters, ? for one; a name with a dot, a star or a quote goes in double quotes, "
+            'as in "a.b".*',
+        )
+    return list(match.groups())
+
+
+def unquoted(part: str) -> str:
+    """The name that a part stands for which has no wildcard."""
+    if not part.endswith('"'):
+        return part
+    _, _, inside = part[:-1].partition('"')
+    name = inside.replace('""', '"')
+    return name if part.startswith('"') else _ESCAPE.sub(_letter, name)
+
+
+def _letter(match: re.Match[str]) -> str:
+    digits = match[2] or match[3]
+    return chr(min(int(digits, 16), 0x10FFFF)) if digits else "\\"
+
+
+def _translate(part: str) -> tuple[re.Pattern[str], str | None]:
+    """The part as a regular expression, and as a name where it has no wildcard."""
+    if part.endswith('"'):
+        name = unquoted(part)
+        return re.compile(re.escape(name)), name
+    regex = "".join(_WILD.get(character) or re.escape(character) for character in part)
+    return re.compile(regex, re.DOTALL), None if set(part) & _WILD.keys() else part
+
+
+def matcher(patterns: Iterable[str], key: str) -> Callable[[str], bool]:
+    """A test whether `schema.table` matches any of the patterns. ConfigError: one is malformed."""
+    parsed = [parse_pattern(pattern, key) for pattern in patterns]
+    return lambda name: any(pattern.matches_name(name) for pattern in parsed)

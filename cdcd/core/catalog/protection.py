@@ -1,0 +1,387 @@
+"""Columns whose values readers of the topics must not see: left out, masked, cut short, hashed or encrypted.
+
+The rule: a protected value is replaced where a format's converter makes something of it, before anything else sees what
+was made. So keys, rows before
+and after a change, rows of snapshots, dead letters and claim checks have the replacement, whichever way a value came
+(text, binary, COPY). The same value in the same pipeline always has the same replacement, so a protected column may be
+part of a key if different values keep different replacements (hash, encrypt).
+
+A rule is bound to the column that it has matched once (`bindings.py`), so it follows renames of the column and of its
+table. Where a column may be a protected one and this is not certain, nothing of the table is delivered.
+
+NULL stays null. A value that the server did not send (unchanged TOAST) stays Debezium's placeholder.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Final
+
+from cdcd.core.catalog.bindings import Bindings, Numbers
+from cdcd.core.catalog.modes import DEFAULTS, Modes, form_under
+from cdcd.core.catalog.patterns import ColumnPattern, parse_column_pattern
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.errors import ConfigError, WithheldError
+from cdcd.core.protocol.messages import Column, Relation
+
+INCLUDE: Final = "include"
+EXCLUDE: Final = "exclude"
+MASK: Final = "mask"
+TRUNCATE: Final = "truncate"
+HASH: Final = "hash"
+ENCRYPT: Final = "encrypt"
+
+_STRICTNESS: Final = {TRUNCATE: 1, HASH: 2, ENCRYPT: 2, MASK: 3, EXCLUDE: 4}
+"""Of two rules that a column came under by renames, the one with the higher number holds."""
+
+KEEPS_KEYS_APART: Final = (HASH, ENCRYPT)
+"""Actions after which different values still differ, as the values of a key must."""
+
+_DIGEST_DIGITS: Final = 16
+
+_WITHHELD_HINT: Final = (
+    "Look at the table ({table}) and at the columns that it had, then change the rule so that it names what must be "
+    "protected now: a rule that was changed begins with the columns that its pattern matches. Or leave the table out "
+    "(tables.exclude)."
+)
+
+_TEXTS: Final = ("text", "json")
+"""The forms (`modes.form_under`) of values that are text."""
+
+Seal = Callable[[bytes], bytes]
+"""Bytes to other bytes: the same each time, different for different bytes."""
+
+
+SealOf = Callable[[bytes], Seal]
+"""A seal for each column, by the column's identity (`identity_of`)."""
+
+
+def identity_of(relation: Relation, column: str) -> bytes:
+    """The names by which ciphertexts belong to a column: schema, table and column as JSON in UTF-8."""
+    names = [relation.schema, relation.name, column]
+    return json.dumps(names, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRule:
+    """What happens to the values of the columns that a pattern matches.
+
+    Attributes:
+        action: INCLUDE (all other columns of the table are left out), EXCLUDE, MASK, TRUNCATE, HASH or ENCRYPT.
+        mask: the text that stands for each value, if the action is MASK.
+        length: how many characters are kept, if the action is TRUNCATE.
+        seal: makes ciphertext of a value, if the action is ENCRYPT; its HMAC, if it is HASH.
+        seal_of: gives each column a seal of its own; None: all columns have `seal`.
+    """
+
+    pattern: ColumnPattern
+    action: str
+    mask: str = ""
+    length: int = 0
+    seal: Seal | None = None
+    seal_of: SealOf | None = None
+    rest: bool = False
+    """The rule leaves out what columns.include does not name."""
+    digest: str = field(init=False, default="")
+    """Another one stands for a rule that the operator has changed. It does not depend on the key."""
+
+    def __post_init__(self) -> None:
+        said = json.dumps([self.action, self.pattern.text, self.mask, self.length])
+        object.__setattr__(self, "digest", sha256(said.encode()).hexdigest()[:_DIGEST_DIGITS])
+
+    def __str__(self) -> str:
+        return "columns.include" if self.rest else f"columns.{self.action} ({self.pattern.text})"
+
+
+_NOT_INCLUDED: Final = ColumnRule(parse_column_pattern("*.*.*", "columns.include"), EXCLUDE, rest=True)
+
+
+class Protections:
+    """The rules of a configuration, and the columns that they are bound to. Without rules, nothing is protected.
+
+    Args:
+        modes: say which values are text.
+        bindings: the columns that the rules hold for, whatever these are called (`bindings.py`).
+    """
+
+    def __init__(
+        self, rules: Sequence[ColumnRule] = (), modes: Modes = DEFAULTS, bindings: Bindings | None = None
+    ) -> None:
+        self._all = tuple(rules)
+        self._sealed: dict[tuple[str, bytes], ColumnRule] = {}
+        """Rules with the seals of single columns, by digest and the column's identity."""
+        self._rules = tuple([rule for rule in rules if rule.action != INCLUDE])
+        self._included = tuple([rule for rule in rules if rule.action == INCLUDE])
+        self._list = sha256(json.dumps([rule.digest for rule in self._included]).encode()).hexdigest()
+        """The digest of all rules that include columns: together they are one rule."""
+        self._modes = modes
+        self._bindings = Bindings() if bindings is None else bindings
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def rules(self) -> tuple[ColumnRule, ...]:
+        return self._all
+
+    @property
+    def digests(self) -> set[str]:
+        """The digests by which columns are bound to rules."""
+        return {rule.digest for rule in self._rules} | {self._list for _ in self._included[:1]}
+
+    @property
+    def bindings(self) -> Bindings:
+        return self._bindings
+
+    def unmatched(self, relations: Iterable[Relation]) -> list[ColumnRule]:
+        """The rules that match no column of these relations, and are bound to none."""
+        left = list(self._all)
+        for relation in relations:
+            left = [
+                rule
+                for rule in left
+                if not self._bindings.of_table(rule.digest, relation.oid)
+                and not any(
+                    rule.pattern.matches(relation.schema, relation.name, column.name)
+                    for column in relation.columns
+                )
+            ]
+        return left
+
+    def in_force(self, relation: Relation, table: TableDescription) -> list[ColumnRule | None]:
+        """The rule of each column of a relation, None for a column that is not protected.
+
+        The rules that match a column by its name are bound to the column from now on.
+
+        Raises:
+            WithheldError: a column may be a protected one, or a rule has lost its column.
+            ConfigError: two rules match one name.
+        """
+        if not self._all:
+            return [None] * len(relation.columns)
+        related = self._related(table)
+        named = [self._named(relation, table, related, column.name) for column in relation.columns]
+        numbers = self._bindings.numbers(relation, table)
+        self._bind_catalog(table, related)
+        for rules, each in zip(named, numbers, strict=True):
+            if each.certain is not None:
+                self._bind(relation.oid, each.certain, rules)
+        found = [
+            self._strictest(relation.oid, rules, each) for rules, each in zip(named, numbers, strict=True)
+        ]
+        self._refuse_uncertain(relation, table, named, numbers)
+        self._refuse_lost(table)
+        if self._included:
+            found = self._with_left_out(relation, table, numbers, found)
+        self._bindings.note(relation, table)
+        return found
+
+    def _with_left_out(
+        self,
+        relation: Relation,
+        table: TableDescription,
+        numbers: Sequence[Numbers],
+        found: list[ColumnRule | None],
+    ) -> list[ColumnRule | None]:
+        """The rules with those of columns that are left out because others are included."""
+        included = self._bindings.of_table(self._list, relation.oid)
+        if not included:
+            names = [(relation.schema, relation.name), *[(kin.schema, kin.name) for kin in table.kin]]
+            rules = [
+                rule for rule in self._included if any(rule.pattern.matches_table(*name) for name in names)
+            ]
+            if not rules:
+                return found
+            by_number = {column.id: column.name for column in table.columns} or {
+                each.certain: column.name
+                for column, each in zip(relation.columns, numbers, strict=True)
+                if each.certain is not None
+            }
+            matching = [
+                number
+                for number, name in by_number.items()
+                if any(rule.pattern.column.fullmatch(name) is not None for rule in rules)
+            ]
+            # No column has the number 0. It says that the columns of the table are chosen, even if they are none.
+            self._bindings.bind(self._list, relation.oid, (0, *matching))
+            included = self._bindings.of_table(self._list, relation.oid)
+        shown: list[ColumnRule | None] = []
+        for each, rule in zip(numbers, found, strict=True):
+            # A column that may be another one than an included one is left out.
+            is_included = all(number in included for number in each.possible)
+            shown.append(rule if is_included else _NOT_INCLUDED)
+        return shown
+
+    def _related(self, table: TableDescription) -> list[ColumnRule]:
+        """The rules that may match a column of the table as it is called now, or of a table that it belongs to."""
+        return [
+            rule
+            for rule in self._rules
+            if any(rule.pattern.matches_table(kin.schema, kin.name) for kin in table.kin)
+        ]
+
+    def _named(
+        self, relation: Relation, table: TableDescription, related: Sequence[ColumnRule], column: str
+    ) -> list[ColumnRule]:
+        """The rules that match a column of this name. ConfigError: two rules match one name of it."""
+        own = [(relation.schema, relation.name), *[(kin.schema, kin.name) for kin in table.kin[:1]]]
+        found: list[ColumnRule] = []
+        for schema, name in dict.fromkeys(own):
+            matching = [rule for rule in self._rules if rule.pattern.matches(schema, name, column)]
+            if len(matching) > 1:
+                raise ConfigError(
+                    f"{matching[0]} and {matching[1]} both match column {schema}.{name}.{column}.",
+                    hint="Narrow one of the patterns, so that one rule decides what the records have of the column.",
+                )
+            found += [rule for rule in matching if rule not in found]
+        return found + [rule for rule in self._inherited(table, related, column) if rule not in found]
+
+    def _inherited(
+        self, table: TableDescription, related: Sequence[ColumnRule], column: str
+    ) -> list[ColumnRule]:
+        """The rules for a column of this name by the names of the table and of those that it belongs to or has."""
+        found = [rule for rule in related if rule.pattern.column.fullmatch(column) is not None]
+        for kin in table.kin[1:]:
+            for number, name in () if kin.is_part else kin.columns:
+                if name == column:
+                    found += [rule for rule in self._bound(kin.oid, number) if rule not in found]
+        return found
+
+    def _bind_catalog(self, table: TableDescription, related: Sequence[ColumnRule]) -> None:
+        """Bind the rules by the names that the catalog has now, also of tables that this one belongs to or has."""
+        parents = [kin for kin in table.kin[1:] if not kin.is_part]
+        for kin in parents:
+            for number, name in kin.columns:
+                self._bind(
+                    kin.oid,
+                    number,
+                    [rule for rule in self._rules if rule.pattern.matches(kin.schema, kin.name, name)],
+                )
+        for kin in table.kin[:1]:
+            for column in table.columns:
+                self._bind(kin.oid, column.id, self._inherited(table, related, column.name))
+        own = {
+            column.name: self._bound(kin.oid, column.id) for kin in table.kin[:1] for column in table.columns
+        }
+        for kin in table.kin[1:]:
+            # A partition that is detached becomes a table of its own.
+            for number, name in kin.columns if kin.is_part else ():
+                self._bind(kin.oid, number, own.get(name, ()))
+
+    def _bind(self, oid: int, number: int, rules: Iterable[ColumnRule]) -> None:
+        """Bind rules to a column, but for one that another bound rule makes needless."""
+        for rule in rules:
+            others = [other for other in self._bound(oid, number) if other is not rule]
+            if all(_STRICTNESS[other.action] < _STRICTNESS[rule.action] for other in others):
+                self._bindings.bind(rule.digest, oid, (number,))
+
+    def _bound(self, oid: int, number: int) -> list[ColumnRule]:
+        return [rule for rule in self._rules if number in self._bindings.of_table(rule.digest, oid)]
+
+    def _strictest(self, oid: int, named: Sequence[ColumnRule], numbers: Numbers) -> ColumnRule | None:
+        """The rule that decides: a bound one, and of several the one that shows least."""
+        bound = [] if numbers.certain is None else self._bound(oid, numbers.certain)
+        return max(bound or named, key=lambda rule: _STRICTNESS[rule.action], default=None)
+
+    def _refuse_uncertain(
+        self,
+        relation: Relation,
+        table: TableDescription,
+        named: Sequence[Sequence[ColumnRule]],
+        numbers: Sequence[Numbers],
+    ) -> None:
+        """Raise WithheldError if a column that no rule matches by name may be a protected one."""
+        oid = relation.oid
+        name = f"{relation.schema}.{relation.name}"
+        for rule in self._rules:
+            bound = self._bindings.of_table(rule.digest, oid)
+            for column, rules, each in zip(relation.columns, named, numbers, strict=True):
+                if each.certain is None:
+                    doubtful = rule in rules or any(number in bound for number in each.possible)
+                else:
+                    # The table was dropped, so the order alone says which column this is.
+                    doubtful = (
+                        not each.proved and not table.columns and each.certain in bound and rule not in rules
+                    )
+                if doubtful:
+                    raise WithheldError(
+                        f"Column {name}.{column.name} may be the one that {rule} protects: columns of {name} were "
+                        "renamed, dropped or added before cdcd could look at the table, so their attribute numbers are "
+                        "not certain. Nothing of the table is delivered from here on.",
+                        hint=_WITHHELD_HINT.format(table=name),
+                    )
+
+    def _refuse_lost(self, table: TableDescription) -> None:
+        """Raise WithheldError if a rule that names one column of the table is bound to none."""
+        if not table.kin or not table.columns:
+            return
+        now = table.kin[0]
+        for rule in self._rules:
+            pattern = rule.pattern
+            if not pattern.is_literal or not pattern.matches_table(now.schema, now.name):
+                continue
+            named = any(pattern.column.fullmatch(column.name) is not None for column in table.columns)
+            if not named and not self._bindings.of_table(rule.digest, now.oid):
+                raise WithheldError(
+                    f"{rule} names a column that {now.schema}.{now.name} does not have. If the column was renamed, its "
+                    "values would be in the topic in clear, so nothing of the table is delivered.",
+                    hint=f"Correct the name in columns.{rule.action}, or remove the rule if the column is gone. Case "
+                    f"counts. \\d {now.schema}.{now.name} in psql lists the columns.",
+                )
+
+    def of_columns(
+        self,
+        relation: Relation,
+        key_columns: Sequence[str],
+        types: Mapping[int, TypeDescription],
+        table: TableDescription = TableDescription(),  # noqa: B008 - frozen
+    ) -> list[ColumnRule | None]:
+        """As `in_force`, for columns whose records follow.
+
+        Raises:
+            WithheldError: as `in_force`.
+            ConfigError: as `in_force`; or a rule would make different keys equal, or would cut short what is not text.
+        """
+        found = self.in_force(relation, table)
+        for column, rule in zip(relation.columns, found, strict=True):
+            if rule is not None:
+                self._check(relation, column, rule, key_columns, types)
+        return [
+            rule
+            if rule is None or rule.seal_of is None
+            else self._own(rule, identity_of(relation, column.name))
+            for column, rule in zip(relation.columns, found, strict=True)
+        ]
+
+    def _own(self, rule: ColumnRule, identity: bytes) -> ColumnRule:
+        """The rule with the seal of one column, always the same object for the same column."""
+        found = self._sealed.get((rule.digest, identity))
+        if found is None:
+            assert rule.seal_of is not None
+            found = self._sealed[rule.digest, identity] = replace(rule, seal=rule.seal_of(identity))
+        return found
+
+    def _check(
+        self,
+        relation: Relation,
+        column: Column,
+        rule: ColumnRule,
+        key_columns: Sequence[str],
+        types: Mapping[int, TypeDescription],
+    ) -> None:
+        name = f"{relation.schema}.{relation.name}.{column.name}"
+        if column.name in key_columns and rule.action not in KEEPS_KEYS_APART:
+            raise ConfigError(
+                f"{rule} matches column {name}, which is part of the table's key. Rows with different keys would get "
+                "the same key in Kafka.",
+                hint=f"Use columns.hash or columns.encrypt for {name}, which keep different keys apart.",
+            )
+        if rule.action == TRUNCATE and not self._is_text(column, types):
+            raise ConfigError(
+                f"{rule} matches column {name}, which is not text.",
+                hint=f"Use columns.mask or columns.hash for {name}, or narrow the pattern.",
+            )
+
+    def _is_text(self, column: Column, types: Mapping[int, TypeDescription]) -> bool:
+        return form_under(self._modes, column.type_oid, column.type_modifier, types) in _TEXTS

@@ -1,0 +1,104 @@
+"""The rule by which a table's topic is called: a text with `{prefix}`, `{schema}` and `{table}` in it.
+
+A topic of a table begins with `<prefix>.` and has a second point after it, whatever the template is: rights on topics,
+`cdcd drop` and the mirror go by that, and cdcd's own topics (`<prefix>.checkpoint`) do not look so.
+
+Parts of cdcd know a table as `schema.table` without quotes. Where a schema or a table has a point in its name, that
+text can be split in two ways. `{schema}.{table}` side by side need no split; under any other template such a table has
+no topic by the rule (`needs_name`), and `topics.names` gives it one.
+"""
+
+import re
+from typing import Final
+
+from cdcd.core.catalog.patterns import parse_pattern
+
+DEFAULT: Final = "{prefix}.{schema}.{table}"
+
+_PLACEHOLDERS: Final = ("prefix", "schema", "table")
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
+_BOTH: Final = "{schema}.{table}"
+_BEGIN: Final = "{prefix}."
+
+
+def check(template: str) -> None:
+    """ValueError: it is no template, or some topic that it makes would not be one of a table."""
+    for name in _PLACEHOLDER.findall(template):
+        if name == "database":
+            raise ValueError(
+                "{database} is not a placeholder, because a pipeline reads one database; write its name as it is"
+            )
+        if name not in _PLACEHOLDERS:
+            raise ValueError(
+                f"{{{name}}} is not a placeholder; there are {{prefix}}, {{schema}} and {{table}}"
+            )
+    if re.fullmatch(r"[A-Za-z0-9._-]*", _PLACEHOLDER.sub("", template), re.ASCII) is None:
+        raise ValueError(
+            "may hold only ASCII letters, digits, '.', '_' and '-' beside {prefix}, {schema} and {table}, as Kafka "
+            "demands of topics"
+        )
+    if re.fullmatch(r"[^.]+\..+", _PLACEHOLDER.sub("x", template.removeprefix(_BEGIN))) is None or not (
+        template.startswith(_BEGIN)
+    ):
+        raise ValueError(
+            f"{template} must begin with {{prefix}}. and have a second point after it: rights on topics and "
+            "`cdcd mirror` go by that"
+        )
+
+
+def check_routed(text: str, pattern: str) -> None:
+    """ValueError: the text names no topic for rows of the tables that a pattern matches.
+
+    Whether it begins with the prefix, whoever knows the prefix says (`begins_as_table`).
+    """
+    placeholders = _PLACEHOLDER.findall(text)
+    for name in placeholders:
+        if name not in _PLACEHOLDERS:
+            raise ValueError(
+                f"topic: {{{name}}} is not a placeholder; there are {{prefix}}, {{schema}} and {{table}}"
+            )
+    if re.fullmatch(r"[A-Za-z0-9._-]*", _PLACEHOLDER.sub("", text), re.ASCII) is None:
+        raise ValueError(
+            f"topic: {text} may hold only ASCII letters, digits, '.', '_' and '-' beside {{prefix}}, {{schema}} and "
+            "{table}, as Kafka demands of topics"
+        )
+    parsed = parse_pattern(pattern, "routes.tables")
+    if parsed.has_wild_table and "table" not in placeholders:
+        raise ValueError(
+            f"topic: {text} needs {{table}}, because {pattern} may match several tables and a topic has the rows of one"
+        )
+    if parsed.has_wild_schema and "schema" not in placeholders:
+        raise ValueError(
+            f"topic: {text} needs {{schema}}, because {pattern} may match tables of several schemas and a topic has "
+            "the rows of one"
+        )
+
+
+def begins_as_table(text: str, prefix: str) -> bool:
+    """Whether a topic, or a template of it, is of the form that topics of tables have."""
+    shown = _PLACEHOLDER.sub(lambda match: prefix if match[1] == "prefix" else "x", text)
+    begins = f"{prefix}."
+    return shown.startswith(begins) and re.fullmatch(r"[^.]+\..+", shown[len(begins) :]) is not None
+
+
+def rendered(template: str, prefix: str, schema: str, table: str) -> str:
+    """The topic's name, with whatever characters the names have."""
+    values = {"prefix": prefix, "schema": schema, "table": table}
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
+
+
+def rendered_qualified(template: str, prefix: str, table: str) -> str:
+    """The same for `schema.table`, without quotes."""
+    if _needs_no_split(template):
+        return rendered(template.replace(_BOTH, "{table}"), prefix, "", table)
+    schema, _, name = table.partition(".")
+    return rendered(template, prefix, schema, name)
+
+
+def needs_name(template: str, schema: str, table: str) -> bool:
+    """Whether the rule gives the table no topic, because a point in its name could stand between schema and table."""
+    return "." in schema + table and not _needs_no_split(template)
+
+
+def _needs_no_split(template: str) -> bool:
+    return not {"schema", "table"} & set(_PLACEHOLDER.findall(template.replace(_BOTH, "")))

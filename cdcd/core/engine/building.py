@@ -1,0 +1,91 @@
+"""An engine from what a session begins with. The daemon, a recording and its replay construct it here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cdcd.core.catalog.patterns import matcher
+from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.engine import Engine
+from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.engine.left_out import LeftOutTables
+from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.facts import Observer
+from cdcd.core.records.available import format_of
+from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.shaping.encoder import shaped
+from cdcd.core.records.shaping.filtering import filtered, filtered_rows
+from cdcd.core.records.shaping.partitioning import partitioned, partitioned_rows
+from cdcd.core.records.shaping.routed import routed, routed_rows
+from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes
+from cdcd.core.transactions.assembler import Assembler
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.spool import Spool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    """All that a session begins with. The same start, and the same verbs, give the same records.
+
+    Attributes:
+        settings, checkpoint, published, exported, unstreamed_until, logged_until: as in `Engine`.
+        excluded: patterns of tables that are read on demand only.
+        encoding: what the records' form depends on.
+        binary: values may come in binary form.
+        abort_info: as in `Assembler`.
+        spool_bytes: the memory that the spool may take. How a large transaction is cut into steps depends on it.
+        outbox: which events are published.
+        filters: which rows of tables the topics have.
+        routes: which topics the rows of tables go to. `encoding` has their names too.
+        tables: which of the published tables the pipeline has.
+    """
+
+    settings: EngineSettings
+    checkpoint: Checkpoint
+    encoding: EncoderSettings
+    published: Mapping[int, str]
+    exported: ExportedTables | None = None
+    excluded: tuple[str, ...] = ()
+    unstreamed_until: int = 0
+    logged_until: int = 0
+    binary: bool = False
+    abort_info: bool = False
+    spool_bytes: int = 64 << 20
+    outbox: Outbox = field(default_factory=Outbox)
+    filters: tuple[TableFilter, ...] = ()
+    routes: tuple[TableRoutes, ...] = ()
+    tables: TableSelection = field(default_factory=TableSelection)
+
+
+def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
+    """The engine of a session. The caller owes `close` of its assembler."""
+    records = format_of(start.encoding)
+    encoder = shaped(
+        records.changes(start.encoding, start.binary, observe), start.outbox, start.encoding, observe
+    )
+    encoder = routed(partitioned(encoder, start.encoding), start.routes, start.encoding, observe)
+    encoder = filtered(encoder, start.filters, start.encoding, observe)
+    rows = partitioned_rows(records.rows(start.encoding, False, observe), start.encoding)
+    rows = routed_rows(rows, start.routes, start.encoding, observe)
+    rows = filtered_rows(rows, start.filters, start.encoding, observe)
+    assembler = Assembler(
+        ledger, spool, start.checkpoint.position, encoder.draft_all, abort_info=start.abort_info
+    )
+    return Engine(
+        start.settings,
+        start.checkpoint,
+        assembler=assembler,
+        ledger=ledger,
+        encoder=encoder,
+        rows=rows,
+        published=start.published,
+        observe=observe,
+        now=now,
+        exported=start.exported,
+        excluded=matcher(start.excluded, "snapshot.exclude"),
+        unstreamed_until=start.unstreamed_until,
+        chosen_keys=start.encoding.chosen_keys,
+        left_out=None if start.tables.is_all else LeftOutTables(start.tables.test()),
+        logged_until=start.logged_until,
+        bindings=start.encoding.bindings,
+    )

@@ -1,0 +1,501 @@
+"""The checkpoint: the record that travels with every batch, and what a start makes of the one that it finds.
+
+The rule: a checkpoint is written to Kafka together with the records that its position covers, so whoever reads it back
+knows exactly which events the broker holds. PostgreSQL is told only positions that were written this way.
+"""
+
+import hmac
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
+
+from cdcd.core import bounded_json
+from cdcd.core.errors import PositionError, ProtocolError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.transactions.position import Position
+
+FORMAT: Final = 2
+"""Version of the checkpoint record's JSON; a newer one is refused, never guessed at.
+
+Format 1 has no `serial`, `bindings`, `tables`, `topics` and `tag`. Releases that know format 1 alone refuse format 2,
+so that none of them goes on without what these say. A field that format 2 does not have is refused for the same reason.
+"""
+
+
+FORMER_FORMAT: Final = 1
+"""The format that is read too, and that `cdcd downgrade` writes."""
+
+
+BYTES_MAX: Final = 1 << 20
+"""Bytes of a record. More is refused unread."""
+
+
+_TAG: Final = b',"tag":"'
+
+
+_TAG_BYTES: Final = len(_TAG) + 64 + len(b'"}')
+
+
+_FIELDS: Final = frozenset(
+    {
+        "format", "system_identifier", "timeline", "commit_lsn", "end_lsn", "events_done", "records", "flushed_lsn",
+        "stream", "epoch", "snapshot", "seal", "settings", "serial", "downgraded", "bindings", "tables", "topics",
+        "tag",
+    }
+)  # fmt: skip
+
+
+MISSING_SLOT_HINT: Final = (
+    "Correct postgres.slot if it names another one. Else read the tables again into a new pipeline, or accept the gap "
+    "with `cdcd run --accept-gap`, which creates the slot anew."
+)
+"""What to do about a slot that is gone. The survey, the start and `cdcd check` say the same."""
+
+
+_WHERE_LOGGED: Final = (
+    "The durable log {log} does not have these changes either. If another instance, or this one on another machine or "
+    "disk, wrote a durable log while Kafka was away, start cdcd where that log is, so that it is delivered first. "
+)
+
+
+class NewerFormatError(PositionError):
+    """The record is a checkpoint of a newer version of cdcd.
+
+    Attributes:
+        authentic: its tag was made with the pipeline's key.
+    """
+
+    def __init__(self, message: str, *, authentic: bool) -> None:
+        super().__init__(message, hint="Run the cdcd version that wrote it, or a newer one.")
+        self.authentic = authentic
+
+
+RecordSettings = tuple[tuple[str, int], ...]
+"""Checksums of the settings that decide how rows become records, by name (`engine/record_settings.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Ends a pipeline's delivery from one server, so that another server can take its place (`cdcd handover`).
+
+    Attributes:
+        fence_lsn: where the WAL of the former server ends for Kafka. Kafka holds all that commits up to there.
+        system_identifier: the server that takes over.
+        slot_lsn: where the pipeline's slot on that server begins.
+        origin: the replication origin under which that server applies the changes of the former one.
+        tables: a checksum of the tables that are published there (`tables_sum`).
+        token: of the handover; it is in the logical message that was the fence, too.
+    """
+
+    fence_lsn: int
+    system_identifier: str
+    slot_lsn: int
+    origin: str
+    tables: int
+    token: str
+
+    def to_json(self) -> dict[str, object]:
+        """For the checkpoint record."""
+        return {
+            "fence_lsn": str(Lsn(self.fence_lsn)),
+            "system_identifier": self.system_identifier,
+            "slot_lsn": str(Lsn(self.slot_lsn)),
+            "origin": self.origin,
+            "tables": self.tables,
+            "token": self.token,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """Raises ValueError, KeyError, TypeError or ProtocolError if it is not what `to_json` writes."""
+        return cls(
+            fence_lsn=Lsn.parse(fields["fence_lsn"]),
+            system_identifier=bounded_json.text(fields["system_identifier"]),
+            slot_lsn=Lsn.parse(fields["slot_lsn"]),
+            origin=bounded_json.text(fields["origin"]),
+            tables=bounded_json.count(fields["tables"]),
+            token=bounded_json.text(fields["token"]),
+        )
+
+
+def tables_sum(tables: Mapping[int, str]) -> int:
+    """A checksum of tables, by oid."""
+    return zlib.crc32(json.dumps(sorted(tables.items())).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class AsideTable:
+    """A table that is set aside: its changes are left out from a place on.
+
+    Attributes:
+        oid: which table.
+        since_lsn: the commit LSN from which its changes are left out.
+        fault: the kind of fault, as one word.
+    """
+
+    oid: int
+    since_lsn: int
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A position, and of which server and stream it is one.
+
+    `system_identifier` and `timeline` are `IDENTIFY_SYSTEM`'s (manual, "Streaming Replication Protocol").
+    `stream` names the options that decide which events a transaction consists of: a count of events taken
+    under other options would be off. `flushed_lsn` is the furthest that PostgreSQL may have been told while this is
+    the newest checkpoint: before the oldest PREPARE that was undecided, however far `position` is.
+    `epoch` counts the writers where Kafka does not fence them (at least once): of two checkpoints, that of the later
+    epoch is right, whichever was written last.
+    `snapshot` is how far the reading of tables has got, None where none was asked for.
+    `seal`: nothing more is delivered, because another server takes over; None: it is delivered as ever.
+    `settings`: those by which rows became records last; None: an earlier version of cdcd wrote the checkpoint.
+    `bindings`: which columns the rules of protection are bound to, as the text of a JSON object; "": none.
+    `tables`: those that are set aside. `topics`: those that the pipeline has made for itself.
+
+    Of the record that was read, and not of the position:
+    `serial` rises with every record of the pipeline (`checkpoint_record.py`); 0: the record has format 1.
+    `downgraded`: records of format 1 behind this one count, because `cdcd downgrade` wrote it.
+    `authentic`: the record's tag was made with the pipeline's key, so nobody else wrote what it says.
+    """
+
+    system_identifier: str
+    timeline: int
+    stream: str
+    position: Position
+    flushed_lsn: int
+    epoch: int = 0
+    snapshot: Progress | None = None
+    seal: Seal | None = None
+    settings: RecordSettings | None = None
+    bindings: str = ""
+    tables: tuple[AsideTable, ...] = ()
+    topics: tuple[str, ...] = ()
+    serial: int = field(default=0, compare=False)
+    downgraded: bool = field(default=False, compare=False)
+    authentic: bool = field(default=False, compare=False)
+
+    def moved(self, position: Position, flushed: int) -> "Checkpoint":
+        """The next one of the same stream; `flushed` is what PostgreSQL may be told once it is the newest."""
+        return replace(self, position=position, flushed_lsn=max(self.flushed_lsn, flushed))
+
+    def is_same(self, other: "Checkpoint") -> bool:
+        """Whether both are the same record: memory has more of the progress of snapshots than the record keeps."""
+        return replace(self, serial=0).encode() == replace(other, serial=0).encode()
+
+    def encode(self, key: bytes = b"", pipeline: str = "", *, version: int = FORMAT) -> bytes:
+        """The record's value: JSON with LSNs in PostgreSQL's notation, so that a person can read the topic.
+
+        Args:
+            key: with it, the last field is a tag of all that stands before it (HMAC-SHA-256).
+            pipeline: the record's key in the topic, which the tag is of, too.
+            version: format 1 has no place for what only format 2 has, and no tag.
+        """
+        position = self.position
+        fields: dict[str, object] = {
+            "format": version,
+            "system_identifier": self.system_identifier,
+            "timeline": self.timeline,
+            "commit_lsn": str(Lsn(position.commit_lsn)),
+            "end_lsn": str(Lsn(position.end_lsn)),
+            "events_done": position.events_done,
+            "flushed_lsn": str(Lsn(self.flushed_lsn)),
+            "stream": self.stream,
+            "epoch": self.epoch,
+        }
+        if position.counts:
+            fields["records"] = dict(position.counts)
+        if self.snapshot is not None:
+            fields["snapshot"] = self.snapshot.to_json()
+        if self.seal is not None:
+            fields["seal"] = self.seal.to_json()
+        if self.settings is not None:
+            fields["settings"] = dict(self.settings)
+        bindings = ""
+        if version == FORMAT:
+            if self.serial:
+                fields["serial"] = self.serial
+            if self.downgraded:
+                fields["downgraded"] = True
+            if self.tables:
+                fields["tables"] = [[each.oid, str(Lsn(each.since_lsn)), each.fault] for each in self.tables]
+            if self.topics:
+                fields["topics"] = self.topics
+            if self.bindings:
+                # It is JSON already. It may be long, and most records only repeat it.
+                bindings = f',"bindings":{self.bindings}'
+        # Names as they are: escaped, those of strangers' requests would take up to six times the room.
+        body = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))[:-1] + bindings + "}"
+        record = body.encode()
+        if not key or version != FORMAT:
+            return record
+        return record[:-1] + _TAG + _tag(record, key, pipeline) + b'"}'
+
+    @classmethod
+    def decode(cls, data: bytes, where: str, keys: Sequence[bytes] = (), pipeline: str = "") -> "Checkpoint":
+        """Read a record's value back; `where` (topic and offset) goes into the error.
+
+        Args:
+            keys: the record is authentic if its tag was made with one of them.
+            pipeline: the record's key in the topic.
+
+        Raises:
+            NewerFormatError: a newer version of cdcd wrote it.
+            PositionError: the record is not one of ours.
+        """
+        try:
+            fields = bounded_json.fields(bounded_json.parse(data, BYTES_MAX))
+            version = bounded_json.count(fields["format"])
+            authentic = version >= FORMAT and _is_authentic(data, keys, pipeline)
+            if version not in (FORMER_FORMAT, FORMAT):
+                # Every format has these, and its tag at the end.
+                bounded_json.text(fields["system_identifier"])
+                Lsn.parse(bounded_json.text(fields["end_lsn"]))
+                raise NewerFormatError(
+                    f"The checkpoint in {where} has format {version}, this cdcd reads {FORMAT} and {FORMER_FORMAT}.",
+                    authentic=authentic,
+                )
+            if version == FORMAT:
+                bounded_json.fields(fields, _FIELDS)
+            return cls._read(fields, authentic=authentic)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, ProtocolError) as error:
+            raise PositionError(
+                f"The checkpoint in {where} cannot be read: {repr(error)[:200]}.",
+                hint="Something else wrote to the checkpoint topic; name another one in topics.checkpoint.",
+            ) from error
+
+    @classmethod
+    def _read(cls, fields: Mapping[str, Any], *, authentic: bool) -> "Checkpoint":
+        count, text = bounded_json.count, bounded_json.text
+        records = bounded_json.fields(fields.get("records", {}))
+        snapshot, seal, settings = fields.get("snapshot"), fields.get("seal"), fields.get("settings")
+        is_new = fields["format"] == FORMAT
+        bindings = fields.get("bindings") if is_new else None
+        return cls(
+            system_identifier=text(fields["system_identifier"]),
+            timeline=count(fields["timeline"]),
+            stream=text(fields["stream"]),
+            position=Position(
+                commit_lsn=Lsn.parse(text(fields["commit_lsn"])),
+                end_lsn=Lsn.parse(text(fields["end_lsn"])),
+                events_done=count(fields["events_done"]),
+                counts=tuple([(table, count(number)) for table, number in records.items()]),
+            ),
+            flushed_lsn=Lsn.parse(text(fields["flushed_lsn"])),
+            epoch=count(fields["epoch"]),
+            snapshot=None if snapshot is None else Progress.from_json(bounded_json.fields(snapshot)),
+            seal=None if seal is None else Seal.from_json(bounded_json.fields(seal)),
+            settings=None
+            if settings is None
+            else tuple([(name, count(sum_)) for name, sum_ in bounded_json.fields(settings).items()]),
+            bindings="" if bindings is None else compact(bounded_json.fields(bindings)),
+            tables=tuple([_aside(*bounded_json.items(each)) for each in fields.get("tables", ())])
+            if is_new
+            else (),
+            topics=tuple([text(each) for each in bounded_json.items(fields.get("topics", []))])
+            if is_new
+            else (),
+            serial=count(fields.get("serial", 0)) if is_new else 0,
+            downgraded=is_new and fields.get("downgraded") is True,
+            authentic=authentic,
+        )
+
+
+def compact(value: object) -> str:
+    """The text of JSON as the checkpoint has it: `Checkpoint.bindings` is compared as a text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _aside(oid: object, since_lsn: object, fault: object) -> AsideTable:
+    return AsideTable(
+        bounded_json.count(oid), Lsn.parse(bounded_json.text(since_lsn)), bounded_json.text(fault)
+    )
+
+
+def _tag(record: bytes, key: bytes, pipeline: str) -> bytes:
+    """What only somebody with the key can write: of this record, as a checkpoint of this pipeline."""
+    whose = json.dumps(["cdcd checkpoint", pipeline]).encode()
+    return hmac.digest(key, whose + record, "sha256").hex().encode()
+
+
+def _is_authentic(data: bytes, keys: Sequence[bytes], pipeline: str) -> bool:
+    """True if the record ends with a tag that one of the keys gives for all that stands before it."""
+    record, tag = data[:-_TAG_BYTES] + b"}", data[-_TAG_BYTES:]
+    if not tag.startswith(_TAG) or not tag.endswith(b'"}'):
+        return False
+    found = tag[len(_TAG) : -2]
+    return any(hmac.compare_digest(found, _tag(record, key, pipeline)) for key in keys if key)
+
+
+def refuse_sealed(checkpoint: Checkpoint | None) -> None:
+    """Raise PositionError if the pipeline was sealed for a handover, so that nothing more may be delivered."""
+    if checkpoint is None or checkpoint.seal is None:
+        return
+    seal = checkpoint.seal
+    raise PositionError(
+        f"The pipeline is sealed at {Lsn(seal.fence_lsn)} for a handover to the server with system_identifier "
+        f"{seal.system_identifier} (token {seal.token}). Nothing more is delivered from the former server.",
+        hint="Finish the handover: `cdcd handover adopt` with the configuration of the new server. Or give it up: "
+        "`cdcd handover cancel` with the configuration of the former one.",
+    )
+
+
+def refuse_other_server(checkpoint: Checkpoint | None, system_identifier: str) -> None:
+    """Raise PositionError if the pipeline reads another server than this one."""
+    if checkpoint is None or checkpoint.system_identifier == system_identifier:
+        return
+    raise PositionError(
+        f"The pipeline reads another server: its checkpoint is of system_identifier {checkpoint.system_identifier}, "
+        f"this server's is {system_identifier}.",
+        hint="Give --config the configuration of the server that the pipeline reads. After `cdcd handover adopt`, that "
+        "is the new server.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the server says of itself before the stream starts; LSNs as plain integers.
+
+    `slot_confirmed` is None where there is no slot yet; `slot` is its name, for errors. `branched_at` is where the
+    server's history left the checkpoint's timeline: None when it is on that timeline still, or never was. `log` is the
+    folder of the durable log; "": there is none.
+    """
+
+    system_identifier: str
+    timeline: int
+    wal_end: int
+    slot_confirmed: int | None
+    stream: str
+    branched_at: int | None = None
+    slot: str = ""
+    log: str = ""
+
+
+def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -> Checkpoint:
+    """The checkpoint to resume from, or the reason why the checkpoint that was found does not fit the slot.
+
+    Without a checkpoint the stream starts where the slot stands. With one, the slot must be there and not ahead of
+    it: changes between the two were confirmed by somebody else and are gone (a slot dropped, created again, or
+    advanced by hand), which `accept_gap` accepts, once, for the person who knows. Nor may the slot be past what
+    cdcd ever confirmed: so every PREPARE that is undecided comes again.
+
+    An accepted gap ends where the slot stands, or where the server's history left the checkpoint's, if the checkpoint
+    is beyond that fork: Kafka holds what lies before the fork only then. A slot that is past an undecided PREPARE
+    leaves the position as it is: the slot still sends everything but that transaction.
+
+    Raises:
+        PositionError: another server, a server that lost WAL, a gap, or other options inside a transaction.
+    """
+    start = source.slot_confirmed or 0
+    begin = Checkpoint(
+        source.system_identifier, source.timeline, source.stream, Position(end_lsn=start), start
+    )
+    if checkpoint is None:
+        return begin
+    begin = replace(begin, epoch=checkpoint.epoch, topics=checkpoint.topics, authentic=checkpoint.authentic)
+    if checkpoint.system_identifier == source.system_identifier:
+        # Another server has other oids.
+        begin = replace(begin, bindings=checkpoint.bindings, tables=checkpoint.tables)
+    gap = _gap(checkpoint, source)
+    if gap is not None:
+        if not accept_gap:
+            raise gap
+        if checkpoint.system_identifier == source.system_identifier and _is_past_fork(checkpoint, source):
+            begin = replace(begin, position=Position(end_lsn=max(start, source.branched_at or 0)))
+        return begin
+    lost = _lost_prepare(checkpoint, source)
+    if lost is not None and not accept_gap:
+        raise lost
+    position = checkpoint.position
+    if position.events_done and checkpoint.stream != source.stream:
+        raise PositionError(
+            f"The last run stopped inside the transaction {Lsn(position.commit_lsn)}, with other options "
+            f"({checkpoint.stream}) than now ({source.stream}); its events cannot be counted under these.",
+            hint="Run once with the former options until the transaction is through, then change them.",
+        )
+    return replace(begin, position=position, flushed_lsn=max(start, checkpoint.flushed_lsn))
+
+
+def only_slot_is_lost(checkpoint: Checkpoint, source: Source) -> bool:
+    """True if server, timeline and WAL match the checkpoint and only the slot is missing or ahead of it."""
+    position = checkpoint.position
+    if checkpoint.system_identifier != source.system_identifier:
+        return False
+    if checkpoint.timeline != source.timeline and source.branched_at is None:
+        return False
+    if position.needed_wal > min(source.wal_end, source.branched_at or source.wal_end):
+        return False
+    return source.slot_confirmed is None or source.slot_confirmed > position.end_lsn
+
+
+def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
+    """Why the slot does not go on where the checkpoint ends, if so."""
+    position = checkpoint.position
+    if checkpoint.system_identifier != source.system_identifier:
+        return PositionError(
+            f"The checkpoint is of system_identifier {checkpoint.system_identifier}, the server's is "
+            f"{source.system_identifier}: this is another cluster, or one that was initialized again.",
+            hint="After `cdcd handover adopt`, start cdcd with the configuration of the new server. Otherwise point "
+            "postgres.dsn at the old cluster, or give the pipeline a new name. If the old cluster is gone: "
+            "`cdcd run --accept-gap` goes on from the slot's position and leaves out what lies between; "
+            f"`cdcd reset --checkpoint-of {checkpoint.system_identifier}` lets the pipeline begin anew.",
+        )
+    if checkpoint.timeline != source.timeline and source.branched_at is None:
+        return PositionError(
+            f"The checkpoint ({position}) is of timeline {checkpoint.timeline}, which is not in the history of the "
+            f"server's timeline {source.timeline}: a former primary came back, or this is another branch of it.",
+            hint="Point postgres.dsn at the primary that has the checkpoint's timeline, or accept with `cdcd run "
+            "--accept-gap` that Kafka and this server differ; it goes on from the slot's position.",
+        )
+    if source.branched_at is not None and _is_past_fork(checkpoint, source):
+        return PositionError(
+            f"The checkpoint ({position}) is ahead of where this server left timeline {checkpoint.timeline} "
+            f"({Lsn(source.branched_at)}): it failed over to a standby that lacked changes, or was restored to an "
+            "earlier point.",
+            hint="Kafka holds changes that this server never had. Bring back the server that has them, or accept it "
+            "with `cdcd run --accept-gap`, which goes on from where the two part.",
+        )
+    if position.needed_wal > source.wal_end:
+        return PositionError(
+            f"The checkpoint ({position}) is ahead of the server's WAL ({Lsn(source.wal_end)}): the server was "
+            "restored from a backup, or lost its last changes.",
+            hint="Kafka holds changes that this server lost. Bring back the server that has them, or accept it "
+            "with `cdcd run --accept-gap`, which goes on from the slot's position.",
+        )
+    if source.slot_confirmed is None:
+        return PositionError(
+            f"Slot {source.slot} is not there, but Kafka holds changes up to {position}: it was dropped, and what was "
+            "committed since then is lost to this pipeline.",
+            hint=MISSING_SLOT_HINT,
+        )
+    if source.slot_confirmed > position.end_lsn:
+        return PositionError(
+            f"Slot {source.slot} is confirmed up to {Lsn(source.slot_confirmed)} but Kafka holds changes only up to "
+            f"{position}: the slot was dropped and created again, or moved by somebody else, and the changes "
+            "between are lost to this pipeline.",
+            hint=_WHERE_LOGGED.format(log=source.log) * bool(source.log)
+            + "Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`.",
+        )
+    return None
+
+
+def _is_past_fork(checkpoint: Checkpoint, source: Source) -> bool:
+    """Whether Kafka holds changes that were written on the checkpoint's timeline after the server had left it."""
+    return source.branched_at is not None and checkpoint.position.needed_wal > source.branched_at
+
+
+def _lost_prepare(checkpoint: Checkpoint, source: Source) -> PositionError | None:
+    """Why an undecided PREPARE does not come again, if so."""
+    if source.slot_confirmed is not None and source.slot_confirmed > checkpoint.flushed_lsn:
+        return PositionError(
+            f"Slot {source.slot} is confirmed up to {Lsn(source.slot_confirmed)} but cdcd confirmed nothing past "
+            f"{Lsn(checkpoint.flushed_lsn)}, before a PREPARE that was not decided: the slot was moved by somebody "
+            "else, and the server does not send such a transaction again when it commits.",
+            hint="Read the tables of the transactions that were prepared then again into a new pipeline, or accept "
+            "that they are missing with `cdcd run --accept-gap`.",
+        )
+    return None

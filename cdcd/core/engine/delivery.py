@@ -1,0 +1,89 @@
+"""What is on its way to the broker, and which checkpoint is true once it has arrived.
+
+The rule: one batch is out at a time. Its checkpoint is made when it is shipped and becomes the session's checkpoint
+when the broker holds the batch. Only then are the ledger's tickets of the batch acknowledged, so that PostgreSQL may
+forget what they stand for.
+"""
+
+from dataclasses import replace
+
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.engine.actions import Ship
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.transactions.ledger import Ledger
+
+
+class Delivery:
+    """Takes batches out of the queue. `next`, then `delivered`, by turns.
+
+    Attributes:
+        checkpoint: the newest one that the broker holds.
+        has_shipped: rows or changes were taken so far, delivered or not. Progress and descriptions are neither.
+        rows, transactions: how many were delivered, rows of snapshots included. A part of a transaction counts when
+            the transaction's last part is delivered, because until then the next session may deliver it again.
+    """
+
+    def __init__(
+        self, queue: BatchQueue, ledger: Ledger, start: Checkpoint, bindings: Bindings | None = None
+    ) -> None:
+        self.checkpoint = start
+        self.has_shipped = False
+        self.rows = 0
+        self.transactions = 0
+        self._rows_of_parts = 0
+        self._bindings = Bindings() if bindings is None else bindings
+        self._queue = queue
+        self._ledger = ledger
+        self._out: Batch | None = None
+        self._shipped = start
+        ledger.limit = start.flushed_lsn
+
+    @property
+    def is_out(self) -> bool:
+        """Whether a batch is on its way."""
+        return self._out is not None
+
+    def next(self, now: float) -> Ship | None:
+        """The batch to deliver now, with its checkpoint; None: none is due, or one is out."""
+        if self._out is not None:
+            return None
+        due = self._queue.due_at(now)
+        if due is None or due > now:
+            return None
+        batch = self._out = self._queue.take(now)
+        self.has_shipped = self.has_shipped or self._has_content(batch)
+        if not batch.closes:
+            return Ship(batch, self.checkpoint)
+        self._ledger.send(batch.position.end_lsn)
+        flushed = self._ledger.flushed_with(batch.tickets)
+        self._shipped = replace(
+            self.checkpoint.moved(batch.position, flushed),
+            snapshot=batch.snapshot,
+            bindings=self._bindings.text(batch.position.end_lsn),
+        )
+        return Ship(batch, self._shipped)
+
+    def _has_content(self, batch: Batch) -> bool:
+        before, after = self.checkpoint.snapshot, batch.snapshot
+        rows = 0 if after is None else after.event_no - (0 if before is None else before.event_no)
+        return not batch.closes or rows > 0 or batch.position != self.checkpoint.position
+
+    def next_at(self, now: float) -> float | None:
+        """When `next` has a batch, if nothing else happens before."""
+        return None if self._out is not None else self._queue.due_at(now)
+
+    def delivered(self, batch: Batch) -> None:
+        """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
+        assert batch is self._out
+        self._out = None
+        self._queue.delivered(batch)
+        self._rows_of_parts += batch.rows
+        if batch.closes:
+            self.rows += self._rows_of_parts
+            self._rows_of_parts = 0
+            self.checkpoint = self._shipped
+            self._ledger.limit = self.checkpoint.flushed_lsn
+            self.transactions += len(batch.commit_times)
+            for ticket in batch.tickets:
+                self._ledger.ack(ticket)

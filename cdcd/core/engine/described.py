@@ -1,0 +1,238 @@
+"""Relations that the stream describes: what the catalog is asked of them, and which topics and names are new.
+
+The rule: a row is encoded with the description that holds where the row is in the stream. So a relation is looked up in
+the catalog when the stream describes it, and the steps behind it wait for the answer. A topic that may not be ready,
+and a name that the relation did not have before, are noted until the first event of the relation.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cdcd.core.catalog.relation_changes import Described as Known
+from cdcd.core.catalog.relation_changes import differences
+from cdcd.core.catalog.relations import TENTATIVE, UNKNOWN_PLACE, TableDescription, TypeDescription
+from cdcd.core.engine.actions import Describe
+from cdcd.core.engine.incremental import Incremental
+from cdcd.core.engine.tables import PublishedTables
+from cdcd.core.engine.topics import Topics
+from cdcd.core.errors import WithheldError
+from cdcd.core.facts import Observer, RelationChanged
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.encoder import Encoder
+from cdcd.core.transactions.drafts import SpoolItem, relation_of_draft
+from cdcd.core.transactions.steps import Changes
+
+DESCRIBE_S: Final = 0.01
+"""Seconds until the catalog is asked again, if it does not show a table yet as the stream has described it."""
+
+
+class DescribedRelations:
+    """What the stream has said of relations. `ask` for a relation, and bring the catalog's answer by `described`."""
+
+    def __init__(
+        self,
+        *,
+        encoder: Encoder,
+        incremental: Incremental,
+        tables: PublishedTables,
+        topics: Topics,
+        observe: Observer,
+        start: int = UNKNOWN_PLACE,
+    ) -> None:
+        self.ask_at: float | None = None
+        """When to ask for `asking` (monotonic seconds); None: it was asked for, or there is nothing to ask."""
+        self.asking: Describe | None = None
+        """What the catalog is asked for. Steps wait for the answer."""
+        self.new_topics: dict[int, tuple[str, ...]] = {}
+        """By oid: topics that may not be ready, of relations that were described."""
+        self.new_names: dict[int, str] = {}
+        """By oid: names that relations did not have before, until their first events under these names."""
+        self._encoder = encoder
+        self._incremental = incremental
+        self._tables = tables
+        self._start = self._commit_lsn = start
+        """Where the transaction commits that is being replayed. Between two transactions, relations are described that
+        transactions need which commit at `start` or behind it."""
+        self.withheld: dict[int, WithheldError] = {}
+        """By oid: why no event of a relation may pass."""
+        self._unregistered: set[int] = set()
+        """Oids of relations that were described, whose records lack ids of schemas."""
+        self._topics = topics
+        self._observe = observe
+        self._relations: dict[int, Relation] = {}
+
+    def opened(self, commit_lsn: int) -> None:
+        """A transaction's events follow, with the relations that they are of."""
+        self._commit_lsn = commit_lsn
+
+    def closed(self) -> None:
+        """The transaction has ended."""
+        self._commit_lsn = self._start
+
+    def preview(self, relation: Relation) -> None:
+        """Know a relation before the commit of the transaction that describes it first, so that rows can be drafted.
+
+        A relation that is known keeps its description, because rows of other transactions may still come in its former
+        form. If the catalog differs from the message, the transaction has created or altered the relation. Then the
+        relation is described at the commit.
+        """
+        if not self._encoder.knows(relation.oid):
+            self._ask(relation, tentative=True)
+
+    def describe(self, relation: Relation) -> None:
+        """The stream describes a relation, perhaps as before: a column that was dropped and added again looks the same
+        in the message.
+        """
+        self._ask(relation, tentative=False)
+
+    def _ask(self, relation: Relation, *, tentative: bool) -> None:
+        self.asking = Describe(relation, tentative)
+        self.ask_at = 0.0
+
+    def next(self, now: float) -> Describe | None:
+        """The relation to look up in the catalog now; None: none. `described` brings the answer."""
+        if self.ask_at is None or self.ask_at > now:
+            return None
+        self.ask_at = None
+        return self.asking
+
+    def ask_again(self, now: float) -> None:
+        """The catalog does not show yet what the stream has described."""
+        self.ask_at = now + DESCRIBE_S
+
+    def described(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """What the catalog says of the relation that was asked for."""
+        asking = self.asking
+        assert asking is not None
+        assert asking.relation is relation
+        before = self._encoder.description(relation.oid)
+        if asking.tentative:
+            self._define_tentatively(relation, replace(description, at=TENTATIVE), types)
+            self.asking = None
+            return
+        try:
+            self._encoder.define(relation, replace(description, at=self._commit_lsn), types)
+        except WithheldError as error:
+            # The relation may have no event before it is described again.
+            self.withheld[relation.oid] = error
+            self.asking = None
+            return
+        self.withheld.pop(relation.oid, None)
+        # A description that is refused ends the session. Until it has ended, no row of the relation may pass.
+        self.asking = None
+        if before is not None and relation.oid in self._relations:
+            self._tell_changes(before, relation)
+        self._define(relation)
+
+    def _define_tentatively(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Define a relation for drafts, unless its transaction seems to have created or altered it."""
+        if not description.has_columns_of(relation):
+            return
+        try:
+            self._encoder.define(relation, description, types)
+        except WithheldError:
+            # Which columns are protected is known after the commit. Until then its rows are kept as they came.
+            return
+
+    def _tell_changes(self, before: Known, relation: Relation) -> None:
+        """Tell what a new description of a table changed, if it changed anything."""
+        after = self._encoder.description(relation.oid)
+        assert after is not None
+        changed = differences(before, after)
+        if not changed.is_empty:
+            self._observe(
+                RelationChanged(
+                    schema=relation.schema,
+                    table=relation.name,
+                    added=changed.added,
+                    dropped=changed.dropped,
+                    renamed=changed.renamed,
+                    retyped=changed.retyped,
+                    key=changed.key,
+                    former_name=changed.former_name,
+                    replica_identity=changed.replica_identity,
+                )
+            )
+
+    def _define(self, relation: Relation) -> None:
+        oid = relation.oid
+        known = self._relations.get(oid)
+        # A transaction's number is in the message if the transaction is streamed. It says nothing of the relation.
+        described = self._relations[oid] = replace(relation, xid=None)
+        self._look_for_schemas(oid)
+        topics = self._encoder.topics_of(oid)
+        new = tuple([topic for topic in topics if not self._topics.has(topic)])
+        if new:
+            self.new_topics[oid] = new
+            if not self._encoder.key_column_names(oid):
+                for topic in new:
+                    self._topics.keep_keyless(topic)
+        else:
+            self.new_topics.pop(oid, None)
+        self._incremental.watched.defined(oid, topics)
+        if known is not None and known != described:
+            self._incremental.redefined(oid)
+        name = f"{relation.schema}.{relation.name}"
+        if self._tables.is_new(oid, name):
+            self.new_names[oid] = name
+        else:
+            self.new_names.pop(oid, None)
+
+    def relabelled(
+        self, oid: int, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """The labels of enums may have changed, of which a table has columns: its changes name them from now on."""
+        relation = self._relations.get(oid)
+        if relation is not None:
+            self._encoder.define(relation, description, types)
+            self._look_for_schemas(oid)
+
+    def _look_for_schemas(self, oid: int) -> None:
+        if self._encoder.unregistered(oid):
+            self._unregistered.add(oid)
+        else:
+            self._unregistered.discard(oid)
+
+    def topics_ready(self) -> None:
+        """Some topics are ready that were not before, or some schemas are registered."""
+        for oid in tuple(self._unregistered):
+            self._look_for_schemas(oid)
+        self.new_topics = {
+            oid: topics
+            for oid, topics in self.new_topics.items()
+            if not all(self._topics.has(topic) for topic in topics)
+        }
+
+    def lacks_topics(self, step: Changes) -> bool:
+        """Whether records of these events go to topics that are not ready, or lack ids of schemas.
+
+        Such topics and schemas are asked for.
+
+        Raises:
+            WithheldError: it is not certain which columns of a relation are protected.
+        """
+        if not self.new_topics and not self._unregistered and not self.withheld:
+            return False
+        missing = False
+        for item in step.items:
+            for oid in oids_of(item, step.in_stream):
+                if oid in self.withheld:
+                    raise self.withheld[oid]
+                for topic in self.new_topics.get(oid, ()):
+                    if not self._topics.is_ready(topic):
+                        missing = True
+                lacking = self._encoder.unregistered(oid) if oid in self._unregistered else ()
+                if not self._topics.are_registered(lacking):
+                    missing = True
+        return missing
+
+
+def oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:
+    """The relations of an event, or of the rows of a draft."""
+    return peek.relation_oids(item, in_stream) if isinstance(item, bytes) else (relation_of_draft(item),)

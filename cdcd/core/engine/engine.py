@@ -1,0 +1,554 @@
+"""All decisions of a session, from the first frame to the last: frames and answers in, actions out.
+
+```
+ frames ─▶ Assembler ─steps─▶ encoder ─records─▶ BatchQueue ─▶ Ship
+    ▲          └─ entries ─▶ Ledger ◀──── tickets when the broker has acknowledged ── delivered
+    └─ back-pressure: `wants_frames`          Feedback ◀─ flushed ─┘ ─▶ Status
+                                Exported, Incremental ─▶ Ask ─▶ answered ─▶ BatchQueue
+```
+
+The rule: nothing here waits, reads a clock or does I/O. The daemon and the simulator run this same object, because a
+decision that only a killed process could test would be in the wrong place.
+
+A session is one stream of one connection, from START_REPLICATION to the loss of a connection. Whatever ends a session
+costs only time, because the next one finds all that it needs in the slot and the checkpoint. An initial snapshot comes
+first; the stream begins when its rows are on their way.
+
+`Engine` decides what is urgent, and when the session ends. Its parts decide the rest: `Ingest` (what each step of the
+stream means), `Delivery` (which checkpoint is true), `Questions` (what is asked about tables), `Feedback` (when a
+status update is sent), `Heartbeat` and `Watermarks` (when they are made, and what they name) and `Ending` (why the
+session ends).
+The order of `next_action` is the order of urgency: status updates, heartbeats, batches, frames, tables.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.chosen_keys import ChosenKeys
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.engine.actions import Action, Answer, End, Status, Turn, Wait
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.delivery import Delivery
+from cdcd.core.engine.ending import Ending, shut_down
+from cdcd.core.engine.exported import Exported, ExportedTables
+from cdcd.core.engine.feedback import Feedback, reply_requested
+from cdcd.core.engine.heartbeat import Heartbeat
+from cdcd.core.engine.incremental import Incremental
+from cdcd.core.engine.ingest import Ingest
+from cdcd.core.engine.labels import Labels
+from cdcd.core.engine.left_out import LeftOutTables
+from cdcd.core.engine.prepared_age import PreparedAge
+from cdcd.core.engine.questions import Questions
+from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.engine.rendering import NO_CHOSEN_KEYS, SnapshotRows
+from cdcd.core.engine.renewal import Renewal, RenewalError
+from cdcd.core.engine.requests import Requests
+from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.engine.tables import PublishedTables
+from cdcd.core.engine.topics import Topics
+from cdcd.core.engine.watermarks import Watermarks
+from cdcd.core.errors import CdcdError
+from cdcd.core.facts import Observer
+from cdcd.core.protocol.frames import write_frame
+from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
+from cdcd.core.records.encoder import Encoder, RowEncoder
+from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.transactions.assembler import Assembler
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.position import Counts, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The classes that the engine is made of. A planted bug of the simulator replaces one of them."""
+
+    assembler: Callable[..., Assembler] = Assembler
+    ledger: Callable[..., Ledger] = Ledger
+    queue: Callable[..., BatchQueue] = BatchQueue
+    feedback: Callable[..., Feedback] = Feedback
+    incremental: Callable[..., Incremental] = Incremental
+    exported: Callable[..., Exported] = Exported
+    tables: Callable[..., PublishedTables] = PublishedTables
+    requests: Callable[..., Requests] = Requests
+    delivery: Callable[..., Delivery] = Delivery
+    heartbeat: Callable[..., Heartbeat] = Heartbeat
+    watermarks: Callable[..., Watermarks] = Watermarks
+    ingest: Callable[..., Ingest] = Ingest
+    renewal: Callable[..., Renewal] = Renewal
+
+
+ORDINARY: Final = Parts()
+
+
+def _nothing(_table: str) -> bool:
+    return False
+
+
+class Engine:
+    """One session. Ask `next_action`, carry out what it says, and report by the other verbs.
+
+    Args:
+        start: the checkpoint to resume from, as it is in Kafka, with the progress of this session.
+        assembler: a new assembler at the position of the checkpoint. It uses `ledger`, and drafts with `encoder`.
+        rows: encodes rows of snapshots. It has descriptions of its own, because the stream may be behind.
+        published: the published tables as `schema.table` by oid, looked up for this session.
+        exported: the published tables at the slot's snapshot; None: the slot existed, or was made without a snapshot.
+        excluded: whether a table (`schema.table`) is read on demand only.
+        chosen_keys: the keys that are chosen for tables.
+        left_out: the tables that the pipeline leaves out; None: it has all that are published.
+        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
+        logged_until: the frames come from the durable log, which ends there; 0: they come from the server.
+        bindings: the columns that rules protect, which the checkpoint has too; None: no rule protects columns.
+        now: monotonic seconds, as for every verb.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        start: Checkpoint,
+        *,
+        assembler: Assembler,
+        ledger: Ledger,
+        encoder: Encoder,
+        rows: RowEncoder,
+        published: Mapping[int, str],
+        observe: Observer,
+        now: float,
+        exported: ExportedTables | None = None,
+        excluded: Callable[[str], bool] = _nothing,
+        unstreamed_until: int = 0,
+        left_out: LeftOutTables | None = None,
+        chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
+        logged_until: int = 0,
+        bindings: Bindings | None = None,
+        parts: Parts = ORDINARY,
+    ) -> None:
+        self.assembler = assembler
+        self.ledger = ledger
+        self.encoder = encoder
+        self.rows = rows
+        self._settings = settings
+        self._ending = Ending(
+            unstreamed_until=unstreamed_until,
+            logged_until=logged_until,
+            grace_s=settings.shutdown_grace_s,
+            observe=observe,
+            now=now,
+        )
+        self._is_behind = logged_until > 0
+        # The durable log has no connection.
+        self._renewal = parts.renewal(0 if logged_until else settings.large_bytes, settings.quiet_s)
+        self._prepared_age = PreparedAge(settings.prepared_warning_age_s, observe)
+        self.queue = parts.queue(
+            start.position,
+            bytes_max=settings.bytes_max,
+            records_max=settings.records_max,
+            queue_bytes_max=settings.queue_bytes_max,
+            idle_s=settings.status_interval_s,
+            whole_bytes_max=settings.whole_bytes_max,
+            progress=self._progress,
+            before_cut=self._before_cut,
+            counts=self._counts,
+        )
+        self._feedback = parts.feedback(settings.status_interval_s, now)
+        self._topics = Topics(marked=settings.watermark_s > 0)
+        self._rendering = SnapshotRows(rows, self.queue, self._topics, chosen_keys, settings.record_bytes_max)
+        self.incremental = parts.incremental(
+            start.snapshot or Progress(),
+            self._rendering,
+            chunk_bytes=settings.chunk_bytes,
+            parallelism=settings.parallelism,
+            names=published,
+            observe=observe,
+            changed=self.queue.touch,
+            owns=self._owns,
+        )
+        tables = self._tables = parts.tables(
+            self.incremental,
+            published,
+            reads=settings.snapshot_mode != "never",
+            reads_added=settings.added_tables,
+            ends_rows=settings.truncate,
+            excluded=excluded,
+            observe=observe,
+        )
+        labels = Labels(self.incremental.tasks)
+        requests = self._requests = parts.requests(
+            self.incremental,
+            name=settings.name,
+            allowed=settings.signals,
+            observe=observe,
+            tokens=settings.request_tokens,
+            rereads_per_hour_max=settings.rereads_per_hour_max,
+        )
+        self._delivery = parts.delivery(self.queue, ledger, start, bindings)
+        if bindings is not None:
+            bindings.touched = self.queue.touch
+            if bindings.text(start.position.end_lsn) != start.bindings:
+                # A table that was looked at before the session began is protected after the next start, too.
+                self.queue.touch()
+        self._heartbeat: Heartbeat | None = None
+        if settings.heartbeat_s:
+            self._heartbeat = parts.heartbeat(
+                settings.heartbeat_s,
+                settings.heartbeat_query,
+                encoder=encoder,
+                queue=self.queue,
+                topics=self._topics,
+                held=self._held,
+            )
+        self._checked: frozenset[str] = frozenset()
+        """Topics that the start has checked, if they are there."""
+        self._watermarks: Watermarks | None = None
+        if settings.watermark_s:
+            self._checked = frozenset(map(self._rendering.topic_named, published.values()))
+            self._watermarks = parts.watermarks(
+                settings.watermark_s, queue=self.queue, held=self._held, topics=self._marked_topics
+            )
+        self._ingest = parts.ingest(
+            assembler=assembler,
+            encoder=encoder,
+            rows=self._rendering,
+            queue=self.queue,
+            ledger=ledger,
+            incremental=self.incremental,
+            tables=tables,
+            labels=labels,
+            requests=requests,
+            topics=self._topics,
+            observe=observe,
+            ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
+            heartbeat=self._heartbeat,
+            watermarks=self._watermarks,
+            left_out=left_out,
+            message_prefixes=settings.message_prefixes,
+            renewal=self._renewal,
+            record_bytes_max=settings.record_bytes_max,
+        )
+        self._questions = Questions(
+            self.incremental,
+            self._read_exported(exported, parts),
+            tables,
+            labels,
+            rendering=self._rendering,
+            queue=self.queue,
+            topics=self._topics,
+            relabelled=self._ingest.relations.relabelled,
+            now=now,
+        )
+        self._streams = False
+        self._told_last = False
+
+    def _owns(self, oid: int, name: str) -> bool:
+        """Whether the table has the name where the stream is."""
+        return not self._tables.is_new(oid, name)
+
+    def _read_exported(self, exported: ExportedTables | None, parts: Parts) -> Exported | None:
+        if exported is None:
+            return None
+        for oid, table in exported.tables.items():
+            described = replace(exported.descriptions[oid], numbers=table.numbers)
+            self._rendering.define(table.relation, described, exported.types)
+        return parts.exported(
+            self.incremental.tasks,
+            self._rendering,
+            exported.tables,
+            chunk_bytes=self._settings.chunk_bytes,
+            parallelism=self._settings.parallelism,
+            locked=exported.locked,
+            keyless=[oid for oid in exported.locked if not exported.descriptions[oid].has_key],
+        )
+
+    # What the shell asks.
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The newest checkpoint that the broker holds."""
+        return self._delivery.checkpoint
+
+    @property
+    def delivered_progress(self) -> Progress:
+        """The newest progress of snapshots that the broker holds."""
+        found = self.checkpoint.snapshot
+        return self.incremental.progress if found is None else found
+
+    @property
+    def has_shipped(self) -> bool:
+        """Whether rows or changes were handed over, delivered or not."""
+        return self._delivery.has_shipped
+
+    @property
+    def wants_frames(self) -> bool:
+        """Whether the shell should go on reading the stream. If not, PostgreSQL waits."""
+        return self._streams and self._ingest.is_idle and not self._ending.is_stopping and self.queue.room
+
+    @property
+    def caught_up(self) -> bool | None:
+        """Whether the broker holds everything that the server had written by its last keepalive; None: not known."""
+        # What the log's keepalives say is of the time when they were written.
+        return False if self._is_behind else self._ingest.caught_up
+
+    @property
+    def server_wal_end(self) -> int:
+        """The end of the server's WAL, so far as keepalives and commits have told it."""
+        return self._ingest.server_wal_end
+
+    def relation_name(self, oid: int) -> str:
+        """`schema.table` of a relation as the stream described it last; empty: it did not."""
+        found = self.encoder.description(oid)
+        return "" if found is None else f"{found.relation.schema}.{found.relation.name}"
+
+    @property
+    def cuts(self) -> int:
+        """How many transactions were cut because they were larger than a Kafka transaction may be."""
+        return self._ingest.cuts
+
+    @property
+    def requests_refused(self) -> int:
+        """How many requests for snapshots were refused, also those that the log leaves out."""
+        return self._requests.refused
+
+    @property
+    def delivered_rows(self) -> int:
+        """How many changes and rows of snapshots the broker holds of this session."""
+        return self._delivery.rows
+
+    @property
+    def delivered_transactions(self) -> int:
+        """How many transactions with records the broker holds of this session."""
+        return self._delivery.transactions
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the stream has not begun, because the initial snapshot is being read."""
+        return not self._streams
+
+    # What the shell reports.
+
+    def stream_begun(self, now: float) -> None:
+        """START_REPLICATION was accepted."""
+        self._streams = True
+        if self._heartbeat is not None:
+            self._heartbeat.begin(now)
+        if self._watermarks is not None:
+            self._watermarks.begin(now)
+
+    def frames_received(self, frames: list[bytes], now: float) -> None:
+        """Frames came, in their order. Ask `next_action` until `wants_frames` is true again.
+
+        A frame that is larger than the shell takes at a time is the last one, so that only that one can be large.
+        """
+        if frames:
+            self._renewal.arrived(len(frames[-1]), now)
+        if reply_requested(frames):
+            # The status update is sent before the frames are worked off, because that may take long.
+            self._feedback.ask()
+        self._ingest.receive(frames)
+
+    def described(
+        self,
+        relation: Relation,
+        description: TableDescription,
+        types: Mapping[int, TypeDescription],
+        now: float,
+        seen: Visibility | None = None,
+    ) -> None:
+        """The answer to `Describe`: what the catalog says of a relation.
+
+        Args:
+            seen: None if the catalog has all columns of the Relation message. Else a snapshot that was taken before
+                the catalog was read. If that snapshot does not see the transaction, the catalog is asked again, because
+                a commit may be streamed a moment before snapshots see it (procarray.c, ProcArrayEndTransaction). If the
+                snapshot sees it, the relation was altered or dropped since.
+
+        Raises:
+            FatalError: no record can be made of its rows.
+        """
+        self._ingest.described(relation, description, types, now, seen)
+
+    def topics_ready(self, topics: Collection[str], now: float) -> None:
+        """Records may go to these topics from now on."""
+        self._topics.ready(topics)
+        self._ingest.relations.topics_ready()
+        self.incremental.look_ups.topics_ready(now)
+        self._ingest.between(now)
+
+    def schemas_ready(self, schemas: Collection[SchemaUse], now: float) -> None:
+        """These schemas are registered, and their ids are in the encoders' `SchemaIds`."""
+        self._topics.registered(schemas)
+        self._ingest.relations.topics_ready()
+        self.incremental.look_ups.topics_ready(now)
+        self._ingest.between(now)
+
+    def answered(self, ticket: int, answer: Answer, now: float) -> None:
+        """The answer to a question about tables."""
+        self._questions.answered(ticket, answer, now)
+        self._ending.fail(self._questions.failure)
+        self._ingest.between(now)
+
+    def delivered(self, batch: Batch, now: float) -> None:
+        """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
+        self._delivery.delivered(batch)
+        if self._heartbeat is not None:
+            self._heartbeat.delivered(batch)
+        if self._watermarks is not None:
+            self._watermarks.delivered(batch)
+        self._ingest.delivered()
+        if batch.closes:
+            self.incremental.tasks.delivered(self.checkpoint.snapshot, now)
+            self._ending.delivered(batch.position.end_lsn, now)
+
+    def heartbeat_query_ended(self, now: float) -> None:
+        """The query of `RunHeartbeatQuery` was run, was left out, or has failed: the stream goes on all the same."""
+        if self._heartbeat is not None:
+            self._heartbeat.query_ended()
+
+    def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:
+        """The connection that holds the advisory lock is gone.
+
+        Args:
+            shutting_down: PostgreSQL ended the connection because it stops, while the lock was ours. A fast shutdown
+                waits until we have confirmed everything. So the session goes on delivering, at most for the grace
+                period, and then ends. What an undecided PREPARE holds up cannot be confirmed.
+        """
+        self._ending.lock_lost(error, sqlstate, shutting_down=shutting_down, now=now)
+        if self._heartbeat is not None:
+            self._heartbeat.end()
+        if self._watermarks is not None:
+            self._watermarks.end()
+
+    def warn_of_prepared(self, age_s: float) -> None:
+        """Warn of prepared transactions from this age on, in seconds."""
+        self._prepared_age.warning_age_s = age_s
+
+    def stop(self) -> None:
+        """End in good order: wait until the batch that is out is delivered, and report that to PostgreSQL."""
+        self._ending.is_stopping = True
+
+    # What is to be done.
+
+    def next_action(self, now: float, unix_us: int) -> Action:
+        """What to do now.
+
+        Args:
+            unix_us: the wall clock, in microseconds since 1970.
+
+        Raises:
+            FatalError, TransientError: the session cannot go on because of what the frames or rows say.
+        """
+        self._rendering.unix_us = unix_us
+        self.incremental.tasks.unix_s = unix_us // 1_000_000
+        ending = self._ending
+        if ending.error is not None:
+            return End(ending.error)
+        status = self._status(now, unix_us)
+        if status is not None:
+            return status
+        if ending.is_stopping:
+            return self._finish(now)
+        if ending.is_over(now, undelivered=self._undelivered()):
+            return self._end_with(shut_down())
+        if self._may_renew() and self._renewal.is_due(self._feedback.told, now):
+            return self._end_with(RenewalError("A large message has passed through the connection."))
+        action: Action | None = None
+        if self._heartbeat is not None:
+            self._heartbeat.beat(now, unix_us)
+            action = self._heartbeat.query(now)
+        if self._watermarks is not None:
+            self._watermarks.mark(now)
+        action = action or self._delivery.next(now) or self._ingest.relations.next(now)
+        if action is not None:
+            return action
+        if self._ingest.advance(now, unix_us):
+            return Turn()
+        action = (
+            self._ingest.relations.next(now)
+            or self._next_question(now)
+            or self._questions.next_topics()
+            or self._topics.wanted_schemas()
+        )
+        if action is not None:
+            return action
+        if self._settings.snapshot_only and self._all_is_read():
+            ending.is_stopping = True
+            return Turn()
+        return Wait(self._next_at(now))
+
+    def _status(self, now: float, unix_us: int) -> Status | None:
+        if not self._streams:
+            return None
+        ledger = self.ledger
+        update = self._feedback.due(ledger.received, ledger.flushed, now, unix_us - POSTGRES_EPOCH_US)
+        return None if update is None else Status(write_frame(update))
+
+    def _may_renew(self) -> bool:
+        """Whether the session gives up nothing if it ends so that its connection is renewed."""
+        return (
+            self._renewal.is_pending
+            and self.queue.between
+            and not self._delivery.is_out
+            and not self.assembler.streamed_open
+        )
+
+    def _finish(self, now: float) -> Action:
+        if self._delivery.is_out:
+            return Wait(self._feedback.next_at(self.ledger.flushed) if self._streams else None)
+        return self._end_with(None)
+
+    def _end_with(self, error: CdcdError | None) -> Action:
+        """End the session, after one more status update that says what is delivered."""
+        if self._streams and not self._told_last:
+            self._told_last = True
+            self._feedback.ask()
+            return Turn()
+        return End(error)
+
+    def _undelivered(self) -> bool:
+        return self.ledger.open_entries > self.assembler.prepared_open
+
+    def _held(self) -> Position:
+        return self._delivery.checkpoint.position
+
+    def _marked_topics(self) -> tuple[str, ...]:
+        """The topics of all tables of which it is known that they take records without a key."""
+        named = set(map(self._rendering.topic_named, self._tables.names()))
+        return tuple(sorted([topic for topic in named if topic in self._checked or self._topics.has(topic)]))
+
+    def _next_question(self, now: float) -> Action | None:
+        return self._questions.next(now) if self._streams else self._questions.next_before_stream(now)
+
+    def _next_at(self, now: float) -> float | None:
+        times = [self._delivery.next_at(now)]
+        if self._streams:
+            times.append(self._feedback.next_at(self.ledger.flushed))
+            times.append(self._questions.next_at())
+            if self._heartbeat is not None:
+                times.append(self._heartbeat.next_at())
+            if self._watermarks is not None:
+                times.append(self._watermarks.next_at())
+            if self._may_renew():
+                times.append(self._renewal.next_at(self._feedback.told))
+        times += [self._ending.grace_until, self._ingest.relations.ask_at]
+        return min([each for each in times if each is not None], default=None)
+
+    def _all_is_read(self) -> bool:
+        progress = self.incremental.progress
+        return self._streams and progress.is_done and (self.checkpoint.snapshot or Progress()) == progress
+
+    def tick(self, now: float, unix_us: int) -> None:
+        """Report prepared transactions that have become old. Call it about once a second."""
+        self._prepared_age.check(self.assembler.oldest_prepared(), self.ledger.flushed, unix_us)
+
+    def _before_cut(self) -> None:
+        self._ingest.apply_deferred()
+
+    def _counts(self) -> Counts:
+        metadata = self.encoder.metadata
+        return () if metadata is None else metadata.counts()
+
+    def _progress(self) -> Progress | None:
+        return self.incremental.watched.write_down()

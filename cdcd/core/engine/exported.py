@@ -1,0 +1,248 @@
+"""The initial snapshot: all tables as they were when the slot began, read side by side before the stream starts.
+
+The slot's creation exports a snapshot, which sees exactly what was committed before the slot's first position. Readers
+import that snapshot and read the tables chunk by chunk. Every row becomes a record with op `r`, and all of these
+records stand before all changes.
+
+The progress goes out with the rows. A session that ends in the middle loses the exported snapshot. The next session
+reads the pages that are left beside the stream (`incremental.py`), which works because the slot exists and has every
+change since.
+
+A table that somebody has locked is left in the same way, so that it holds up neither the others nor the stream. A table
+without a key cannot be read beside the stream. So it is waited for behind all others, and is given up by its name
+`GIVE_UP_S` after its lock was met, if nothing else is left to read: an owner's lock must not hold up the stream.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.engine.actions import Answer, Busy, Lost, Question, Read
+from cdcd.core.engine.queries import page_query, sql_names, unreadable
+from cdcd.core.engine.rendering import Rendering
+from cdcd.core.engine.snapshot_tasks import SnapshotTasks
+from cdcd.core.errors import CdcdError
+from cdcd.core.records.encoder import Encoded
+from cdcd.core.records.markers import Marked, Markers
+from cdcd.core.snapshot.chunks import Chunk, Chunks
+from cdcd.core.snapshot.reading import Refused, Rows, SourceTable, TooLarge, bytes_max
+from cdcd.core.snapshot.table_task import TableTask, form_of
+
+_Read = tuple[Chunk, Rows]
+
+GIVE_UP_S: Final = 30.0
+"""Seconds that the stream waits for the lock of a table without a key: longer than an ALTER TABLE that rewrites
+nothing, and short enough for everybody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTables:
+    """The published tables at the slot's snapshot, by oid; their descriptions, and the types of their columns.
+
+    Attributes:
+        locked: who has locked the tables, by oid, that could not be looked at. `tables` lacks them; they are described.
+    """
+
+    tables: Mapping[int, SourceTable]
+    descriptions: Mapping[int, TableDescription]
+    types: Mapping[int, TypeDescription]
+    locked: Mapping[int, str] = field(default_factory=dict)
+
+    def names(self) -> dict[int, str]:
+        """The tables as `schema.table`, by oid."""
+        return {oid: table.name for oid, table in self.tables.items()}
+
+
+class Exported:
+    """Reads the waiting tables at the slot's snapshot. Ask `next_question` until `is_done`, then call `finish`.
+
+    Args:
+        tasks: has the progress. Tables that cannot be read here stay in it, and are read beside the stream.
+        tables: the published tables as they were at the slot's snapshot, by oid.
+        locked: who has locked the tables, by oid, that `tables` lacks because nobody could look at them.
+        keyless: the oids of those of them that have no key.
+    """
+
+    def __init__(
+        self,
+        tasks: SnapshotTasks,
+        rendering: Rendering,
+        tables: Mapping[int, SourceTable],
+        *,
+        chunk_bytes: int,
+        parallelism: int,
+        locked: Mapping[int, str],
+        keyless: Collection[int] = (),
+    ) -> None:
+        self.failure: CdcdError | None = None
+        """Why the session cannot go on, if so."""
+        self._tasks = tasks
+        self._rendering = rendering
+        self._chunk_bytes = chunk_bytes
+        self._parallelism = parallelism
+        self._markers: Markers[_Read] = Markers()
+        self._chunks = Chunks(chunk_bytes)
+        self._being_read = 0
+        self._told: set[int] = set()
+        """Oids of tables that were reported as locked."""
+        self._locked = locked
+        self._keyless = frozenset(keyless)
+        self._locked_since: dict[int, float] = {}
+        """By oid: when the locks of tables without a key were met, in monotonic seconds."""
+        self._begun: dict[int, TableTask] = {}
+        """By oid: the tasks of the tables that were begun with."""
+        self._tables = {oid: tables[oid] for oid in tasks.progress.waiting.oids if oid in tables}
+        self._sql_names: dict[int, str] = {}
+        size = 0
+        for oid, table in self._tables.items():
+            parts = tuple(each.part for each in table.parts)
+            self._chunks.add(TableTask(table.name, oid, parts=parts))
+            self._sql_names.update(sql_names(table))
+            size += sum(part.size for part in parts)
+        tasks.announce(size)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every chunk was read, or is left to be read beside the stream."""
+        return not self._being_read and self._chunks.peek() is None
+
+    def has(self, oid: int) -> bool:
+        """Whether the table is there, and defined, at the slot's snapshot."""
+        return oid in self._tables
+
+    def topics(self) -> tuple[str, ...]:
+        """The topics of the tables that may have rows."""
+        return tuple(
+            self._rendering.topic_of(oid)
+            for oid, table in self._tables.items()
+            if any(each.part.pages for each in table.parts)
+        )
+
+    def next_question(self, now: float) -> tuple[object, Question] | None:
+        """The next chunk to be read, and what to ask for it; None: nothing now."""
+        if self._being_read >= self._parallelism:
+            return None
+        chunk = self._chunks.next()
+        if chunk is None:
+            return None
+        self._begin_up_to(chunk.task.oid, now)
+        query = page_query(self._tables[chunk.task.oid], self._sql_names[chunk.part], chunk)
+        self._being_read += 1
+        return chunk, Read(query, bytes_max(query, self._chunk_bytes), exported=True)
+
+    def _begin_up_to(self, oid: int, now: float) -> None:
+        """Make tasks of the waiting tables up to this one, in their order. A table without pages ends at once."""
+        tasks = self._tasks
+        while oid not in self._begun:
+            begun = tasks.progress.begin_next(tasks.names)
+            assert begun is not None, "a table that is read was waiting"
+            progress, task = begun
+            table = self._tables.get(task.oid)
+            if table is not None:
+                parts = tuple(each.part for each in table.parts)
+                progress = progress.plan(task, table.oid, table.name, parts, form_of(table.columns))
+            tasks.replace(progress)
+            found = progress.find(task)
+            assert found is not None
+            self._begun[task.oid] = found
+            if task.oid in self._locked and task.oid in self._keyless:
+                tasks.end(found, _given_up(self._locked[task.oid], found.name), now=now)
+            elif task.oid in self._locked:
+                tasks.tell_postponed(found.name, self._locked[task.oid])
+            elif table is None:
+                # It was dropped, or left the publication, before the slot was made.
+                tasks.end(found, "there was no such table at the slot's snapshot", now=now)
+            else:
+                tasks.start_pace(found, now)
+                if found.is_done:
+                    tasks.end(found, now=now)
+
+    def answered(self, asked: object, answer: Answer, now: float) -> None:
+        """The answer to the question for a chunk."""
+        assert isinstance(asked, Chunk)
+        chunk = asked
+        self._being_read -= 1
+        if isinstance(answer, Lost):
+            self.failure = answer.error
+        elif isinstance(answer, Refused):
+            self.failure = unreadable(chunk.task.name, answer)
+        elif isinstance(answer, TooLarge):
+            self._chunks.split(chunk)
+        elif isinstance(answer, Rows):
+            self._locked_since.pop(chunk.task.oid, None)
+            if self._chunks.settle(chunk):
+                self._take(chunk, answer, now)
+        elif isinstance(answer, Busy):
+            self._pass_over(chunk, answer.reason, now)
+        else:
+            # The table was altered or dropped since the snapshot. What is left of it is read beside the stream.
+            self._chunks.drop(chunk.task)
+
+    def _pass_over(self, chunk: Chunk, reason: str, now: float) -> None:
+        """Somebody has locked the table of the chunk. Others have their turn."""
+        task = chunk.task
+        if self._rendering.key_columns(task.oid):
+            if self._chunks.has(task):
+                self._tasks.tell_postponed(task.name, reason)
+            self._chunks.drop(task)
+            return
+        if task.oid not in self._told:
+            self._told.add(task.oid)
+            self._tasks.tell_waiting(task.name, reason)
+        since = self._locked_since.setdefault(task.oid, now)
+        self._chunks.put_off(chunk)
+        is_alone = all(each.oid in self._locked_since for each in self._chunks.left())
+        if now - since >= GIVE_UP_S and is_alone and self._chunks.has(task):
+            self._chunks.drop(task)
+            self._markers.discard(task.oid)
+            self._tasks.end(self._begun[task.oid], _given_up(reason, task.name), now=now)
+
+    def finish(self, now: float) -> None:
+        """Send the rows that were held back until it was known which row is the last. Call it once `is_done`."""
+        waiting = self._tasks.progress.waiting
+        if waiting.oids:
+            self._begin_up_to(waiting.oids[-1], now)
+        self._put_all(self._markers.finish(), now)
+
+    def _take(self, chunk: Chunk, rows: Rows, now: float) -> None:
+        ready: list[Marked[_Read]] = []
+        if rows.lines:
+            ready += self._markers.add(chunk.task.oid, (chunk, rows))
+        else:
+            self._deliver(chunk, 0, now)
+        if self._chunks.is_exhausted(chunk.task):
+            ready += self._markers.complete(chunk.task.oid)
+        self._put_all(ready, now)
+
+    def _put_all(self, ready: Iterable[Marked[_Read]], now: float) -> None:
+        for marked in ready:
+            chunk, rows = marked.chunk
+
+            def deliver(encoded: Encoded, chunk: Chunk = chunk) -> None:
+                self._deliver(chunk, encoded.rows, now)
+
+            self._rendering.put(
+                chunk.task.oid,
+                rows,
+                event_no=self._tasks.progress.event_no,
+                dropped=set(),
+                progress=deliver,
+                marked=marked,
+            )
+
+    def _deliver(self, chunk: Chunk, rows: int, now: float) -> None:
+        """Count the chunk's pages and rows, and end the task with its last page."""
+        tasks, task = self._tasks, self._begun[chunk.task.oid]
+        tasks.replace(tasks.progress.deliver(task, chunk.part, chunk.begin, chunk.end, rows))
+        found = tasks.progress.find(task)
+        if found is not None and found.is_done:
+            tasks.end(found, now=now)
+
+
+def _given_up(reason: str, table: str) -> str:
+    return (
+        f"{reason}. The table has no key, so its rows cannot be read beside the stream, and the stream does not wait "
+        f"for the lock. To read the rows, add a primary key to {table} and ask for a snapshot of it, or start the "
+        "pipeline from scratch (`cdcd reset`) when the lock is gone."
+    )

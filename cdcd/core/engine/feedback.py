@@ -1,0 +1,73 @@
+"""Stage 9: positions -> status updates, at the right moments.
+
+The rule: a status update is sent at every interval, soon after `flushed` has risen, and at once when the server asks
+for it. The reported flush position never falls, whatever happened to the connection or to the server in between. Times
+are in seconds of any monotonic clock.
+
+The server drops a client after `wal_sender_timeout` without a status update (`walsender.c`, `WalSndCheckTimeOut`),
+so the interval must be well below that timeout, which `interval_for` ensures.
+"""
+
+from typing import Final
+
+from cdcd.core.protocol.frames import StatusUpdate
+from cdcd.core.protocol.peek import asks_for_reply
+
+WORTH_TELLING_S: Final = 0.1
+"""Wait (s) before a risen position is reported, so that small transactions share a status update."""
+
+TIMEOUT_SHARE: Final = 3
+"""Status updates per `wal_sender_timeout`. Two of them may be late before the server ends the connection."""
+
+
+def interval_for(status_interval_s: float, wal_sender_timeout_s: float) -> float:
+    """The configured interval, or a third of the server's timeout if that is shorter. A timeout of 0 means none."""
+    if wal_sender_timeout_s <= 0:
+        return status_interval_s
+    return min(status_interval_s, wal_sender_timeout_s / TIMEOUT_SHARE)
+
+
+def reply_requested(frames: list[bytes]) -> bool:
+    """Whether one of the frames is a keepalive that asks for an answer."""
+    for frame in frames:  # noqa: SIM110  a generator costs as much again for each frame
+        if asks_for_reply(frame):
+            return True
+    return False
+
+
+class Feedback:
+    """Decides which status update is sent when. The caller sends what `due` returns, and owes nothing else."""
+
+    def __init__(self, interval_s: float, now: float) -> None:
+        self.interval_s = interval_s
+        self.told = 0
+        self._told_at = now - interval_s
+        self._asked = False
+
+    def ask(self) -> None:
+        """The server asks for a status update: it sent a keepalive with "reply requested"."""
+        self._asked = True
+
+    def due(self, received: int, flushed: int, now: float, server_time_us: int) -> StatusUpdate | None:
+        """The status update to send now, or None.
+
+        Args:
+            server_time_us: the client's clock, in microseconds since PostgreSQL's epoch (2000-01-01).
+        """
+        if not self._asked and now < self.next_at(flushed):
+            return None
+        self._asked = False
+        self._told_at = now
+        self.told = max(self.told, flushed)
+        return StatusUpdate(
+            written=max(received, self.told),
+            flushed=self.told,
+            applied=self.told,
+            client_time=server_time_us,
+            reply_requested=False,
+        )
+
+    def next_at(self, flushed: int) -> float:
+        """When `due` returns a status update, if nothing else happens before."""
+        wait = WORTH_TELLING_S if flushed > self.told else self.interval_s
+        return self._told_at + min(wait, self.interval_s)

@@ -1,0 +1,573 @@
+"""Frames of the stream -> records in the queue: what each step of the assembler means for the session.
+
+The rule: the queue never has a part of an event, and its positions are those that the assembler gave. What a
+transaction asks of the daemon (a request, a name that changes hands) counts when its events count, so that it comes
+again after a restart in between. A step is worked off at once, or held until the catalog has answered or a topic is
+ready.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.engine.described import DescribedRelations, oids_of
+from cdcd.core.engine.heartbeat import Heartbeat
+from cdcd.core.engine.incremental import Incremental
+from cdcd.core.engine.labels import Labels
+from cdcd.core.engine.left_out import KeptStep, LeftOut, LeftOutTables, WentOut
+from cdcd.core.engine.queue import BatchQueue
+from cdcd.core.engine.refused_rows import LOOKED_AT_BYTES, refuse
+from cdcd.core.engine.rendering import SnapshotRows
+from cdcd.core.engine.renewal import Renewal
+from cdcd.core.engine.requests import Requests
+from cdcd.core.engine.tables import PublishedTables
+from cdcd.core.engine.topics import Topics
+from cdcd.core.engine.watermarks import Watermarks
+from cdcd.core.facts import MessageOversized, Observer, PrepareMissing, TransactionLarge
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.frames import XLOG_HEADER
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import LogicalMessage, Relation
+from cdcd.core.protocol.reader import read_message
+from cdcd.core.protocol.shortened import read_digest
+from cdcd.core.records.encoder import (
+    HEADER_DIGEST,
+    HEADER_NEW_KEY,
+    HEADER_OLD_KEY,
+    HEADER_SIZE,
+    HEADER_UNCHANGED,
+    LOST_KEY_BYTES_MAX,
+    MESSAGES,
+    TRANSACTIONS,
+    Encoder,
+    Record,
+)
+from cdcd.core.records.late_records import LateRecords
+from cdcd.core.snapshot.signals import RESERVED, WATERMARK
+from cdcd.core.snapshot.visibility import Visibility
+from cdcd.core.transactions.assembler import Assembler
+from cdcd.core.transactions.drafts import SpoolItem, events, row_count
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.steps import (
+    Changes,
+    Closed,
+    CommitWithoutPrepare,
+    Described,
+    KeepaliveReceived,
+    NonTransactionalMessage,
+    Opened,
+    OriginChanged,
+    RelationPreview,
+    RolledBack,
+    TransactionalMessage,
+    Turn,
+)
+
+TURN_EVENTS: Final = 256
+"""Events or steps that are worked off before other tasks run: some milliseconds' work, uncompiled."""
+
+_RESERVED: Final = tuple(prefix.encode() for prefix in RESERVED)
+_WATERMARK: Final = WATERMARK.encode()
+
+
+class Ingest:
+    """Works off the frames of a session. `receive` frames, then `advance` until `is_idle`.
+
+    Args:
+        ends_former_rows: when a table takes another one's name, a truncate record ends the rows of the other one.
+        heartbeat: is asked between transactions, because a busy stream stands still nowhere else; None: there is none.
+        left_out: the tables that the pipeline leaves out; None: it has all that are published.
+        message_prefixes: prefixes of the logical messages that have records; None: all have records.
+        renewal: is told of large messages that were not taken whole, and where transactions end.
+        record_bytes_max: as in `EngineSettings`.
+    """
+
+    def __init__(
+        self,
+        *,
+        assembler: Assembler,
+        encoder: Encoder,
+        rows: SnapshotRows,
+        queue: BatchQueue,
+        ledger: Ledger,
+        incremental: Incremental,
+        tables: PublishedTables,
+        labels: Labels,
+        requests: Requests,
+        topics: Topics,
+        observe: Observer,
+        ends_former_rows: bool,
+        heartbeat: Heartbeat | None = None,
+        watermarks: Watermarks | None = None,
+        left_out: LeftOutTables | None = None,
+        message_prefixes: tuple[bytes, ...] | None = None,
+        renewal: Renewal,
+        record_bytes_max: int = 0,
+    ) -> None:
+        self._row_bytes_max = max(record_bytes_max, LOOKED_AT_BYTES) if record_bytes_max else 0
+        self._record_bytes_max = record_bytes_max
+        self._renewal = renewal
+        self._message_prefixes = message_prefixes
+        self.cuts = 0
+        """How many transactions were cut because they were larger than a Kafka transaction may be."""
+        self.caught_up: bool | None = None
+        """Whether the broker holds everything that the server had written by its last keepalive; None: not known."""
+        self.server_wal_end = 0
+        """The end of the server's WAL, so far as keepalives and commits have told it."""
+        self._idle_since_keepalive = False
+        """The last keepalive came between transactions, and no transaction was closed since."""
+        self._assembler = assembler
+        self._encoder = encoder
+        self._rows = rows
+        self._queue = queue
+        self._ledger = ledger
+        self._incremental = incremental
+        self._watched = incremental.watched
+        self.relations = DescribedRelations(
+            encoder=encoder,
+            incremental=incremental,
+            tables=tables,
+            topics=topics,
+            observe=observe,
+            start=queue.position.end_lsn,
+        )
+        self._tables = tables
+        self._labels = labels
+        self._requests = requests
+        self._topics = topics
+        self._observe = observe
+        self._ends_former_rows = ends_former_rows
+        self._heartbeat = heartbeat
+        self._watermarks = watermarks
+        self._left_out = left_out
+        self._steps: Iterator[KeptStep] | None = None
+        self._held: KeptStep | None = None
+        self._deferred: list[Callable[[], None]] = []
+        self._transaction: Opened | None = None
+        self._xid = 0
+        self._records: list[Record] = []
+        self._metadata = encoder.metadata
+        self._start = queue.position
+        self._unix_us = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the frames that were received are worked off."""
+        return self._steps is None
+
+    def receive(self, frames: list[bytes]) -> None:
+        """Frames came, in their order."""
+        assert self._steps is None, "the former frames are not worked off"
+        steps = self._assembler.receive(frames)
+        self._steps = steps if self._left_out is None else self._left_out.steps(steps)
+
+    def described(
+        self,
+        relation: Relation,
+        description: TableDescription,
+        types: Mapping[int, TypeDescription],
+        now: float,
+        seen: Visibility | None,
+    ) -> None:
+        """What the catalog says of a relation (`Engine.described`)."""
+        if seen is not None and not self._queue.between and not seen.sees(self._xid):
+            self.relations.ask_again(now)
+        else:
+            self.relations.described(relation, description, types)
+
+    def advance(self, now: float, unix_us: int) -> bool:
+        """Work off steps for a turn. False: something must be answered or delivered first, or frames must come."""
+        self._unix_us = unix_us
+        steps = self._steps
+        if steps is None or self._waits():
+            return False
+        left = TURN_EVENTS
+        while left > 0:
+            step = self._held
+            if step is None:
+                if not self._queue.room:
+                    return False
+                step = next(steps, None)
+                if step is None:
+                    self._steps = None
+                    return True
+            else:
+                self._held = None
+            left -= self._take(step, now)
+            if self._is_held() or self._waits():
+                return False
+        return True
+
+    def _waits(self) -> bool:
+        """Whether steps wait for the catalog."""
+        return self.relations.asking is not None
+
+    def _is_held(self) -> bool:
+        """Whether a step waits for its topics."""
+        return self._held is not None
+
+    def _take(self, step: KeptStep, now: float) -> int:
+        """Do what the step says. Returns its share of `TURN_EVENTS`."""
+        kind = type(step)
+        if kind is Changes:
+            assert isinstance(step, Changes)
+            return self._encode(step)
+        _HANDLERS[kind](self, step, now)
+        return TURN_EVENTS if kind is Turn else 1
+
+    def _encode(self, step: Changes) -> int:
+        """Make records of the events, and return their number. Or hold the step until its topics are ready: 0."""
+        # Also if the events wait for a topic, or for the rest of their transaction: the broker does not hold them.
+        self.caught_up = False
+        if self.relations.lacks_topics(step):
+            self._held = step
+            return 0
+        items = step.items
+        if self._row_bytes_max:
+            # A frame that is so large is the last one of those that are received or kept together.
+            last = items[-1]
+            if isinstance(last, bytes) and len(last) > self._row_bytes_max:
+                refuse(last, step.in_stream, self._encoder, self._record_bytes_max)
+        count = events(items) if step.in_stream else len(items)
+        if self._watched.watches or self.relations.new_names:
+            self._add(self._encode_each(step), count)
+        elif step.in_stream:
+            self._add_streamed(items)
+        else:
+            self._add_encoded(items, False, count)
+        return count
+
+    def _add_encoded(self, items: list[SpoolItem], in_stream: bool, count: int) -> None:
+        """Encode these items, which are `count` events, and put their records into the queue."""
+        self._add(self._encoder.encode_all(items, in_stream, self._unix_us, self._records), count)
+
+    def _add(self, size: int, count: int, late: LateRecords | None = None) -> None:
+        """Move `_records`, which are `size` bytes for `count` events, into the queue, and `late` behind them."""
+        if self._metadata is not None:
+            size += self._metadata.begun(self._records)
+        if self._queue.add(self._records, size, count, late):
+            self._cut()
+
+    def _add_streamed(self, items: list[SpoolItem]) -> None:
+        """Put the records of frames and drafts into the queue. Those of drafts are made late if the encoder can."""
+        kept: list[SpoolItem] = []
+        for item in items:
+            if isinstance(item, bytes):
+                kept.append(item)
+                continue
+            if kept:
+                self._add_encoded(kept, True, events(kept))
+                kept = []
+            late = self._encoder.late_records(item, self._unix_us, self._records)
+            if late is None:
+                kept.append(item)
+            else:
+                self._add(0, row_count(item), late)
+        if kept:
+            self._add_encoded(kept, True, events(kept))
+
+    def _encode_each(self, step: Changes) -> int:
+        """As `encode_all`, and note what each record says of a row: tables are being read, or names are new."""
+        size = 0
+        records = self._records
+        for item in step.items:
+            if self.relations.new_names:
+                size += self._take_names(item, step.in_stream)
+            known = len(records)
+            size += self._encoder.encode_all([item], step.in_stream, self._unix_us, records)
+            if isinstance(item, bytes):
+                self._note(item, step.in_stream, known)
+            else:
+                for topic, key, _, _ in records[known:]:
+                    self._watched.note(self._xid, topic, key, None, moved=False)
+        return size
+
+    def _take_names(self, item: SpoolItem, in_stream: bool) -> int:
+        """If the item is the first event of a table under a name: end the rows of the table that had the name.
+
+        Returns:
+            The bytes of the records that do so.
+        """
+        size = 0
+        for oid in oids_of(item, in_stream):
+            name = self.relations.new_names.pop(oid, None)
+            if name is None:
+                continue
+            ends = self._tables.described(oid, name)
+            self._deferred.append(partial(self._tables.settle, oid, name))
+            if ends and self._ends_former_rows:
+                size += self._encoder.encode_end_of_rows(oid, None, self._unix_us, self._records)
+        return size
+
+    def _note(self, frame: bytes, in_stream: bool, known: int) -> None:
+        tag = peek.tag_of(frame)
+        if tag == peek.TRUNCATE:
+            self._watched.truncated(self._xid, peek.relation_oids(frame, in_stream))
+            return
+        divided = False
+        for topic, key, value, headers in self._records[known:]:
+            if not self._watched.is_watched(topic):
+                continue
+            if value is None:
+                # A tombstone. Of a delete it may be the only record (`event_flattening`).
+                self._watched.note(self._xid, topic, key, None, moved=False)
+                continue
+            values, secret = None, False
+            names = {name for name, _ in headers or ()}
+            if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != peek.DELETE:
+                oid = peek.relation_of_row(frame, in_stream)
+                values = peek.key_values(frame, in_stream, list(self._encoder.key_indexes(oid)))
+                secret = self._encoder.has_protected_key(oid)
+            self._watched.note(
+                self._xid,
+                topic,
+                key,
+                values,
+                # In the topic of an update's last record, the row may be new: by its key, or by its route.
+                moved=HEADER_OLD_KEY in names or divided,
+                secret=secret,
+            )
+            divided = tag == peek.UPDATE
+
+    def _opened(self, step: Opened, now: float) -> None:
+        self._transaction = step
+        self._committed(step.commit_lsn)
+        self.relations.opened(step.commit_lsn)
+        self._xid = step.xid
+        self._idle_since_keepalive = False
+        self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
+        if step.skip:
+            self._encoder.skip(step.skip)
+            if self._metadata is not None:
+                self._metadata.restore(self._start.counts)
+        self._queue.begin(step.commit_lsn, step.skip)
+
+    def _committed(self, lsn: int) -> None:
+        """The server has a record at `lsn`, so that what waits for its topic or the catalog counts as behind."""
+        self.server_wal_end = max(self.server_wal_end, lsn + 1)
+
+    def _closed(self, step: Closed, now: float) -> None:
+        if self._metadata is not None and self._lacks_schemas(step, TRANSACTIONS):
+            return
+        self.apply_deferred()
+        self.relations.closed()
+        if self._metadata is not None:
+            size = self._metadata.ended(self._records)
+            self._queue.append(self._records, size)
+        if self._queue.size:
+            self.caught_up = False
+        self._queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
+        if self._renewal.is_pending:
+            self._renewal.closed(step.end_lsn, self._undecided())
+        if self._heartbeat is not None:
+            self._heartbeat.beat(now, self._unix_us)
+        if self._watermarks is not None:
+            self._watermarks.mark(now)
+        self.between(now)
+
+    def _rolled_back(self, step: RolledBack, now: float) -> None:
+        self._queue.roll_back(step.end_lsn, step.tickets)
+        self.between(now)
+
+    def _origin_changed(self, step: OriginChanged, now: float) -> None:
+        self._encoder.set_origin(step.name, step.lsn)
+
+    def _previewed(self, step: RelationPreview, now: float) -> None:
+        self.relations.preview(step.message)
+
+    def _described_in_stream(self, step: Described, now: float) -> None:
+        if isinstance(step.message, Relation):
+            # Its rows follow, and wait for the catalog.
+            self.caught_up = False
+            self.relations.describe(step.message)
+
+    def _undecided(self) -> int:
+        """How many transactions are streamed or prepared, and would come again over another connection."""
+        return self._assembler.streamed_open + self._assembler.prepared_open
+
+    def _transactional(self, step: TransactionalMessage, now: float) -> None:
+        frame, in_stream = step.frame, step.in_stream
+        self._renewal.arrived(peek.shortened_bytes(frame), now)
+        size = 0
+        if self._is_request(frame, in_stream):
+            # It is an event like any other, but makes no record.
+            self._encoder.skip(1)
+            request = self._held_request(frame, in_stream)
+            if request is not None:
+                self._deferred.append(request)
+        elif not self._is_delivered(frame, in_stream):
+            self._encoder.skip(1)
+        elif self._lacks_schemas(step):
+            return
+        else:
+            known = len(self._records)
+            size = self._encoder.encode(frame, in_stream, self._unix_us, self._records)
+            size -= self._without_value(frame, in_stream, known)
+        if self._queue.add(self._records, size, 1):
+            self._cut()
+
+    def _skipped(self, step: LeftOut, now: float) -> None:
+        self._encoder.skip(step.events)
+        if self._queue.add(self._records, 0, step.events):
+            self._cut()
+
+    def _went_out(self, step: WentOut, now: float) -> None:
+        for oid, name in step.names.items():
+            if self._tables.left(oid, name):
+                self._deferred.append(partial(self._tables.settle_left, oid, name))
+
+    def _alone(self, step: NonTransactionalMessage, now: float) -> None:
+        frame, in_stream = step.frame, step.in_stream
+        self._committed(step.lsn)
+        is_request = self._is_request(frame, in_stream)
+        is_delivered = not is_request and self._is_delivered(frame, in_stream)
+        if is_delivered and self._lacks_schemas(step):
+            return
+        self._queue.begin(step.lsn, 0)
+        size = 0
+        if is_request:
+            self._take_request(frame, in_stream)
+        elif is_delivered:
+            known = len(self._records)
+            size = self._encoder.encode_message(
+                frame, in_stream, step.last_commit_lsn, self._unix_us, self._records
+            )
+            size -= self._without_value(frame, in_stream, known)
+        self._queue.add(self._records, size, 1)
+        self._renewal.arrived(peek.shortened_bytes(frame), now)
+        self._queue.close(step.lsn, step.lsn + 1, None, (step.ticket,))
+        if self._renewal.is_pending:
+            self._renewal.closed(step.lsn + 1, self._undecided())
+        self.between(now)
+
+    def _is_request(self, frame: bytes, in_stream: bool) -> bool:
+        """Whether a logical message is for the daemon itself."""
+        return peek.message_prefix(frame, in_stream) in _RESERVED
+
+    def _held_request(self, frame: bytes, in_stream: bool) -> Callable[[], None] | None:
+        """What is to be called where the request's transaction ends; None: nothing."""
+        if peek.shortened_bytes(frame) < 0:
+            return self._requests.hold(_message(frame, in_stream))
+        return partial(self._take_request, frame, in_stream)
+
+    def _take_request(self, frame: bytes, in_stream: bool) -> None:
+        """Follow the request. Of one that is too large, only the size is known."""
+        size = peek.shortened_bytes(frame)
+        if size < 0:
+            self._requests.take(_message(frame, in_stream))
+        elif peek.message_prefix(frame, in_stream) != _WATERMARK:
+            self._requests.refuse_large(size)
+
+    def _is_delivered(self, frame: bytes, in_stream: bool) -> bool:
+        """Whether a logical message of somebody else has a record."""
+        prefixes = self._message_prefixes
+        return prefixes is None or peek.message_prefix(frame, in_stream) in prefixes
+
+    def _without_value(self, frame: bytes, in_stream: bool, known: int) -> int:
+        """Take the value from the record of a message of which only size and digest were taken.
+
+        Args:
+            known: how many records there were before the message.
+
+        Returns:
+            By how many bytes the record became smaller.
+        """
+        size = peek.shortened_bytes(frame)
+        if size < 0 or len(self._records) == known:
+            return 0
+        topic, key, value, headers = self._records[-1]
+        digest = read_digest(_message(frame, in_stream).content).hex().encode()
+        is_long = key is not None and len(key) > LOST_KEY_BYTES_MAX
+        named = [*(headers or ()), (HEADER_SIZE, str(size).encode()), (HEADER_DIGEST, digest)]
+        self._records[-1] = (topic, None if is_long else key, None, named)
+        self._observe(MessageOversized(topic=topic, record_bytes=size))
+        return len(value or b"") + (len(key or b"") if is_long else 0)
+
+    def _lacks_schemas(self, step: KeptStep, of: int = MESSAGES) -> bool:
+        """Whether records of logical messages, or END, lack ids of schemas. Then the step is held until they have."""
+        if self._topics.are_registered(self._encoder.unregistered(of)):
+            return False
+        self._held = step
+        return True
+
+    def _commit_without_prepare(self, step: CommitWithoutPrepare, now: float) -> None:
+        self._observe(PrepareMissing(gid=step.gid, xid=step.xid, commit_lsn=str(Lsn(step.commit_lsn))))
+
+    def _heard(self, step: KeepaliveReceived, now: float) -> None:
+        self.server_wal_end = max(self.server_wal_end, step.wal_end)
+        self._idle_since_keepalive = step.idle
+        if step.idle:
+            self.caught_up = not self._queue.size
+            self._queue.advance(self._ledger, step.wal_end, asked=step.reply_requested)
+            self.between(now)
+
+    def delivered(self) -> None:
+        """A batch was delivered. If no transaction came since the last keepalive, the server says nothing more."""
+        if self._idle_since_keepalive and not self._queue.size:
+            self.caught_up = True
+
+    def _cut(self) -> None:
+        if self._transaction is not None:
+            transaction, self._transaction = self._transaction, None
+            if not self._queue.is_transactional:
+                return
+            self.cuts += 1
+            self._observe(TransactionLarge(xid=transaction.xid, commit_lsn=transaction.commit_lsn))
+
+    def apply_deferred(self) -> None:
+        """The events of the transaction count from here on, so what it asked of the daemon counts too."""
+        if self._deferred:
+            deferred, self._deferred = self._deferred, []
+            for apply in deferred:
+                apply()
+
+    def between(self, now: float) -> None:
+        """If no transaction is open: send the rows, and the ends of former tables, that have their place here."""
+        if not self._queue.between:
+            return
+        position = self._queue.position.end_lsn
+        for oid in self._tables.due(position, self._has_topic):
+            self._end_former_rows(oid)
+        for oid in self._labels.take():
+            self._rows.describe(oid)
+        self._incremental.reads.send_due(position, now)
+
+    def _has_topic(self, oid: int) -> bool:
+        return self._rows.topic_is_ready(self._rows.topic_of(oid))
+
+    def _end_former_rows(self, oid: int) -> None:
+        """Between two transactions: end the rows of the table that had this one's name before."""
+        self._tables.replace(oid)
+        if self._ends_former_rows:
+            self._rows.end_former_rows((oid,), self._incremental.tasks.take_number())
+
+    def _turn(self, step: Turn, now: float) -> None:
+        """Nothing is done: the step ends the turn (`_take`), so that other tasks run."""
+
+
+def _message(frame: bytes, in_stream: bool) -> LogicalMessage:
+    """The logical message in the frame."""
+    message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+    assert isinstance(message, LogicalMessage)
+    return message
+
+
+_Handler = Callable[[Ingest, Any, float], None]
+
+_HANDLERS: Final[dict[type[KeptStep], _Handler]] = {
+    Opened: Ingest._opened,
+    Closed: Ingest._closed,
+    Described: Ingest._described_in_stream,
+    RelationPreview: Ingest._previewed,
+    OriginChanged: Ingest._origin_changed,
+    RolledBack: Ingest._rolled_back,
+    LeftOut: Ingest._skipped,
+    WentOut: Ingest._went_out,
+    TransactionalMessage: Ingest._transactional,
+    NonTransactionalMessage: Ingest._alone,
+    KeepaliveReceived: Ingest._heard,
+    CommitWithoutPrepare: Ingest._commit_without_prepare,
+    Turn: Ingest._turn,
+}
+"""What each step of the assembler does, but for `Changes`."""

@@ -1,0 +1,133 @@
+"""Takes the tables that the pipeline leaves out (`tables.include`, `tables.exclude`) out of the stream.
+
+The rule: each event counts, whatever becomes of it. So the events of tables that are left out become `LeftOut`, which
+has only their number: positions, and the numbers of the events behind them, are as if they were encoded.
+
+A relation is left out by its name where the stream is. So a table that is renamed comes in or goes out at that place.
+What a transaction that is still open says of a relation counts at its commit only, because rows of other transactions
+may come under the former name until then.
+
+A table may come back to the name under which its topic has rows. So its first event under a name that is left out is
+told (`WentOut`), because the topic lacks what changed meanwhile.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cdcd.core.engine.described import oids_of
+from cdcd.core.protocol.frames import XLOG_HEADER
+from cdcd.core.protocol.messages import Relation, Truncate
+from cdcd.core.protocol.reader import read_message
+from cdcd.core.protocol.writer import write_message
+from cdcd.core.transactions.drafts import SpoolItem, events
+from cdcd.core.transactions.steps import Changes, Described, RelationPreview, Step
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """So many events of the open transaction are of tables that the pipeline leaves out."""
+
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class WentOut:
+    """Tables have their first events under names that are left out. The names are by oid, as `schema.table`."""
+
+    names: Mapping[int, str]
+
+
+KeptStep = Step | LeftOut | WentOut
+"""What is left of the assembler's steps."""
+
+
+class LeftOutTables:
+    """The relations that are left out, as they were last described.
+
+    Args:
+        wants: whether the pipeline has a table, by its name as `schema.table`.
+    """
+
+    def __init__(self, wants: Callable[[str], bool]) -> None:
+        self._wants = wants
+        self._oids: set[int] = set()
+        self._untold: dict[int, str] = {}
+        """The names of those of which no event has come under the name."""
+
+    def steps(self, steps: Iterator[Step]) -> Iterator[KeptStep]:
+        """The steps without descriptions of tables that are left out, and with `LeftOut` in place of their events."""
+        for step in steps:
+            if isinstance(step, Changes):
+                if self._untold and (names := self._told(step)):
+                    yield WentOut(names)
+                if self._oids:
+                    yield from self._split(step)
+                else:
+                    yield step
+            elif isinstance(step, Described):
+                message = step.message
+                if not isinstance(message, Relation) or self.describe(message):
+                    yield step
+            elif not isinstance(step, RelationPreview) or self._has(step.message):
+                yield step
+
+    def describe(self, relation: Relation) -> bool:
+        """Take a description that holds from here on. Whether the pipeline has the relation."""
+        if self._has(relation):
+            self._oids.discard(relation.oid)
+            self._untold.pop(relation.oid, None)
+            return True
+        self._oids.add(relation.oid)
+        self._untold[relation.oid] = _name(relation)
+        return False
+
+    def rest(self, item: SpoolItem, in_stream: bool) -> SpoolItem | None:
+        """What is left of an event, or of drafts of rows: of a Truncate, without some tables. None: nothing."""
+        oids = oids_of(item, in_stream)
+        kept = [oid for oid in oids if oid not in self._oids]
+        if len(kept) == len(oids):
+            return item
+        if not kept:
+            return None
+        assert isinstance(item, bytes), "a draft is of one relation"
+        message = read_message(item, XLOG_HEADER, in_stream=in_stream)
+        assert isinstance(message, Truncate), "no other event is about several relations"
+        return item[:XLOG_HEADER] + write_message(replace(message, relation_oids=tuple(kept)))
+
+    def _has(self, relation: Relation) -> bool:
+        return self._wants(_name(relation))
+
+    def _told(self, step: Changes) -> dict[int, str]:
+        """The names that are not told yet of tables that have events in the step."""
+        found: dict[int, str] = {}
+        for item in step.items:
+            for oid in oids_of(item, step.in_stream):
+                name = self._untold.pop(oid, None)
+                if name is not None:
+                    found[oid] = name
+        return found
+
+    def _split(self, step: Changes) -> Iterator[KeptStep]:
+        """The events in their order: runs of those that are kept, and of those that are not."""
+        kept: list[SpoolItem] = []
+        gone: list[SpoolItem] = []
+        for item in step.items:
+            rest = self.rest(item, step.in_stream)
+            if rest is None:
+                if kept:
+                    yield Changes(kept, step.in_stream)
+                    kept = []
+                gone.append(item)
+            else:
+                if gone:
+                    yield LeftOut(events(gone))
+                    gone = []
+                kept.append(rest)
+        if kept:
+            yield Changes(kept, step.in_stream)
+        if gone:
+            yield LeftOut(events(gone))
+
+
+def _name(relation: Relation) -> str:
+    return f"{relation.schema}.{relation.name}"

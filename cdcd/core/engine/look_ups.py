@@ -1,0 +1,266 @@
+"""What must be known of a table before its rows can be read: look-ups in the catalog, from a new plan to its pages.
+
+```
+ LOOK ─▶ TOPIC ─▶ WRITERS ─▶ PLAN ─▶ READ (`chunk_reads.py`)
+         (until whoever wrote when the window opened has ended)
+```
+
+The rule: the window opens before anybody is asked who writes to the table. What was streamed before that must be seen
+by every snapshot that is taken afterwards, and a transaction is seen when it has ended. So whoever writes at that
+moment is waited for, as CREATE INDEX CONCURRENTLY does (by the locks, which go when the transaction is seen: xact.c,
+CommitTransaction).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from cdcd.core.engine.actions import FindWriters, Look, Looked, Question, Writers
+from cdcd.core.engine.chunk_reads import ChunkReads
+from cdcd.core.engine.pending import excess
+from cdcd.core.engine.plans import RENAMED, Plans, PlanState, TablePlan
+from cdcd.core.engine.queries import sql_names
+from cdcd.core.engine.rendering import Rendering
+from cdcd.core.engine.snapshot_tasks import SnapshotTasks
+from cdcd.core.engine.watched import WatchedTables
+from cdcd.core.errors import ConfigError, SinkError, SourceError
+from cdcd.core.facts import Observer, SnapshotPartitions, SnapshotRestarted
+from cdcd.core.snapshot.chunks import Chunks
+from cdcd.core.snapshot.reading import SourceTable
+from cdcd.core.snapshot.table_task import Part, TableTask, form_of
+
+PARTITIONS_NAMED: Final = 10
+"""How many of the partitions that stand for a table a fact names."""
+
+_NO_KEY = (
+    "it has no key, by which a row could be told from its changes, or rows may share the one of key.columns"
+)
+
+
+class LookUps:
+    """Takes plans from `PlanState.LOOK` to `PlanState.READ`."""
+
+    def __init__(
+        self,
+        tasks: SnapshotTasks,
+        watched: WatchedTables,
+        plans: Plans,
+        reads: ChunkReads,
+        rendering: Rendering,
+        *,
+        chunk_bytes: int,
+        observe: Observer,
+        owns: Callable[[int, str], bool],
+    ) -> None:
+        self._tasks = tasks
+        self._watched = watched
+        self._plans = plans
+        self._reads = reads
+        self._rendering = rendering
+        self._chunk_bytes = chunk_bytes
+        self._observe = observe
+        self._owns = owns
+
+    def begin(self, task: TableTask, now: float) -> tuple[TablePlan, Question]:
+        """Begin a plan for the task, with its first question."""
+        plan = self._plans.begin(task, now)
+        plan.asked = True
+        return plan, Look(task.oid, task.name, task.where)
+
+    def next(self, plan: TablePlan, now: float) -> Question | None:
+        """What to ask about the table now; None: nothing, or a question is under way."""
+        if plan.asked or plan.retry_at > now:
+            return None
+        question = _question(plan)
+        plan.asked = question is not None
+        return question
+
+    def topics_ready(self, now: float) -> None:
+        """Some topics are there that were not before."""
+        for plan in self._plans:
+            if plan.state is PlanState.TOPIC and self._rendering.topic_is_ready(plan.topic):
+                plan.enter(PlanState.WRITERS, now)
+
+    # The table.
+
+    def looked(self, plan: TablePlan, answer: Looked, now: float) -> None:
+        """The catalog's answer, for a new plan or for one that needs its pages."""
+        task, table = plan.task, answer.table
+        if table is None:
+            if answer.leaves:
+                self._expand(task, answer.leaves)
+            else:
+                self._plans.end(task, answer.problem or "there is no such table in the publication")
+            return
+        if answer.problem:
+            self._plans.end(task, f"the where cannot be used: {answer.problem}", code=ConfigError.exit_code)
+            return
+        if self._is_planned_by_another(plan, table):
+            # Another task of this table was looked up first. This one begins when that one has ended.
+            self._know(plan, table)
+            self._plans.forget(plan)
+            return
+        if not self._owns(table.oid, table.name):
+            self._plans.begin_again(plan, RENAMED, now)
+            return
+        try:
+            described = replace(answer.description, numbers=table.numbers)
+            topic = self._rendering.define(table.relation, described, answer.types)
+        except SinkError as error:
+            self._plans.end(task, error.message, code=error.exit_code)
+            return
+        if not self._rendering.key_columns(table.oid):
+            self._refuse_keyless(task, table)
+            return
+        if plan.state is PlanState.PLAN:
+            self._planned(plan, table, answer, now)
+        else:
+            self._open(plan, table, answer, topic, now)
+
+    def _expand(self, task: TableTask, leaves: Mapping[int, str]) -> None:
+        """The table is published through its partitions, so they are read in its place."""
+        current = self._present(task)
+        tasks = self._tasks
+        others = replace(
+            tasks.progress, tasks=tuple(each for each in tasks.progress.tasks if each is not current)
+        )
+        problem = excess(others, [replace(current, name=name, oid=oid) for oid, name in leaves.items()])
+        if problem:
+            problem = f"it is published through {len(leaves)} partitions: {problem}"
+            self._plans.end(task, problem, code=ConfigError.exit_code)
+            return
+        self._plans.forget_task(task)
+        tasks.replace(tasks.progress.expand(task, leaves))
+        names = list(leaves.values())
+        self._observe(
+            SnapshotPartitions(table=task.name, partitions=names[:PARTITIONS_NAMED], count=len(names))
+        )
+
+    def _is_planned_by_another(self, plan: TablePlan, table: SourceTable) -> bool:
+        return any(
+            other is not plan and other.table is not None and other.table.oid == table.oid
+            for other in self._plans
+        )
+
+    def _open(self, plan: TablePlan, table: SourceTable, answer: Looked, topic: str, now: float) -> None:
+        """Open the window of a new plan."""
+        plan.table, plan.latest = table, answer.seen
+        self._know(plan, table)
+        if self._watched.has_window(topic):
+            # The table that had this name before is still being read into the topic. This one waits.
+            self._plans.forget(plan)
+            return
+        plan.topic = topic
+        plan.window = self._watched.open_window(table.oid, topic)
+        # From here on, for a change can be in the stream before snapshots see it: then its key is owed.
+        self._watched.watch_owed(plan.task)
+        ready = self._rendering.topic_is_ready(topic)
+        plan.enter(PlanState.WRITERS if ready else PlanState.TOPIC, now)
+
+    def _know(self, plan: TablePlan, table: SourceTable) -> None:
+        """The task has the table's oid and name from now on."""
+        task = plan.task
+        current = self._tasks.progress.find(task)
+        if current is not None and (current.oid, current.name) != (table.oid, table.name):
+            # Rows that were delivered of another table, or to another topic, do not count for this task.
+            keeps = current.oid in (0, table.oid) and current.name in ("", table.name)
+            parts = current.parts if keeps else None
+            progress = self._tasks.progress.plan(task, table.oid, table.name, parts, current.form)
+            self._tasks.replace(progress)
+            if not keeps:
+                self._watched.forget_owed(task)
+        plan.task = self._present(task)
+
+    def _present(self, task: TableTask) -> TableTask:
+        """The task as it is now."""
+        found = self._tasks.progress.find(task)
+        assert found is not None, "a task that is being read has not ended"
+        return found
+
+    def _refuse_keyless(self, task: TableTask, table: SourceTable) -> None:
+        if task.request:
+            self._plans.end(task, _NO_KEY)
+            return
+        self._plans.failure = SourceError(
+            f"The snapshot of {table.name} is not complete and cannot go on. {table.name} has no key, or key.columns "
+            "chooses a key that several rows may share. So the snapshot cannot match a row with its changes.",
+            hint=f"Add a primary key to {table.name}, which must not be DEFERRABLE. If key.columns chooses the key, "
+            "add the columns of the primary key there. To go on without the table's rows, set "
+            f"snapshot.exclude: [{table.name}], or snapshot.mode: never for all tables.",
+        )
+
+    # Its writers.
+
+    def found_writers(self, plan: TablePlan, answer: Writers, now: float) -> None:
+        """Who writes to the table now."""
+        plan.writers = answer.names if plan.writers is None else plan.writers & answer.names
+        plan.latest = answer.seen
+        self._reads.advance(plan)
+        self._watched.forget_seen(plan.task, plan.window, answer.seen)
+        if not plan.writers:
+            plan.enter(PlanState.PLAN, now)
+            return
+        self._plans.say_waiting(plan, [answer.people.get(each, each) for each in sorted(plan.writers)], now)
+        plan.retry_later(now)
+
+    # Its pages.
+
+    def _planned(self, plan: TablePlan, table: SourceTable, answer: Looked, now: float) -> None:
+        if plan.table is None or not _same_table(plan.table, table):
+            # The window is that of another table, or not all writers of this one were waited for.
+            self._plans.forget(plan)
+            return
+        plan.table, plan.latest = table, answer.seen
+        self._plan(plan, table, now)
+
+    def _plan(self, plan: TablePlan, table: SourceTable, now: float) -> None:
+        """Every row that is changed from now on is in the stream, and every other one is on these pages."""
+        task = plan.task
+        current = self._present(task)
+        form = form_of(table.columns)
+        altered = current.form not in (0, form)
+        before = {} if altered else {part.oid: part for part in current.parts or ()}
+        parts = tuple(_go_on(before.get(each.part.oid), each.part) for each in table.parts)
+        restarts = current.has_begun and not any(part.done for part in parts)
+        if restarts:
+            reason = "its columns were altered" if altered else "it was rewritten"
+            self._observe(SnapshotRestarted(table=table.name, reason=reason))
+        self._tasks.replace(self._tasks.progress.plan(task, table.oid, table.name, parts, form))
+        plan.task = self._present(task)
+        self._watched.forget_seen(plan.task, plan.window, plan.latest)
+        self._tasks.announce(plan.task.size)
+        self._tasks.start_pace(plan.task, now)
+        plan.sql_names = sql_names(table)
+        plan.chunks = Chunks(self._chunk_bytes)
+        plan.chunks.add(plan.task)
+        plan.enter(PlanState.READ, now)
+        self._reads.advance(plan)
+        self._reads.finish(plan, now)
+
+
+def _question(plan: TablePlan) -> Question | None:
+    task, table = plan.task, plan.table
+    if plan.state is PlanState.LOOK:
+        return Look(task.oid, task.name, task.where)
+    if plan.state is PlanState.PLAN:
+        # The condition was examined by the first look-up.
+        return Look(task.oid, task.name)
+    if plan.state is PlanState.WRITERS:
+        assert table is not None
+        return FindWriters((table.oid, *(each.part.oid for each in table.parts)))
+    return None
+
+
+def _same_table(one: SourceTable, other: SourceTable) -> bool:
+    """Whether all writers of the other were asked for with those of the one, and both have the same columns."""
+    return (
+        one.oid == other.oid
+        and one.name == other.name
+        and one.columns == other.columns
+        and {each.part.oid for each in one.parts} >= {each.part.oid for each in other.parts}
+    )
+
+
+def _go_on(before: Part | None, now: Part) -> Part:
+    """A part with what was read of it before, unless nothing was, or its rows lie in another file since."""
+    return now if before is None or not before.done or before.filenode != now.filenode else before

@@ -1,0 +1,28 @@
+"""Warns of prepared transactions that nobody decides: each holds back the WAL since its PREPARE."""
+
+from cdcd.core.facts import Observer, PreparedOld
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
+
+
+class PreparedAge:
+    """Warns once of each prepared transaction that is older than `warning_age_s`."""
+
+    def __init__(self, warning_age_s: float, observe: Observer) -> None:
+        self.warning_age_s = warning_age_s
+        self._observe = observe
+        self._warned: set[str] = set()
+
+    def check(self, oldest: tuple[str, int] | None, flushed: int, unix_us: int) -> None:
+        """Look at the oldest prepared transaction, as `Assembler.oldest_prepared` gives it.
+
+        Args:
+            flushed: the flushed position, which it holds back.
+            unix_us: the wall clock, in microseconds since 1970.
+        """
+        if oldest is None or oldest[0] in self._warned:
+            return
+        age_s = (unix_us - oldest[1] - POSTGRES_EPOCH_US) / 1e6
+        if age_s >= self.warning_age_s:
+            self._warned.add(oldest[0])
+            self._observe(PreparedOld(gid=oldest[0], age_s=round(age_s), held_at=str(Lsn(flushed))))

@@ -1,0 +1,223 @@
+"""Questions about tables: which one is asked next, and who gets the answer.
+
+The rule: an initial snapshot is read to its end before the stream begins. While the stream runs, the publication is
+listed at an interval. Tables that took another one's place, and tables of enums whose labels changed, are looked up.
+Tables are read as long as the queue has room.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.engine.actions import (
+    Answer,
+    Ask,
+    Begin,
+    EnsureTopics,
+    Enums,
+    FindEnums,
+    ListPublished,
+    Look,
+    Looked,
+    Published,
+    Question,
+)
+from cdcd.core.engine.exported import Exported
+from cdcd.core.engine.incremental import Incremental
+from cdcd.core.engine.labels import Labels
+from cdcd.core.engine.queue import BatchQueue
+from cdcd.core.engine.rendering import SnapshotRows
+from cdcd.core.engine.tables import PublishedTables
+from cdcd.core.engine.topics import Topics
+from cdcd.core.errors import CdcdError
+from cdcd.core.snapshot.progress import INCREMENTAL
+
+PUBLISHED_S: Final = 5.0
+"""Interval at which the publication is listed, to find tables that were added or have another name, and labels of enums
+that were added or renamed."""
+
+TOPICS_AHEAD: Final = 500
+"""Number of topics that are created in one request with the topic of a table that is read beside the stream.
+
+A broker takes ten times as long for 2,000 topics that are created one by one as for four requests of 500.
+"""
+
+ENDS_AT_ONCE: Final = 500
+"""How many tables' former rows end in one batch before an initial snapshot: some 300 kB of records."""
+
+
+class Questions:
+    """The questions of a session. Ask `next`, and bring each answer by `answered`.
+
+    Args:
+        exported: reads the initial snapshot; None: the session has none.
+        relabelled: called with the oid, description and types of a table of enums whose labels changed.
+    """
+
+    def __init__(
+        self,
+        incremental: Incremental,
+        exported: Exported | None,
+        tables: PublishedTables,
+        labels: Labels,
+        *,
+        rendering: SnapshotRows,
+        queue: BatchQueue,
+        topics: Topics,
+        relabelled: Callable[[int, TableDescription, Mapping[int, TypeDescription]], None],
+        now: float,
+    ) -> None:
+        self._incremental = incremental
+        self._exported = exported
+        self._tables = tables
+        self._labels = labels
+        self._take_labels = relabelled
+        self._rendering = rendering
+        self._queue = queue
+        self._topics = topics
+        self._asked: dict[int, tuple[Callable[[object, Answer, float], None], object]] = {}
+        """By ticket: who gets the answer, and what it is for."""
+        self._next_ticket = 1
+        self._to_look_up: deque[int] = deque()
+        """Oids of tables that took another one's place, or whose topics have rows from before a gap."""
+        self._listing = False
+        self._list_at = now if tables.outdated() else now + PUBLISHED_S
+        self._has_exported_topics = False
+        self._topics_until = 0
+        """The topics of so many of the waiting tables were asked for."""
+
+    @property
+    def failure(self) -> CdcdError | None:
+        """Why the session cannot go on, if so."""
+        exported = self._exported
+        return self._incremental.failure or (None if exported is None else exported.failure)
+
+    def next_before_stream(self, now: float) -> Ask | Begin | None:
+        """What to ask for the initial snapshot, or `Begin` when it is read; None: nothing now."""
+        exported, tasks = self._exported, self._incremental.tasks
+        if exported is None:
+            return None
+        tasks.report(now)
+        if not self._has_exported_topics:
+            self._has_exported_topics = True
+            outdated = self._outdated(exported)
+            for topic in (*exported.topics(), *map(self._rendering.topic_of, outdated)):
+                self._rendering.topic_is_ready(topic)
+        if not self._queue.room or self._topics.awaited:
+            return None
+        outdated = self._outdated(exported)[:ENDS_AT_ONCE]
+        if outdated:
+            self._end_former_rows(outdated)
+            return None
+        found = exported.next_question(now)
+        if found is not None:
+            return self._ask(exported.answered, *found)
+        if not exported.is_done:
+            return None
+        exported.finish(now)
+        self._exported = None
+        if tasks.progress.method != INCREMENTAL:
+            tasks.replace(replace(tasks.progress, method=INCREMENTAL))
+        return Begin()
+
+    def _outdated(self, exported: Exported) -> list[int]:
+        """The tables, of those that are described at the slot's snapshot, whose topics have rows from before a gap."""
+        return [oid for oid in self._tables.outdated() if exported.has(oid)]
+
+    def _end_former_rows(self, oids: list[int]) -> None:
+        """End the former rows of these tables: all of their records are in one batch with the progress that says so."""
+        self._tables.end_outdated(oids)
+        self._rendering.end_former_rows(oids, self._incremental.tasks.take_numbers(len(oids)))
+
+    def next(self, now: float) -> Ask | None:
+        """What to ask beside the stream; None: nothing now."""
+        if not self._listing and now >= self._list_at:
+            self._listing = True
+            return self._ask(self._listed, None, ListPublished(self._tables.known_oids()))
+        if self._to_look_up:
+            oid = self._to_look_up.popleft()
+            return self._ask(self._looked, oid, Look(oid, ""))
+        if self._labels.wants_tables():
+            return self._ask(self._enums_found, None, FindEnums())
+        oid = self._labels.next_table()
+        if oid:
+            return self._ask(self._relabelled, oid, Look(oid, ""))
+        if not self._queue.room:
+            return None
+        self._incremental.tasks.report(now)
+        found = self._incremental.next_question(now)
+        return None if found is None else self._ask(self._incremental.answered, *found)
+
+    def next_topics(self) -> EnsureTopics | None:
+        """The topics that are wanted, and sometimes those of the tables that are read next."""
+        wanted = self._topics.wanted()
+        progress = self._incremental.progress
+        if wanted is None or self._exported is not None or progress.begun < self._topics_until:
+            return wanted
+        following = progress.waiting.oids[progress.begun : progress.begun + TOPICS_AHEAD]
+        self._topics_until = progress.begun + len(following)
+        names = self._incremental.tasks.names
+        ahead = [self._rendering.topic_named(names[oid]) for oid in following if oid in names]
+        return replace(wanted, ahead=tuple(ahead))
+
+    def next_at(self) -> float | None:
+        """When `next` has a question, if nothing else happens before."""
+        times = [
+            self._incremental.next_at() if self._queue.room else None,
+            None if self._listing else self._list_at,
+        ]
+        return min([each for each in times if each is not None], default=None)
+
+    def answered(self, ticket: int, answer: Answer, now: float) -> None:
+        """The answer to the question with this ticket."""
+        take, asked = self._asked.pop(ticket)
+        take(asked, answer, now)
+
+    def _ask(self, take: Callable[[object, Answer, float], None], asked: object, question: Question) -> Ask:
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._asked[ticket] = (take, asked)
+        return Ask(ticket, question)
+
+    def _listed(self, _asked: object, answer: Answer, now: float) -> None:
+        self._listing = False
+        self._list_at = now + PUBLISHED_S
+        if isinstance(answer, Published):
+            self._to_look_up.extend(self._tables.listed(answer))
+            self._labels.listed(answer.labels)
+
+    def _enums_found(self, _asked: object, answer: Answer, now: float) -> None:
+        if isinstance(answer, Enums):
+            self._labels.found(answer.oids)
+        else:
+            self._labels.failed()
+
+    def _relabelled(self, asked: object, answer: Answer, now: float) -> None:
+        """A table with columns of enums, whose labels may have changed, is described."""
+        assert isinstance(asked, int)
+        if not isinstance(answer, Looked):
+            self._labels.failed()
+            return
+        table = answer.table
+        if table is None or self._tables.is_new(table.oid, table.name):
+            # Under a name that the stream has not got to yet, the table is described with its first event.
+            self._labels.gone()
+            return
+        if self._rendering.is_altered(table.relation):
+            self._incremental.redefined(table.oid)
+        self._rendering.define(table.relation, answer.description, answer.types)
+        self._take_labels(table.oid, answer.description, answer.types)
+        self._labels.described(asked)
+
+    def _looked(self, asked: object, answer: Answer, now: float) -> None:
+        """A table that took another one's place is described, for the record that ends the rows of that one."""
+        assert isinstance(asked, int)
+        if isinstance(answer, Looked) and answer.table is not None:
+            # Rows of the table that wait for their place were read by the description that this one replaces.
+            self._incremental.redefined(answer.table.oid)
+            self._rendering.define(answer.table.relation, answer.description, answer.types)
+            self._tables.looked(asked, answer.table.name)
+        else:
+            self._tables.forget(asked)

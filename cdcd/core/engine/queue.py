@@ -1,0 +1,452 @@
+"""Records that go to Kafka together: batches, which end where a reader may see them end.
+
+The rule: a `read_committed` reader sees a source transaction wholly or not at all. So a Kafka transaction ends where a
+source transaction ends. Only a source transaction with more than `whole_bytes_max` of records is cut, at the end of an
+event, and the position says after which one. Small source transactions share a Kafka transaction. A large one is handed
+over in several batches, so that memory stays bounded; all of these but the last leave the Kafka transaction open
+(`Batch.closes`).
+
+A batch carries the position that is true when its Kafka transaction is committed, and the ledger's tickets that are
+acknowledged then. It also carries the progress of snapshots, which is taken when the batch ends, after its last record.
+
+A batch without records still moves the position, after keepalives and after transactions that changed no published
+table. Such a batch waits up to an interval for records, so that an idle database costs one small write now and then.
+The batch waits for nothing if it is the end of a transaction that was cut right behind its last event.
+
+The queue is the source of back-pressure: while `room` is false, neither the socket nor tables are read.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from cdcd.core.records.encoder import Record, record_bytes
+from cdcd.core.records.late_records import LateRecords, Produce
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.position import Counts, Position
+
+GIVEN_AWAY: Final[Record] = ("", None, None, None)
+"""Stands in a batch for a record that `Batch.give_away` has forgotten."""
+
+PART: Final = 3
+"""A large transaction is handed over in batches of so many times `bytes_max`, if the queue has room for two of them.
+
+Larger batches are cheaper, because each batch has a fixed cost, and no reader waits for a part of a transaction.
+"""
+
+TICKETS_MAX: Final = 4096
+"""A batch without records is due at once when it has this many tickets, which bounds the memory of its tickets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A record without key and value for every partition of these topics, with the LSN in a header.
+
+    Every change that was committed before the LSN stands before it in its partition (`engine/watermarks.py`).
+    """
+
+    lsn: int
+    topics: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Records for one Kafka transaction, or a part of them.
+
+    Attributes:
+        base, position: the positions before and after the batch.
+        items: the records, of which some may be made when they are handed over. To look at records, use `records`.
+        has_late: whether `items` has records that are made when they are handed over.
+        size: bytes of all keys and values.
+        rows: changes and rows of snapshots of which it has records.
+        tickets: the ledger's tickets that are acknowledged with this batch.
+        commit_time: of the last commit in the batch, in microseconds since PostgreSQL's epoch; None: it has no commit.
+        commit_times: of all commits in the batch that have records, likewise.
+        snapshot: how far the reading of tables has got with this batch.
+        urgent: the batch does not wait for records.
+        heartbeat_bytes: the part of `size` that is a heartbeat; 0: there is none.
+        watermark: what the sink adds behind the records; None: nothing. It is in neither `records` nor `size`.
+        marks: how many records it added, for the metrics.
+        closes: the Kafka transaction ends with this batch. If not, the next batch goes on in the same Kafka
+            transaction, and `position` is still the one before it.
+        handed_over: how many records `hand_over` and `give_away` have given to the producer.
+        topics: the topics of the records that were handed over.
+    """
+
+    base: Position
+    position: Position
+    items: list[Record | LateRecords] = field(default_factory=list)
+    has_late: bool = False
+    size: int = 0
+    rows: int = 0
+    tickets: list[int] = field(default_factory=list)
+    commit_time: int | None = None
+    commit_times: list[int] = field(default_factory=list)
+    snapshot: Progress | None = None
+    urgent: bool = False
+    heartbeat_bytes: int = 0
+    watermark: Watermark | None = None
+    marks: int = 0
+    closes: bool = True
+    handed_over: int = 0
+    topics: set[str] = field(default_factory=set)
+
+    @property
+    def records(self) -> list[Record]:
+        """All records of the batch. A record that the caller replaces in this list is handed over as it is then."""
+        if self.has_late:
+            made: list[Record | LateRecords] = []
+            for item in self.items:
+                if not isinstance(item, LateRecords):
+                    made.append(item)
+                elif item.is_forgotten:
+                    made += [GIVEN_AWAY] * item.count
+                else:
+                    made += item.records()
+            self.items = made
+            self.has_late = False
+        return cast("list[Record]", self.items)
+
+    @property
+    def count(self) -> int:
+        """How many records it has."""
+        if not self.has_late:
+            return len(self.items)
+        return sum([item.count if isinstance(item, LateRecords) else 1 for item in self.items])
+
+    def hand_over(self, produce: Produce) -> None:
+        """Give `produce` the records from number `handed_over` on.
+
+        If `produce` raises, `handed_over` is the number of the record that it refused.
+        """
+        self._hand_over(produce, -1)
+
+    def give_away(self, produce: Produce, keep_over: int) -> None:
+        """Do as `hand_over` does, and forget each record that `produce` has taken.
+
+        Call this method only for records that are never sent again. A record is freed while the processor's cache holds
+        it, and its memory serves for the next records: a large transaction takes a seventh less time.
+
+        Args:
+            keep_over: a record with more bytes of key and value than this is kept, so that a refusal for size finds it.
+        """
+        self._hand_over(produce, keep_over)
+
+    def _hand_over(self, produce: Produce, keep_over: int) -> None:
+        """Do so, and forget records of at most `keep_over` bytes; -1: forget none.
+
+        The loop stands here, and not with the caller, so that it is compiled.
+        """
+        items = self.items
+        last = ""
+        # How many records stand before the item.
+        before = first = 0 if self.has_late else self.handed_over
+        # By number: a copy of the list would touch each record once more, long after it was made.
+        for index in range(first, len(items)):
+            item = items[index]
+            if isinstance(item, LateRecords):
+                self._hand_over_late(item, before, produce, keep_over)
+                before += item.count
+                continue
+            before += 1
+            if before <= self.handed_over:
+                continue
+            topic, key, value, headers = item
+            assert topic, "a record that was given away is never sent again"
+            if headers is None:
+                produce(topic, value, key)
+            else:
+                produce(topic, value, key, headers=list(headers))
+            if topic is not last:
+                last = topic
+                self.topics.add(topic)
+            if keep_over >= 0 and record_bytes(key, value, headers) <= keep_over:
+                items[index] = GIVEN_AWAY
+            self.handed_over = before
+
+    def _hand_over_late(self, late: LateRecords, before: int, produce: Produce, keep_over: int) -> None:
+        """Hand over the rest of `late`. In the batch, `before` records stand before its first one."""
+        done = self.handed_over - before
+        if done >= late.count:
+            return
+        assert not late.is_forgotten, "records that were given away are never sent again"
+        try:
+            late.hand_over(produce, done)
+        finally:
+            self.handed_over = before + late.handed_over
+        self.topics.add(late.topic)
+        if late.largest <= keep_over:
+            late.forget()
+
+
+class BatchQueue:
+    """A queue of batches, bounded in bytes. Fill it while `room` is true, and `take` batches from its other end.
+
+    Between `begin` and `close`, `add` brings the records of a transaction. One batch is out at a time; report it by
+    `delivered`.
+
+    Args:
+        bytes_max: a batch ends when its keys and values have this size (see also `PART`).
+        records_max: a batch ends when it has this many records. A transaction with as many is handed over in parts.
+        whole_bytes_max: a transaction with more bytes of records than this is cut into several Kafka transactions. 0:
+            every part is a Kafka transaction of its own. None: there are no Kafka transactions.
+        queue_bytes_max: `room` is false when this many bytes wait or are out. It must not be less than `bytes_max`: a
+            transaction of a size between the two would wait for room that only its own end could make.
+        idle_s: how long a batch without records may wait.
+        progress: gives the progress of snapshots, which counts all rows that were added so far.
+        before_cut: called when a part of a transaction is about to count as delivered by itself.
+        counts: gives the records of the open transaction that were added so far, by table.
+    """
+
+    def __init__(
+        self,
+        position: Position,
+        *,
+        bytes_max: int,
+        records_max: int,
+        queue_bytes_max: int,
+        idle_s: float,
+        whole_bytes_max: int | None = 0,
+        progress: Callable[[], Progress | None] = lambda: None,
+        before_cut: Callable[[], None] = lambda: None,
+        counts: Callable[[], Counts] = lambda: (),
+    ) -> None:
+        assert bytes_max <= queue_bytes_max, "a batch must fit into the queue"
+        self.size = 0
+        self.waiting = 0
+        """Records that wait or are out; `size` is their bytes."""
+        self._bytes_max = bytes_max
+        self._part_bytes = max(bytes_max, min(PART * bytes_max, queue_bytes_max // 2))
+        self._records_max = records_max
+        self.is_transactional = whole_bytes_max is not None
+        """True if records are delivered in Kafka transactions."""
+        self._whole_bytes_max = whole_bytes_max or 0
+        self._queue_bytes_max = queue_bytes_max
+        self._idle_s = idle_s
+        self._progress = progress
+        self._before_cut = before_cut
+        self._counts = counts
+        self._asked = False
+        self._taken_at = 0.0
+        self._full: deque[Batch] = deque()
+        self._filling = Batch(position, position)
+        self._tail: list[Record | LateRecords] = []
+        self._tail_has_late = False
+        self._tail_count = 0
+        self._tail_size = 0
+        self._tail_rows = 0
+        self._whole_size = 0
+        self._commit_lsn = 0
+        self._events_done = 0
+        self._open = False
+        self._cut = False
+        self._idle_ticket = -1
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be added before something is delivered."""
+        return self.size < self._queue_bytes_max
+
+    @property
+    def position(self) -> Position:
+        """The position after everything that was added and closed."""
+        return self._filling.position
+
+    @property
+    def between(self) -> bool:
+        """Whether no transaction is open."""
+        return not self._open
+
+    def begin(self, commit_lsn: int, events_done: int) -> None:
+        """A transaction begins. Its first `events_done` events are delivered already."""
+        self._commit_lsn = commit_lsn
+        self._events_done = events_done
+        self._open = True
+        self._cut = False
+        self._whole_size = 0
+
+    def add(self, records: list[Record], size: int, events: int, late: LateRecords | None = None) -> bool:
+        """Take over `records`, which are `size` bytes for `events` events of the transaction. The list is emptied.
+
+        Args:
+            late: more records of these events, behind the others. `size` does not count them.
+
+        Returns:
+            True if the transaction was cut here, so that readers see it in parts.
+        """
+        count = len(records)
+        self._tail += records
+        records.clear()
+        if late is not None:
+            count += late.count
+            size += late.size
+            self._tail.append(late)
+            self._tail_has_late = True
+        self.size += size
+        self.waiting += count
+        self._tail_size += size
+        self._tail_count += count
+        # TRUNCATE may make no record.
+        self._tail_rows += min(events, count)
+        self._events_done += events
+        if self._tail_size < self._part_bytes and self._tail_count < self._records_max:
+            return False
+        return self._hand_over_part()
+
+    def _hand_over_part(self) -> bool:
+        filling = self._filling
+        if self._whole_size == 0 and (filling.items or filling.tickets or filling.watermark is not None):
+            # The records before are of other transactions, and need not wait for the end of this one.
+            self._turn()
+        self._whole_size += self._tail_size
+        if self._whole_size < self._whole_bytes_max and not self._cut:
+            self._append_tail(self._filling.position)
+            self._filling.closes = False
+            self._turn()
+            return False
+        self._cut = True
+        self._before_cut()
+        # All records before are of commits that lie before this one, so a position within this commit covers them.
+        self._append_tail(Position(self._commit_lsn, self._commit_lsn, self._events_done, self._counts()))
+        self._turn()
+        return True
+
+    def append(self, records: list[Record], size: int) -> None:
+        """Take over records behind the last event, which are no event themselves; `close` follows. The list is emptied.
+
+        They are never cut off from the end of the transaction: a restart behind the last event would write them again.
+        """
+        self.size += size
+        self.waiting += len(records)
+        self._tail_size += size
+        self._tail_count += len(records)
+        self._tail += records
+        records.clear()
+
+    def close(self, commit_lsn: int, end_lsn: int, commit_time: int | None, tickets: tuple[int, ...]) -> None:
+        """The transaction is complete. `commit_time` is None for a non-transactional message, which is no commit."""
+        self._open = False
+        before = self._filling.position
+        parted = self._whole_size > 0
+        if commit_time is not None and (self._tail or parted or before.commit_lsn == commit_lsn):
+            position = Position(commit_lsn, end_lsn)
+            self._filling.commit_time = commit_time
+            self._filling.commit_times.append(commit_time)
+        else:
+            position = before.moved(end_lsn)
+        # Parts of the transaction are out. Until its end is delivered, readers do not see them, or PostgreSQL keeps all
+        # of its WAL.
+        self._filling.urgent |= parted or before.events_done > 0
+        self._append_tail(position)
+        self._owe(tickets)
+        if self._filling.size >= self._bytes_max or self._filling.count >= self._records_max:
+            self._turn()
+
+    def roll_back(self, end_lsn: int, tickets: tuple[int, ...]) -> None:
+        """A prepared transaction was rolled back: move the position behind it, and acknowledge its tickets."""
+        assert not self._open, "it is rolled back between transactions"
+        self._filling.position = self._filling.position.moved(end_lsn)
+        self._owe(tickets)
+
+    def advance(self, ledger: Ledger, wal_end: int, *, asked: bool) -> None:
+        """A keepalive came between transactions: everything before `wal_end` is decoded. `asked`: do not wait."""
+        assert not self._open, "a keepalive counts between transactions only"
+        # After a restart the checkpoint in Kafka may be further than the position that was reported to PostgreSQL.
+        idle = ledger.is_last(self._idle_ticket)
+        untold = wal_end > ledger.flushed and (idle or not ledger.open_entries)
+        if untold or wal_end > self._filling.position.end_lsn:
+            if not idle:
+                self._idle_ticket = ledger.open()
+                self._filling.tickets.append(self._idle_ticket)
+            ledger.seal(self._idle_ticket, wal_end)
+            self._filling.position = self._filling.position.moved(wal_end)
+        self._asked |= asked and wal_end > ledger.flushed
+
+    def insert(self, records: list[Record], size: int, rows: int = 0) -> None:
+        """Take over records of a snapshot, `size` bytes for `rows` rows, between two transactions.
+
+        The progress counts the rows already.
+        """
+        assert not self._open, "rows of a snapshot stand between transactions"
+        self.size += size
+        self.waiting += len(records)
+        filling = self._filling
+        filling.items += records
+        filling.size += size
+        filling.rows += rows
+        filling.urgent = True
+        records.clear()
+        if filling.size >= self._bytes_max or filling.count >= self._records_max:
+            self._turn()
+
+    def beat(self, records: list[Record], size: int) -> None:
+        """Take over a heartbeat, `size` bytes, between two transactions. The list is emptied."""
+        self._filling.heartbeat_bytes = size
+        self.insert(records, size)
+
+    def mark(self, watermark: Watermark) -> None:
+        """Take over watermarks, between two transactions."""
+        assert not self._open, "watermarks stand between transactions"
+        self._filling.watermark = watermark
+        self._filling.urgent = True
+
+    def touch(self) -> None:
+        """The progress of snapshots has changed. It goes out soon, if need be without records."""
+        self._filling.urgent = True
+
+    def due_at(self, now: float) -> float | None:
+        """When a batch may be taken; None: there is nothing to take."""
+        if self._full:
+            return now
+        filling = self._filling
+        if self._open and self._whole_size and not self._cut:
+            # This batch may not end the Kafka transaction that is open.
+            return None
+        if filling.items or filling.urgent or len(filling.tickets) >= TICKETS_MAX:
+            return now
+        if not filling.tickets:
+            return None
+        return now if self._asked else self._taken_at + self._idle_s
+
+    def take(self, now: float) -> Batch:
+        """The next batch; call it when `due_at` says so, and `delivered` when the broker holds it."""
+        if not self._full:
+            self._turn()
+        self._taken_at = now
+        self._asked = False
+        return self._full.popleft()
+
+    def delivered(self, batch: Batch) -> None:
+        """The broker holds the batch, so its bytes count no longer."""
+        self.size -= batch.size
+        self.waiting -= batch.count
+
+    def _owe(self, tickets: tuple[int, ...]) -> None:
+        self._filling.tickets.extend(tickets)
+        self._idle_ticket = -1
+
+    def _append_tail(self, position: Position) -> None:
+        filling = self._filling
+        if filling.items:
+            filling.items += self._tail
+            self._tail.clear()
+        else:
+            # The list itself, not a copy: most records of a large transaction have left the processor's caches.
+            filling.items = self._tail
+            self._tail = []
+        filling.has_late = filling.has_late or self._tail_has_late
+        self._tail_has_late = False
+        self._tail_count = 0
+        filling.size += self._tail_size
+        filling.rows += self._tail_rows
+        filling.position = position
+        self._tail_size = self._tail_rows = 0
+
+    def _turn(self) -> None:
+        before = self._filling
+        before.snapshot = self._progress()
+        self._full.append(before)
+        self._filling = Batch(before.position, before.position)
+        self._idle_ticket = -1

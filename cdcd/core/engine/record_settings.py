@@ -1,0 +1,155 @@
+"""The settings that decide how rows become records, each with what its change means for readers.
+
+The records that are in the topics stay as they are. So after such a change the topics have two kinds of records.
+The checkpoint has a checksum of each of these settings, and a start that finds another one tells (`startup.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from cdcd.core.catalog.money import DIGITS_OF_C
+from cdcd.core.engine.checkpoint import RecordSettings
+from cdcd.core.errors import PositionError
+from cdcd.core.pasted import quoted
+
+_BY: Final = "(`cdcd snapshot start --table SCHEMA.TABLE`)"
+_AGAIN: Final = f"Read the tables again {_BY}, if readers need all rows as they are written now."
+_NEW_TOPICS: Final = (
+    f"Give the pipeline new topics (topics.prefix) and read the tables into them {_BY}, if readers cannot have both. "
+    "Or restore the former setting."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a change of a setting means for readers, and what to do."""
+
+    effect: str
+    hint: str
+
+
+_TOPICS: Final = Change("What was written before stays in the topics of the former names.", _AGAIN)
+_KEYS: Final = Change(
+    "What was written before has keys by the former setting: to compaction and to readers, a row with two keys is two "
+    "rows.",
+    _NEW_TOPICS,
+)
+FORMS: Final = Change("What was written before has the form of the former setting.", _AGAIN)
+
+CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
+    {
+        "topics.prefix": _TOPICS,
+        "topics.name": _TOPICS,
+        "topics.names": _TOPICS,
+        "topics.skipped_operations": Change(
+            "What was skipped before is not in the topics. Readers still have the rows whose deletes were skipped.",
+            _NEW_TOPICS,
+        ),
+        "topics.truncate": Change(
+            "TRUNCATEs that were left out before are not in the topics. Readers still have the rows that they removed.",
+            _NEW_TOPICS,
+        ),
+        "key.columns": _KEYS,
+        "partitioner.columns": Change(
+            "What was written before stays in its partitions. The records of a row may be in two partitions, between "
+            "which there is no order.",
+            _NEW_TOPICS,
+        ),
+        "filters.tables": Change(
+            "Rows that only the former filters kept stay in the topics. Rows that only the new filters keep come with "
+            "their next change.",
+            _NEW_TOPICS,
+        ),
+        "routes.tables": Change(
+            "What was written before stays in the topics to which the former rules sent it.", _NEW_TOPICS
+        ),
+        "fields.tables": FORMS,
+        "columns": Change(
+            "What was written before has the values of the former setting, in clear where it did not protect them.",
+            f"Delete those records if nobody may read the values, and read the tables again {_BY}.",
+        ),
+        "columns.hash_key": Change(
+            "What was written before has hashes by the former key. The same value has another hash now, so hashed "
+            "columns do not join with what was written before.",
+            _AGAIN,
+        ),
+        "columns.encryption_key": Change(
+            "What was written before is encrypted with the former key, and the new key does not decrypt it.",
+            f"Keep the former key as long as the topics have these records. {_AGAIN}",
+        ),
+        "format.key": _KEYS,
+        "format.value": FORMS,
+        "format.decimal_handling_mode": FORMS,
+        "format.time_precision_mode": FORMS,
+        "format.interval_handling_mode": FORMS,
+        "format.binary_handling_mode": FORMS,
+        "format.hstore_handling_mode": FORMS,
+        "format.unavailable_value_placeholder": FORMS,
+        "format.schema_name_adjustment_mode": FORMS,
+        "cloudevents": FORMS,
+        "event_flattening": FORMS,
+        "money.digits": Change(
+            "The database's default of lc_monetary, or money.digits, sets the point of money at another digit now. "
+            "Amounts that were written before differ by a power of ten.",
+            _AGAIN,
+        ),
+        "outbox.tables": FORMS,
+    }
+)
+"""By setting. A setting that is not here changes no record of a row, or none that readers would miss."""
+
+ROOTS: Final = "publication.publish_via_partition_root"
+"""Entry of the checkpoint's settings: 1 if partitioned tables are published as a whole, 0 if by partition.
+
+It is missing until the pipeline has read a publication with a partitioned table.
+"""
+
+
+def with_roots(
+    settings: RecordSettings, found: RecordSettings | None, via_root: bool | None
+) -> RecordSettings:
+    """Settings for the next checkpoint. `via_root`: as `ReadRoots` answers; None keeps the entry of `found`."""
+    known = known_roots(found) if via_root is None else via_root
+    return settings if known is None else (*settings, (ROOTS, int(known)))
+
+
+def known_roots(settings: RecordSettings | None) -> bool | None:
+    """How partitioned tables were delivered: True: as a whole; False: by partition; None: none was."""
+    known = dict(settings or ()).get(ROOTS)
+    return None if known is None else bool(known)
+
+
+def refuse_other_roots(
+    found: RecordSettings | None, via_root: bool | None, publication: str
+) -> PositionError | None:
+    """The refusal to start if partitioned tables would change their topics; None: the pipeline may start.
+
+    Args:
+        found: the settings in the checkpoint.
+        via_root: as `ReadRoots` answers.
+        publication: its name.
+    """
+    known = known_roots(found)
+    if known is None or via_root is None or known == via_root:
+        return None
+    now, former = ("by partition", "as a whole") if known else ("as a whole", "by partition")
+    return PositionError(
+        f"Publication {publication} publishes partitioned tables {now}. This pipeline has delivered them {former}, so "
+        "their changes would go to other topics, and the present topics would receive nothing more.",
+        hint=f"Restore the publication: ALTER PUBLICATION {quoted(publication)} SET (publish_via_partition_root = "
+        f"{'true' if known else 'false'}); or, if consumers are prepared for the other topics, start once with "
+        "`cdcd run --accept-gap`.",
+    )
+
+
+def with_money_digits(settings: RecordSettings, digits: int) -> RecordSettings:
+    """The checksums with that of the digits of money, which the server says, or the configuration in its place.
+
+    As everywhere in these checksums, the default is left out.
+    """
+    others = [each for each in settings if each[0] != "money.digits"]
+    if digits != DIGITS_OF_C:
+        others.append(("money.digits", digits))
+    return tuple(sorted(others))

@@ -1,0 +1,111 @@
+"""Rows whose record is certainly larger than the producer takes: refused by their length, before they are decoded.
+
+The record of a row has the text of each column, which JSON makes no shorter, or its bytes. So the sizes of the large
+columns, which stand in the frame, are a lower bound for the size of the record. It holds only if each row has a record
+with all of its columns (`EngineSettings.record_bytes_max`).
+"""
+
+from typing import Final
+
+from cdcd.core.catalog.types import BYTEA
+from cdcd.core.errors import SinkError
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.encoder import Encoder
+
+LOOKED_AT_BYTES: Final = 1 << 20
+"""Smaller rows are encoded first, so that the error can name the key."""
+
+_TEXTS: Final = frozenset((25, 114, 1042, 1043, 3802))
+"""The oids of text, json, bpchar, varchar and jsonb: types that every format writes as their text."""
+
+_HEX_HEAD: Final = 2
+_COPIED_HEX_HEAD: Final = 3
+"""Bytes before the digits of a bytea: in the stream, and in COPY, which escapes the backslash."""
+
+_HINT: Final = (
+    "Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, or set "
+    "kafka.oversized to claim_check or dead_letter."
+)
+
+
+def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> None:
+    """Refuse the row in the frame if its record has more than `bytes_max` bytes, whatever else is in it.
+
+    Raises:
+        SinkError: it has.
+    """
+    if peek.tag_of(frame) not in {peek.INSERT, peek.UPDATE}:
+        return
+    oid = peek.relation_of_row(frame, in_stream)
+    described = encoder.description(oid)
+    if described is None:
+        return
+    relation = described.relation
+    least = least_bytes(frame, in_stream, relation)
+    if least <= bytes_max:
+        return
+    raise SinkError(
+        f"A record of at least {least} bytes for topic {encoder.topic_of(oid)}: the row of "
+        f"{relation.schema}.{relation.name} at {Lsn(peek.lsn_of(frame))} has {len(frame)} bytes, and message.max.bytes "
+        f"allows records of {bytes_max} bytes.",
+        hint=_HINT,
+    )
+
+
+def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int) -> None:
+    """Refuse a row that was read by COPY, as `refuse` does.
+
+    Raises:
+        SinkError: the record of one of the rows has more than `bytes_max` bytes, whatever else is in it.
+    """
+    described = encoder.description(oid)
+    if described is None:
+        return
+    relation = described.relation
+    for line in lines:
+        if len(line) <= bytes_max:
+            continue
+        least = least_bytes_of_line(line, relation)
+        if least > bytes_max:
+            raise SinkError(
+                f"A record of at least {least} bytes for topic {encoder.topic_of(oid)}: a row of "
+                f"{relation.schema}.{relation.name}, read for a snapshot, has {len(line)} bytes, and "
+                f"message.max.bytes allows records of {bytes_max} bytes.",
+                hint=_HINT,
+            )
+
+
+def least_bytes_of_line(line: bytes, relation: Relation) -> int:
+    """The least size of the record of a row that COPY sent, in bytes; 0: it is not known."""
+    least = at = 0
+    for column in relation.columns:
+        end = line.find(b"\t", at)
+        if end < 0:
+            end = len(line) - 1
+        if column.type_oid in _TEXTS:
+            # An escape has at least one backslash, and stands for at least one byte.
+            least += end - at - line.count(b"\\", at, end)
+        elif column.type_oid == BYTEA:
+            least += max(0, end - at - _COPIED_HEX_HEAD) // 2
+        at = end + 1
+    return least if at == len(line) else 0
+
+
+def least_bytes(frame: bytes, in_stream: bool, relation: Relation) -> int:
+    """The least size of the record of a row, in bytes; 0: it is not known."""
+    try:
+        sizes = peek.new_row_sizes(frame, in_stream)
+    except (ValueError, IndexError):
+        # The encoder says what is wrong.
+        return 0
+    if len(sizes) != len(relation.columns):
+        return 0
+    least = 0
+    for (kind, size), column in zip(sizes, relation.columns, strict=True):
+        if column.type_oid in _TEXTS:
+            least += size
+        elif column.type_oid == BYTEA:
+            least += size if kind == peek.BINARY else max(0, size - _HEX_HEAD) // 2
+    return least

@@ -1,0 +1,173 @@
+"""Rows of tables -> records between two transactions of the stream: what the reading of tables needs of the rest."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from cdcd.core.catalog.chosen_keys import ChosenKeys
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.engine.queue import BatchQueue
+from cdcd.core.engine.refused_rows import LOOKED_AT_BYTES, refuse_lines
+from cdcd.core.engine.topics import Topics
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.encoder import Encoded, Record, RowEncoder, SnapshotPosition
+from cdcd.core.records.markers import INCREMENTAL, ROW, Marked, marker_of_single
+from cdcd.core.snapshot.reading import Rows
+
+NO_CHOSEN_KEYS: Final = ChosenKeys()
+
+
+class Rendering(Protocol):
+    """Makes records of rows, and knows the tables' descriptions, topics and keys."""
+
+    def define(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> str:
+        """Know the table as it is now; returns its topic. SinkError: it can have none."""
+
+    def key_columns(self, oid: int) -> tuple[str, ...]:
+        """The names of the columns that make the record's key; () for a table without one, or whose rows share keys."""
+
+    def topic_of(self, oid: int) -> str:
+        """The topic of a table that was defined."""
+
+    def topic_is_ready(self, topic: str) -> bool:
+        """Whether records may go to the own topic of a table, and to the others that its rows are routed to, and have
+        schemas with ids; if not, those are asked for.
+        """
+
+    def put(
+        self,
+        oid: int,
+        rows: Rows,
+        *,
+        event_no: int,
+        dropped: set[bytes],
+        progress: Callable[[Encoded], None],
+        marked: Marked[Any] | None = None,
+    ) -> None:
+        """Put the rows into the queue between two transactions.
+
+        Args:
+            event_no: the number of the last row before them.
+            dropped: keys whose rows are left out.
+            progress: called before the queue takes the rows; it counts them.
+            marked: how the first and the last row are marked, in an initial snapshot.
+        """
+
+
+class SnapshotRows:
+    """The `Rendering` of a session. The engine sets `unix_us`, the wall clock in microseconds since 1970.
+
+    Args:
+        record_bytes_max: as in `EngineSettings`.
+    """
+
+    def __init__(
+        self,
+        encoder: RowEncoder,
+        queue: BatchQueue,
+        topics: Topics,
+        chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
+        record_bytes_max: int = 0,
+    ) -> None:
+        self._row_bytes_max = max(record_bytes_max, LOOKED_AT_BYTES) if record_bytes_max else 0
+        self._record_bytes_max = record_bytes_max
+        self.encoder = encoder
+        self.unix_us = 0
+        self._queue = queue
+        self._topics = topics
+        self._chosen_keys = chosen_keys
+        self._repeating: set[int] = set()
+        """Tables in which several rows may have the same key."""
+        self._records: list[Record] = []
+        self._oids: dict[str, int] = {}
+        """The relation whose records a topic has, by topic, of those that were defined."""
+
+    def define(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> str:
+        self.encoder.define(relation, description, types)
+        topic = self.encoder.claim(relation.oid)
+        if self._chosen_keys.applied(relation, description).repeats:
+            self._repeating.add(relation.oid)
+        else:
+            self._repeating.discard(relation.oid)
+        self._oids[topic] = relation.oid
+        if not self.encoder.key_column_names(relation.oid):
+            for each in self.encoder.topics_of(relation.oid):
+                self._topics.keep_keyless(each)
+        return topic
+
+    def is_altered(self, relation: Relation) -> bool:
+        """Whether a table that was defined is another now."""
+        return self.encoder.knows(relation.oid) and self.encoder.relation(relation.oid) != relation
+
+    def describe(self, oid: int) -> None:
+        """Put the description of a table that was defined, unless it was sent already."""
+        size = self.encoder.announce(oid, self._records)
+        if size:
+            self._queue.insert(self._records, size)
+
+    def key_columns(self, oid: int) -> tuple[str, ...]:
+        return () if oid in self._repeating else self.encoder.key_column_names(oid)
+
+    def topic_of(self, oid: int) -> str:
+        return self.encoder.topic_of(oid)
+
+    def topic_named(self, name: str) -> str:
+        """The topic of a table by its name as `schema.table`, defined or not."""
+        return self.encoder.topic_named(name)
+
+    def topic_is_ready(self, topic: str) -> bool:
+        oid = self._oids.get(topic)
+        if oid is None:
+            return self._topics.is_ready(topic)
+        # All of them are asked for at once.
+        ready = [self._topics.is_ready(each) for each in self.encoder.topics_of(oid)]
+        return self._topics.are_registered(self.encoder.unregistered(oid)) and all(ready)
+
+    def put(
+        self,
+        oid: int,
+        rows: Rows,
+        *,
+        event_no: int,
+        dropped: set[bytes],
+        progress: Callable[[Encoded], None],
+        marked: Marked[Any] | None = None,
+    ) -> None:
+        # A row that is left out has no record, however large it is.
+        if self._row_bytes_max and not dropped and rows.size > self._row_bytes_max:
+            refuse_lines(rows.lines, oid, self.encoder, self._record_bytes_max)
+        end_lsn = self._queue.position.end_lsn
+        first = last = others = INCREMENTAL
+        if marked is not None:
+            single = len(rows.lines) == 1
+            first = marker_of_single(marked) if single else marked.first
+            last = marker_of_single(marked) if single else marked.last
+            others = ROW
+        position = SnapshotPosition(
+            lsn=rows.after or end_lsn,
+            commit_lsn=end_lsn - 1,
+            first=first,
+            last=last,
+            others=others,
+            event_no=event_no,
+        )
+        encoded = self.encoder.encode_rows(oid, rows.lines, position, self.unix_us, self._records, dropped)
+        progress(encoded)
+        self._queue.insert(self._records, encoded.bytes, encoded.rows)
+
+    def end_former_rows(self, oids: Iterable[int], event_no: int) -> None:
+        """Put a truncate record into the topics of tables that were defined, all into one batch.
+
+        The rows before it are another table's, or from before a gap.
+
+        Args:
+            event_no: the number of the first record among the rows of snapshots.
+        """
+        commit_lsn = self._queue.position.end_lsn - 1
+        size = 0
+        for number, oid in enumerate(oids, event_no):
+            size += self.encoder.encode_end_of_rows(oid, (commit_lsn, number), self.unix_us, self._records)
+        self._queue.insert(self._records, size)

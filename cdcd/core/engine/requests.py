@@ -1,0 +1,236 @@
+"""Requests to the daemon itself: logical messages with the prefix `cdcd.snapshot`. Whoever may connect can send them.
+
+A request needs a token that the daemon knows, unless the configuration allows requests from anybody. One without it
+changes nothing, and what it may write into the log has a limit.
+
+The rule: a request decides whether tables are read, and nothing else. No request ends a session. What requests leave in
+the checkpoint has a limit, and so has what a transaction full of requests holds. A refused request is a fact, with the
+sender's words cut short. A request can pause what the configuration asks for (the initial snapshot, tables that were
+added or replaced), but cannot cancel it.
+"""
+
+import hmac
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from cdcd.core.engine.incremental import Incremental
+from cdcd.core.engine.pending import excess
+from cdcd.core.errors import ConfigError
+from cdcd.core.facts import Observer, SnapshotSignalled, SnapshotSignalRefused, cut_short
+from cdcd.core.protocol.messages import LogicalMessage
+from cdcd.core.snapshot.outcomes import CANCELLED
+from cdcd.core.snapshot.signals import CONTENT_MAX, OWN_REQUESTS, PREFIX, Signal, token_digest
+from cdcd.core.snapshot.table_task import TableTask
+
+HELD_BYTES_MAX: Final = 262_144
+"""What the requests of one transaction may hold until it ends. Further ones are refused together.
+
+They are followed in one step, which this keeps below a fraction of a second.
+"""
+
+_HELD: Final = 100
+"""Bytes of a request that is held, beside its content."""
+
+WORDS_MAX: Final = 200
+"""Characters of a sender's words that a fact repeats."""
+
+
+HOUR_S: Final = 3600
+
+TABLES_MAX: Final = 10_000
+"""How many tables' readings are remembered one by one. Those that are older than an hour are forgotten then."""
+
+REFUSALS_MAX: Final = 60
+"""How many refusals are facts at once. After these, there is one a second."""
+
+NOT_AUTHORIZED: Final = (
+    "it has no token that this instance knows: send it by `cdcd snapshot`, or with snapshot.signal_token"
+)
+
+
+class Requests:
+    """Follows requests. Call `take` in the order of the stream.
+
+    Args:
+        name: the name of this pipeline. A request may be for another one.
+        allowed: which requests are followed: all, without_where or off.
+        tokens: digests of tokens (`token_digest`), one of which a request must have; None: it needs none.
+        rereads_per_hour_max: how often an hour requests may have one table read; 0: as often as they like.
+    """
+
+    def __init__(
+        self,
+        incremental: Incremental,
+        *,
+        name: str,
+        allowed: str,
+        observe: Observer,
+        tokens: tuple[str, ...] | None = None,
+        rereads_per_hour_max: int = 0,
+    ) -> None:
+        self.refused = 0
+        """How many requests were refused, whether the log says so or not."""
+        self._rereads_max = rereads_per_hour_max
+        self._read_at: dict[str, list[int]] = {}
+        """By table: when requests have had it read within the last hour, in Unix seconds."""
+        self._incremental = incremental
+        self._name = name
+        self._allowed = allowed
+        self._observe = observe
+        self._tokens = tokens
+        self._held = 0
+        self._left_out = 0
+        self._refusals = 0
+        self._refused_s = 0
+        """Time of the last reported refusal, in Unix seconds. From then on `_refusals` falls by one a second."""
+        self._untold = 0
+
+    def hold(self, message: LogicalMessage) -> Callable[[], None] | None:
+        """What is to be called when the message's transaction ends, where it counts; None: nothing."""
+        if message.prefix != PREFIX:
+            return None
+        size = len(message.content) + _HELD
+        if self._held + size <= HELD_BYTES_MAX:
+            self._held += size
+            return partial(self._take_held, message, size)
+        self._left_out += 1
+        return self._refuse_left_out if self._left_out == 1 else None
+
+    def _take_held(self, message: LogicalMessage, size: int) -> None:
+        self._held -= size
+        self.take(message)
+
+    def _refuse_left_out(self) -> None:
+        count, self._left_out = self._left_out, 0
+        reason = (
+            f"{count} requests of one transaction are left out: {HELD_BYTES_MAX} bytes of it are followed"
+        )
+        self._report(reason)
+        self._incremental.tasks.touch()
+
+    def _report(self, reason: str) -> None:
+        """A refusal is a fact, unless there were many: whoever may connect can send any number of requests."""
+        self.refused += 1
+        now_s = self._incremental.tasks.unix_s
+        self._refusals = max(0, self._refusals - max(0, now_s - self._refused_s))
+        self._refused_s = now_s
+        if self._refusals >= REFUSALS_MAX:
+            self._untold += 1
+            return
+        self._refusals += 1
+        untold, self._untold = self._untold, 0
+        self._observe(SnapshotSignalRefused(reason=cut_short(reason, WORDS_MAX), left_out=untold))
+
+    def take(self, message: LogicalMessage) -> None:
+        """Follow the request, or report why it is refused."""
+        if message.prefix != PREFIX:
+            return
+        try:
+            signal = Signal.decode(message.content)
+            if signal.pipeline not in ("", self._name):
+                return
+        except ValueError as error:
+            self._report(str(error))
+            if self._tokens is None:
+                self._incremental.tasks.touch()
+            return
+        if not self._is_authorized(signal):
+            self._report(NOT_AUTHORIZED)
+            return
+        try:
+            if self._allowed == "off" or (signal.where and self._allowed != "all"):
+                raise ValueError(f"snapshot.signals is {self._allowed}")
+            _ACTIONS[signal.action](self, signal)
+        except ValueError as error:
+            if signal.action == "start" and signal.request:
+                self._refuse(signal.request, str(error))
+            self._report(str(error))
+        else:
+            names = [cut_short(name, WORDS_MAX) for name in signal.tables[:10]]
+            self._observe(SnapshotSignalled(action=signal.action, tables=names))
+        # A request counts once. So the checkpoint passes its position soon, also when the request changed nothing.
+        self._incremental.tasks.touch()
+
+    def _is_authorized(self, signal: Signal) -> bool:
+        if self._tokens is None:
+            return True
+        digest = token_digest(signal.token)
+        return any(hmac.compare_digest(digest, token) for token in self._tokens)
+
+    def refuse_large(self, size: int) -> None:
+        """Report a request of which only the size in bytes was taken, because it is larger than `CONTENT_MAX`."""
+        self._report(f"it has {size} bytes, and {CONTENT_MAX} are allowed")
+        self._incremental.tasks.touch()
+
+    def _start(self, signal: Signal) -> None:
+        request = signal.request or "signal"
+        if request in OWN_REQUESTS:
+            request += " (requested)"
+        own = self._incremental.tasks
+        askers = (signal.request,) if signal.request else ()
+        tasks = [
+            TableTask(name, request=request, where=signal.where, askers=askers, asked=own.unix_s)
+            for name in signal.tables
+        ]
+        problem = excess(self._incremental.progress, tasks) or self._too_often(signal.tables, own.unix_s)
+        if problem:
+            raise ValueError(problem)
+        before = own.progress.awaited(signal.request)
+        own.add(tasks)
+        # A table that it asks for again, before it was begun with, is one table.
+        added = own.progress.awaited(signal.request) - before
+        if signal.request and added:
+            own.replace(own.progress.request(signal.request, added, own.unix_s))
+
+    def _too_often(self, names: Iterable[str], now_s: int) -> str:
+        """Why these tables may not be read now; "": they may, and count as read."""
+        if not self._rereads_max:
+            return ""
+        if len(self._read_at) > TABLES_MAX:
+            self._read_at = {
+                name: times for name, times in self._read_at.items() if times[-1] > now_s - HOUR_S
+            }
+        counted = {}
+        for name in names:
+            times = [each for each in self._read_at.get(name, ()) if each > now_s - HOUR_S]
+            if len(times) >= self._rereads_max:
+                return (
+                    f"{cut_short(name, WORDS_MAX)} was asked for {len(times)} times within an hour, and "
+                    f"snapshot.rereads_per_hour_max is {self._rereads_max}"
+                )
+            counted[name] = [*times, now_s]
+        self._read_at |= counted
+        return ""
+
+    def _refuse(self, request: str, error: str) -> None:
+        own = self._incremental.tasks
+        own.replace(own.progress.refuse(request, error, ConfigError.exit_code, own.unix_s))
+
+    def _pause(self, _signal: Signal) -> None:
+        self._incremental.set_paused(True)
+
+    def _resume(self, _signal: Signal) -> None:
+        self._incremental.set_paused(False)
+
+    def _cancel(self, signal: Signal) -> None:
+        kept: list[str] = []
+        for task in self._incremental.progress.tasks:
+            if signal.tables and task.name not in signal.tables:
+                continue
+            if task.request in OWN_REQUESTS:
+                kept.append(task.name)
+            else:
+                self._incremental.plans.end(task, "cancelled", code=CANCELLED)
+        if signal.tables and kept:
+            raise ValueError(
+                f"the configuration asks for {', '.join(kept[:5])}: snapshot.mode: never goes on without their rows"
+            )
+
+
+_ACTIONS: Final[dict[str, Callable[[Requests, Signal], None]]] = {
+    "start": Requests._start,
+    "pause": Requests._pause,
+    "resume": Requests._resume,
+    "cancel": Requests._cancel,
+}

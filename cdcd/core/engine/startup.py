@@ -1,0 +1,591 @@
+"""All decisions of a session's start: requests out, answers in, and at the end what the session begins with.
+
+`STEPS` is the order, which is the only safe one. Each step is a generator: it yields a `Request`, is resumed with the
+answer, and decides. The daemon (`daemon/start_requests.py`) and the simulator only carry the requests out.
+
+1. Take the advisory lock, which a heartbeat keeps from then on. No other instance of the pipeline is active on this
+   server any more, and the stream of a former one is ended.
+2. Make sure that the topics exist, and look at the checkpoint without a trace. The checkpoint is compared with server,
+   slot and publication before another instance could notice anything. So a daemon that must refuse to start, because
+   its configuration names a former primary or another cluster, disturbs no healthy instance.
+3. Fence: `init_transactions` shuts out a former instance that is still alive somewhere. Read the checkpoint again,
+   because only now it cannot change any more, and compare again. This second comparison is the one that counts.
+4. Ensure the publication and the slot, which are created if they are missing. A missing slot is a gap if there is a
+   checkpoint. The creation may wait, so afterwards the published tables are listed again.
+5. Bind the rules that protect columns, and write the checkpoint to resume from with these bindings, so that a column
+   that is renamed after a kill stays protected. Replication is then started from the slot's own position. What the
+   checkpoint covers is skipped by cdcd, because a server that was told to start later would leave out prepared
+   transactions that are not decided yet. An initial snapshot is read before replication starts.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from cdcd.core.catalog.money import DIGITS_OF_C
+from cdcd.core.catalog.routing import TopicNames, collisions
+from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings
+from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.engine.leavings import FirstStart, Leaving
+from cdcd.core.engine.logged import LoggedSession
+from cdcd.core.engine.queue import Batch
+from cdcd.core.engine.record_settings import (
+    CHANGES,
+    FORMS,
+    ROOTS,
+    known_roots,
+    refuse_other_roots,
+    with_money_digits,
+    with_roots,
+)
+from cdcd.core.engine.startup_positions import Positions, Step, first_flush
+from cdcd.core.engine.startup_requests import (
+    BindColumns,
+    ConnectCatalog,
+    ConnectStream,
+    CreateSlot,
+    DropSlot,
+    EndFormerStream,
+    EndTwoPhase,
+    EnsurePublication,
+    ImportSnapshot,
+    ListTables,
+    PrepareSink,
+    ReadMoneyDigits,
+    ReadRoots,
+    RemoveLogged,
+    Request,
+    SetFailover,
+    SlotMade,
+    SlotSeen,
+    StreamEarly,
+    TakeLock,
+    WriteCheckpoint,
+)
+from cdcd.core.errors import PositionError, TransientError
+from cdcd.core.facts import (
+    CheckpointRead,
+    GapAccepted,
+    MessagesKept,
+    Observer,
+    RecordSettingChanged,
+    SnapshotConditionDropped,
+    SnapshotNeeded,
+    SnapshotResumed,
+    TwoPhaseEnded,
+    TwoPhaseKept,
+    cut_short,
+)
+from cdcd.core.facts_operation import CheckpointUnsigned
+from cdcd.core.pasted import read_table
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
+from cdcd.core.snapshot.beginning import (
+    WHEN_NEEDED,
+    Beginning,
+    begin,
+    end_former_rows,
+    first_tables,
+    initial,
+    leave_out,
+    wanted,
+    without_conditions,
+)
+from cdcd.core.snapshot.progress import EXPORTED, Progress
+from cdcd.core.snapshot.table_task import TableTask
+
+ASKED_MESSAGES: Final = ("postgres.messages", 0)
+"""In the settings of a checkpoint: logical messages have records only if somebody asked for them. Checkpoints of
+versions that delivered all messages by default do not have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartSettings:
+    """The part of the configuration that the start depends on.
+
+    Attributes:
+        name, slot, publication, checkpoint_topic: names.
+        protocol, streaming, two_phase, messages, origin: as `versions.start_options` takes them.
+        delivers_messages: logical messages have records, also those that nobody asked for. None: this is so if the
+            checkpoint is of a version that delivered them by default.
+        publishes_messages: some logical messages are events of the outbox.
+        failover: standbys get a copy of the slot.
+        snapshot_mode, snapshot_method, exclude: as in the configuration, under `snapshot`.
+        counts_epochs: Kafka does not fence writers (`delivery: at_least_once`), so checkpoints count them.
+        topics: the names of the pipeline's topics.
+        records: the settings that decide how rows become records; None: they are not compared.
+        authenticates: the pipeline has a key, so its checkpoints have tags.
+        protects: rules protect columns.
+        truncate: TRUNCATE makes a record.
+    """
+
+    slot: str
+    publication: str
+    checkpoint_topic: str
+    topics: TopicNames
+    protocol: int | Literal["auto"] = "auto"
+    streaming: Literal["auto", "off", "on", "parallel"] = "auto"
+    two_phase: bool = False
+    messages: bool = True
+    delivers_messages: bool | None = True
+    publishes_messages: bool = False
+    origin: Literal["any", "none"] = "any"
+    failover: bool = False
+    snapshot_mode: str = "initial"
+    snapshot_method: str = EXPORTED
+    exclude: tuple[str, ...] = ()
+    counts_epochs: bool = False
+    name: str = ""
+    records: RecordSettings | None = None
+    authenticates: bool = False
+    protects: bool = False
+    truncate: bool = True
+
+
+LEFT_ROWS_HINT: Final = (
+    "Rows that were deleted since the slot was lost stay in the topics, because topics.truncate or "
+    "topics.skipped_operations leaves out truncate records. When the tables are read, `cdcd verify` names these rows, "
+    "and `cdcd mirror --snapshot` replaces the table of a mirror."
+)
+"""What `snapshot.mode: when_needed` cannot heal without truncate records. `cdcd check` says the same."""
+
+ENDED_ROWS_HINT: Final = (
+    "Nothing needs to be done. In the topic of each table that is read again, a truncate record ends the former rows "
+    "before the new ones, so that rows that were deleted since the slot was lost end, too. Changes that were undone or "
+    "overwritten since then have no records."
+)
+"""What `snapshot.mode: when_needed` does. `cdcd check` says the same."""
+
+TABLES_NAMED: Final = 20
+"""How many of the tables that are read again after a gap an event names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What the session begins with.
+
+    Attributes:
+        checkpoint: where it resumes.
+        published: the published tables as `schema.table`, by oid.
+        exported: the tables at the slot's snapshot, which are read before replication starts; None: it starts at once.
+        options: what START_REPLICATION is told.
+        flushed: the position that PostgreSQL is told first.
+        slot_confirmed: where the slot stands.
+        logged: the logged session that is delivered instead of the stream; None: the stream.
+        money_digits: how many digits of money stand behind the point.
+        delivers_messages: logical messages have records, also those that nobody asked for.
+    """
+
+    checkpoint: Checkpoint
+    published: Mapping[int, str]
+    exported: ExportedTables | None
+    options: Options
+    flushed: int
+    slot_confirmed: int
+    logged: LoggedSession | None = None
+    money_digits: int = DIGITS_OF_C
+    delivers_messages: bool = True
+
+
+Tables = Mapping[int, str]
+"""Published tables as `schema.table`, by oid."""
+
+WithoutConditions = Callable[[Progress, bool], tuple[Progress, Sequence[TableTask]]]
+
+EndFormerRows = Callable[[Progress, Progress, Tables, tuple[str, ...]], Progress]
+
+FirstTables = Callable[[Tables, Tables, Tables | None], tuple[Tables, Tables]]
+
+
+class Start:
+    """One start of a session: `run` it once, and answer every request that it yields.
+
+    Args:
+        flushed: the position that PostgreSQL was told by former sessions of this process.
+        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: as configured.
+        binary: values come in binary form.
+        accept_gap: start although slot and checkpoint do not meet.
+        steps: the steps in their order; a planted bug has others.
+        first_tables: as `beginning.first_tables`; a planted bug has another one.
+        without_conditions: as `beginning.without_conditions`; a planted bug has another one.
+        end_former_rows: as `beginning.end_former_rows`; a planted bug has another one.
+        first: how far it has got that makes a slot; a planted bug has another one.
+    """
+
+    def __init__(
+        self,
+        settings: StartSettings,
+        observe: Observer,
+        *,
+        flushed: int = 0,
+        unstreamed_until: int = 0,
+        binary: bool = False,
+        accept_gap: bool = False,
+        steps: "tuple[Callable[[Start], Step], ...] | None" = None,
+        first_tables: FirstTables = first_tables,
+        without_conditions: WithoutConditions = without_conditions,
+        end_former_rows: EndFormerRows = end_former_rows,
+        first: FirstStart | None = None,
+    ) -> None:
+        self.settings = settings
+        self._observe = observe
+        self._flushed = flushed
+        self._unstreamed_until = unstreamed_until
+        self._binary = binary
+        self._steps = STEPS if steps is None else steps
+        self._first_tables = first_tables
+        self._without_conditions = without_conditions
+        self._end_former_rows = end_former_rows
+        # What the steps find out, in this order.
+        self._money_digits = DIGITS_OF_C
+        self._server_version = 0
+        self._options: Options | None = None
+        self.positions = Positions(
+            accept_gap=accept_gap,
+            when_needed=settings.snapshot_mode == WHEN_NEEDED,
+            pipeline=settings.name,
+            slot_name=settings.slot,
+        )
+        self._published: Mapping[int, str] = {}
+        self._via_root: bool | None = None
+        self._roots_gap: PositionError | None = None
+        self.slot_made = False
+        """This start created the slot."""
+        self._snapshot: str | None = None
+        self._beginning: Beginning | None = None
+        self._progress = Progress()
+        self._exported: ExportedTables | None = None
+        self._ready: Ready | None = None
+        self._first = FirstStart() if first is None else first
+
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
+        """What becomes of a slot that this start made, when the session ends (`FirstStart.leaves`)."""
+        return self._first.leaves(error, has_shipped=has_shipped, outcome_unknown=outcome_unknown)
+
+    def run(self) -> Generator[Request[Any], Any, Ready]:
+        """Take every step.
+
+        Raises:
+            TransientError: the server is a standby.
+            FatalError: configuration or positions: a person must act.
+        """
+        for step in self._steps:
+            yield from step(self)
+        assert self._ready is not None
+        return self._ready
+
+    # The steps.
+
+    def take_lock(self) -> Step:
+        yield TakeLock()
+
+    def connect_catalog(self) -> Step:
+        """TransientError if the server is a standby, because a standby may be promoted at any moment.
+
+        A standby can decode since 16. It cannot write what orders a snapshot against the stream (a position in the
+        WAL), and its recovery would end our readers.
+        """
+        if (yield ConnectCatalog()):
+            raise TransientError(
+                "The server is a standby.",
+                hint="Point postgres.dsn at the primary; with several hosts, add target_session_attrs=read-write.",
+            )
+
+    def read_money_digits(self) -> Step:
+        self._money_digits = yield ReadMoneyDigits()
+
+    def connect_stream(self) -> Step:
+        yield EndFormerStream()
+        self._server_version = yield ConnectStream()
+
+    def choose_options(self) -> Step:
+        self._options = self._options_for(two_phase=self.settings.two_phase)
+        if self._options.streaming is not StreamingMode.OFF:
+            yield StreamEarly()
+
+    def _options_for(self, *, two_phase: bool) -> Options:
+        settings = self.settings
+        return start_options(
+            self._server_version,
+            settings.protocol,
+            [settings.publication],
+            streaming="off" if self._unstreamed_until else settings.streaming,
+            two_phase=two_phase,
+            messages=settings.messages,
+            origin=settings.origin,
+            binary=self._binary,
+        )
+
+    def prepare_sink(self) -> Step:
+        assert self._options is not None
+        settings = self.settings
+        # If the checkpoint decides and says yes, a former version has made the topic.
+        have_records = bool(settings.delivers_messages) or settings.publishes_messages
+        yield PrepareSink(self._options.messages and have_records)
+
+    def judge(self) -> Step:
+        """Refuse before anybody is shut out, if the comparison that counts is bound to refuse too."""
+        yield from self.positions.judge()
+
+    def fence(self) -> Step:
+        """The comparison that counts: the checkpoint cannot change any more."""
+        yield from self.positions.fence()
+
+    def remove_delivered_logs(self) -> Step:
+        """Before live streaming: a log that exists always begins at or before the checkpoint."""
+        if self.positions.delivered_logs:
+            yield RemoveLogged(self.positions.delivered_logs)
+
+    def ensure_publication(self) -> Step:
+        reason = self.positions.reads_because
+        if reason is not None:
+            hint = ENDED_ROWS_HINT if self.settings.truncate else LEFT_ROWS_HINT
+            self._observe(SnapshotNeeded(message=reason.message, hint=hint))
+        found = self.positions.found
+        self._published = yield EnsurePublication(known_roots(None if found is None else found.settings))
+
+    def judge_roots(self) -> Step:
+        """Compare how partitioned tables are published before the fence, so that a refusal disturbs nobody."""
+        yield from self.compare_roots()
+
+    def compare_roots(self) -> Step:
+        """Refuse a publication that would send partitioned tables to other topics, unless a gap is accepted."""
+        self._via_root = yield ReadRoots()
+        found = self.positions.found
+        self._roots_gap = refuse_other_roots(
+            None if found is None else found.settings, self._via_root, self.settings.publication
+        )
+        if self._roots_gap is not None and not self.positions.accept_gap:
+            raise self._roots_gap
+
+    def refuse_collisions(self) -> Step:
+        """Two tables with one topic are refused before there is a slot, which would hold WAL for nobody."""
+        tables = [(schema, name) for schema, _, name in map(_split, self._published.values())]
+        for error in collisions(tables, self.settings.topics):
+            raise error
+        yield from ()
+
+    def ensure_slot(self) -> Step:
+        settings, positions = self.settings, self.positions
+        found = positions.found
+        beginning = self._beginning = begin(
+            settings.snapshot_mode,
+            self._progress_of(found),
+            has_checkpoint=found is not None,
+            has_gap=positions.gap is not None,
+        )
+        if positions.slot is None:
+            yield from self._create_slot(beginning)
+        else:
+            yield from self._settle_two_phase(positions.slot)
+        assert positions.slot is not None
+        # After a slot was created with an exported snapshot, another command would end that snapshot.
+        if self._snapshot is None and settings.failover and not positions.slot.failover:
+            yield SetFailover()
+
+    def _progress_of(self, found: Checkpoint | None) -> Progress | None:
+        """The progress that the checkpoint has, without conditions that a stranger may have written: they are SQL."""
+        if found is None or found.snapshot is None:
+            return None
+        progress, dropped = self._without_conditions(found.snapshot, found.authentic)
+        for task in dropped:
+            self._observe(
+                SnapshotConditionDropped(
+                    table=task.name,
+                    request=cut_short(task.request, 200),
+                    command=read_table(task.name, where=True),
+                )
+            )
+        return progress
+
+    def _create_slot(self, beginning: Beginning) -> Step:
+        positions = self.positions
+        if positions.unusable is not None:
+            yield DropSlot()
+        export = beginning.initial and self.settings.snapshot_method == EXPORTED
+        made: SlotMade = yield CreateSlot(export)
+        positions.made(made.slot)
+        self.slot_made = True
+        self._snapshot = made.snapshot
+        # A slot in place of one that was lost belongs to a pipeline that has delivered.
+        self._first.made = positions.found is None
+        self._first.reads_rows = beginning.initial
+
+    def _settle_two_phase(self, slot: SlotSeen) -> Step:
+        """A slot that has two_phase, against the configuration, loses it where the server can take it away."""
+        two_phase = self.settings.two_phase
+        if slot.two_phase and not two_phase:
+            two_phase = self._server_version < ALTER_TWO_PHASE_SINCE
+            if two_phase:
+                self._observe(TwoPhaseKept(slot=self.settings.slot))
+            else:
+                yield EndTwoPhase()
+                self._observe(TwoPhaseEnded(slot=self.settings.slot))
+        self._options = self._options_for(two_phase=two_phase)
+
+    def import_snapshot(self) -> Step:
+        if self._snapshot is None:
+            return
+        exported: ExportedTables = yield ImportSnapshot(self._snapshot)
+        locked = {oid: self._published[oid] for oid in exported.locked if oid in self._published}
+        for oid, name in wanted(locked, self.settings.exclude).items():
+            if not exported.descriptions[oid].primary_key:
+                raise TransientError(
+                    f"{name} is {exported.locked[oid]}. It has no primary key, so it can be read at the slot's "
+                    "snapshot only.",
+                    hint="Trying again. End the transaction that holds the lock; or go on without the table's rows: "
+                    f"snapshot.exclude: [{name}].",
+                )
+        self._exported = exported
+
+    def choose_tables(self) -> Step:
+        """List the published tables again if the slot was created: its creation may have waited for hours."""
+        beginning, exported = self._beginning, self._exported
+        assert beginning is not None
+        before = self._published
+        if self.slot_made:
+            self._published = yield ListTables()
+        self._progress = beginning.progress
+        if self.settings.exclude and not beginning.initial:
+            self._progress = leave_out(beginning.progress, self._published, self.settings.exclude)
+        if beginning.initial:
+            names = None if exported is None else exported.names()
+            first, later = self._first_tables(before, self._published, names)
+            self._progress = initial(
+                beginning.progress, first, self.settings.exclude, exported=exported is not None, later=later
+            )
+            found = self.positions.found
+            if found is not None and self.settings.truncate:
+                self._progress = self._end_former_rows(
+                    self._progress, found.snapshot or Progress(), {**first, **later}, self.settings.exclude
+                )
+        elif beginning.interrupted:
+            self._observe(
+                SnapshotResumed(
+                    tables=self._progress.tables_left,
+                    rows=self._progress.event_no,
+                    was=beginning.interrupted,
+                )
+            )
+
+    def write_checkpoint(self) -> Step:
+        """Write where this session begins, if the former one did not end there."""
+        settings, positions = self.settings, self.positions
+        slot = positions.slot
+        assert slot is not None
+        assert slot.confirmed is not None
+        assert self._options is not None
+        start = positions.resumed()
+        position = start.position
+        for gap in filter(None, (positions.gap, self._roots_gap)):
+            self._observe(self._gap_accepted(gap, str(position)))
+        if settings.counts_epochs:
+            start = replace(start, epoch=start.epoch + 1)
+        snapshot = None if self._progress == Progress() else self._progress
+        self._compare_settings()
+        delivers_messages = self._delivers_messages()
+        records = self._settings_now()
+        if records is not None and not delivers_messages:
+            records = tuple(sorted((*records, ASKED_MESSAGES)))
+        start = replace(start, snapshot=snapshot, settings=records)
+        bindings = ""
+        if settings.protects:
+            bindings = yield BindColumns(start, self._published, self._exported)
+        start = replace(start, bindings=bindings)
+        self._observe(
+            CheckpointRead(
+                topic=settings.checkpoint_topic, found=positions.found is not None, position=str(position)
+            )
+        )
+        found = positions.found
+        unsigned = settings.authenticates and found is not None and not found.authentic
+        if unsigned:
+            self._observe(CheckpointUnsigned(topic=settings.checkpoint_topic, position=str(position)))
+        if start != found or unsigned:
+            self._first.checkpoint = "asked"
+            yield WriteCheckpoint(Batch(position, position, snapshot=snapshot), start)
+            self._first.checkpoint = "written"
+        self._ready = Ready(
+            start,
+            self._published,
+            self._exported,
+            self._options,
+            flushed=first_flush(self._flushed, start, slot.confirmed),
+            slot_confirmed=slot.confirmed,
+            logged=positions.logged,
+            delivers_messages=delivers_messages,
+            money_digits=self._money_digits,
+        )
+
+    def _gap_accepted(self, gap: PositionError, position: str) -> GapAccepted:
+        found, slot = self.positions.found, self.positions.slot
+        assert slot is not None
+        assert slot.confirmed is not None
+        outdated = self._progress.outdated.oids
+        return GapAccepted(
+            message=gap.message,
+            position=position,
+            begins="" if found is None else str(Lsn(found.position.end_lsn)),
+            ends=str(Lsn(slot.confirmed)),
+            tables=[self._published[oid] for oid in outdated[:TABLES_NAMED] if oid in self._published],
+            ended=len(outdated),
+        )
+
+    def _delivers_messages(self) -> bool:
+        """Whether logical messages have records, also those that nobody asked for."""
+        found, settings = self.positions.found, self.settings
+        if settings.delivers_messages is not None:
+            return settings.delivers_messages
+        if found is None or (found.settings is not None and ASKED_MESSAGES in found.settings):
+            return False
+        self._observe(MessagesKept(topic=settings.topics.message or ""))
+        return True
+
+    def _records_now(self) -> RecordSettings | None:
+        """The settings of records, with what the server says of them."""
+        now = self.settings.records
+        return None if now is None else with_money_digits(now, self._money_digits)
+
+    def _settings_now(self) -> RecordSettings | None:
+        now, found = self._records_now(), self.positions.found
+        if now is None:
+            return None
+        return with_roots(now, None if found is None else found.settings, self._via_root)
+
+    def _compare_settings(self) -> None:
+        """Tell which settings of records are not those of the checkpoint, before the checkpoint has the new ones."""
+        found, now = self.positions.found, self._records_now()
+        if found is None or found.settings is None or now is None:
+            return
+        changed = {name for name, _ in ({*found.settings} ^ {*now}) - {ASKED_MESSAGES}} - {ROOTS}
+        for name in sorted(changed):
+            change = CHANGES.get(name, FORMS)
+            self._observe(RecordSettingChanged(setting=name, effect=change.effect, hint=change.hint))
+
+
+STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
+    Start.take_lock,
+    Start.connect_catalog,
+    Start.read_money_digits,
+    Start.connect_stream,
+    Start.choose_options,
+    Start.prepare_sink,
+    Start.judge,
+    Start.judge_roots,
+    Start.fence,
+    Start.remove_delivered_logs,
+    Start.ensure_publication,
+    Start.compare_roots,
+    Start.refuse_collisions,
+    Start.ensure_slot,
+    Start.import_snapshot,
+    Start.choose_tables,
+    Start.write_checkpoint,
+)
+"""What is done before a session runs, in this order."""
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    return name.partition(".")

@@ -1,0 +1,305 @@
+"""Converters of values into Avro: one for each kind of column, chosen by its JSON converter and its Connect schema.
+
+Protobuf has the same ones, with `Primitives` of its own.
+
+The rule: a value in Avro is the value that `format: json_schema` has. `AnyValue` keeps it for every type, because it
+takes the JSON and writes it by the schema. The other converters are quicker ways for usual types, and the tests hold
+them against `AnyValue`. A new type, or a new mode of one, needs no converter here.
+"""
+
+from struct import pack
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter, read_f64_be, read_i16_be, read_i32_be, read_i64_be, write_f64_le
+
+from cdcd.core.catalog.hints import HINT
+from cdcd.core.catalog.wiretext import MINUS, NINE, ZERO, checked, to_bytes
+from cdcd.core.errors import ProtocolError
+from cdcd.core.records.avro.primitives import Primitives
+from cdcd.core.records.avro.writing import UnfitError
+from cdcd.core.records.debezium_json.connect_schema import Schema
+from cdcd.core.records.debezium_json.converter import STRING, Converter
+from cdcd.core.records.debezium_json.converters import Boolean, Bytea, Float, Integer
+from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, bytes_pieces_of_hex, gathered
+from cdcd.core.records.debezium_json.strings import BACKSLASH, QUOTE
+from cdcd.core.records.unwritable import UnwritableError
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+_TRUE: Final = 0x74  # t
+_FALSE: Final = 0x66  # f
+
+_DIGITS_MAX: Final = 18
+"""So many decimal digits are below 2^63."""
+
+_LEAST: Final = -(2**63)
+_GREATEST: Final = 2**63 - 1
+
+
+class AvroConverter:
+    """Writes one value of a column, without the branch of a union. ValueError: the value is malformed."""
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        """Append the value whose text form is `data[at:end]`."""
+        raise NotImplementedError
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        """The same for a value in binary form."""
+        raise NotImplementedError
+
+
+class AnyValue(AvroConverter):
+    """Values of any type, by their JSON and their Connect schema."""
+
+    def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
+        self._json = json
+        self._schema: Schema = {**schema, "optional": False}
+        self._to = to
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        self.append_json(checked(self._json.wire(data[at:end])), out)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        self.append_json(to_bytes(self._json.binary(data[at:end])), out)
+
+    def append_json(self, json_text: bytes, out: BytesWriter) -> None:
+        """Append the value that has this JSON."""
+        try:
+            out.write(self._to.encoded(self._schema, json_text))
+        except UnfitError as error:
+            raise UnwritableError(
+                f"it is of another form than the column's {self._to.name} schema, which has {error}",
+                f"An array with several dimensions, or an empty bit string, has no place in {self._to.name}. Set "
+                "format.value: json, which has one, or leave the column out (columns.exclude).",
+            ) from None
+
+
+class ByJson(AvroConverter):
+    """Quicker than `AnyValue`: reads the JSON out of a buffer that the JSON converter has written it to."""
+
+    def __init__(self, json: Converter, to: Primitives) -> None:
+        self._json = json
+        self._to = to
+        self._part = BytesWriter()
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        self._part.truncate(0)
+        self._json.write(data, at, end, self._part)
+        self.append(self._part, out)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        self._part.truncate(0)
+        self._json.write_binary(data, at, end, self._part)
+        self.append(self._part, out)
+
+    def append(self, part: BytesWriter, out: BytesWriter) -> None:
+        """Append the value whose JSON is in `part`."""
+        raise NotImplementedError
+
+
+class Digits(ByJson):
+    """Values that are whole numbers in JSON."""
+
+    def append(self, part: BytesWriter, out: BytesWriter) -> None:
+        end: i64 = len(part)
+        at: i64 = 1 if end > 0 and part[0] == MINUS else 0
+        if end - at > _DIGITS_MAX or end == at:
+            self._to.put_number(_whole(part.getvalue()), out)
+            return
+        number: i64 = 0
+        place: i64 = at
+        while place < end:
+            byte = int(part[place])
+            if not ZERO <= byte <= NINE:
+                raise _no_number()
+            number = number * 10 + byte - ZERO
+            place += 1
+        self._to.put_number(-number if at else number, out)
+
+
+def _whole(text: bytes) -> int:
+    """A whole number of usual or unusual length."""
+    digits = text.removeprefix(b"-")
+    if not digits.isdigit():
+        raise _no_number()
+    if not _LEAST <= int(text) <= _GREATEST:
+        raise UnwritableError(
+            "64 bits do not hold its number",
+            "Set format.time_precision_mode to isostring or connect, which hold every timestamp.",
+        )
+    return int(text)
+
+
+def _no_number() -> ProtocolError:
+    # JSON takes such a text as it is, so nobody else says what is wrong with it.
+    return ProtocolError(
+        "A row has a value that is not a whole number, in a column of whole numbers.", hint=HINT
+    )
+
+
+class Quoted(ByJson):
+    """Values that are texts in JSON."""
+
+    def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
+        ByJson.__init__(self, json, to)
+        self._any = AnyValue(json, schema, to)
+
+    def append(self, part: BytesWriter, out: BytesWriter) -> None:
+        text = part.getvalue()
+        if len(text) < 2 or text[0] != QUOTE or BACKSLASH in text:
+            self._any.append_json(checked(text), out)
+        else:
+            self._to.put_bytes(checked(text[1:-1]), out)
+
+
+class PlainText(AvroConverter):
+    """Texts that are the value as the server sends it."""
+
+    def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
+        self._to = to
+        self._binary = Quoted(json, schema, to)
+        self._binary_is_text = json.binary_is_text
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        self._to.put_text(data, at, end, out)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if self._binary_is_text:
+            self._to.put_text(data, at, end, out)
+        else:
+            self._binary.write_binary(data, at, end, out)
+
+
+class WholeNumber(AvroConverter):
+    """int2, int4, int8 and oid. `size` is that of the Avro type's values in binary form, which oid has not."""
+
+    def __init__(self, json: Converter, size: int, to: Primitives) -> None:
+        self._to = to
+        self._by_json = Digits(json, to)
+        self._size = size
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        negative = end > at and data[at] == MINUS
+        place: i64 = at + 1 if negative else at
+        if end - place > _DIGITS_MAX or end <= place:
+            self._by_json.write(data, at, end, out)
+            return
+        number: i64 = 0
+        while place < end:
+            byte: i64 = data[place]
+            if not ZERO <= byte <= NINE:
+                raise _no_number()
+            number = number * 10 + byte - ZERO
+            place += 1
+        self._to.put_number(-number if negative else number, out)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        size = self._size
+        if end - at != size:
+            self._by_json.write_binary(data, at, end, out)
+        elif size == 4:
+            number: i64 = int(read_i32_be(data, at))
+            self._to.put_number(number, out)
+        elif size == 8:
+            self._to.put_number(read_i64_be(data, at), out)
+        else:
+            short: i64 = int(read_i16_be(data, at))
+            self._to.put_number(short, out)
+
+
+class Truth(AvroConverter):
+    """boolean."""
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at != 1 or data[at] not in (_TRUE, _FALSE):
+            raise ValueError("not a boolean")
+        out.append(1 if data[at] == _TRUE else 0)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at != 1:
+            raise ValueError("not a boolean")
+        out.append(1 if data[at] else 0)
+
+
+class Double(AvroConverter):
+    """float8."""
+
+    def __init__(self, json: Converter) -> None:
+        self._json = json
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        value = data[at:end]
+        if end == at or not ZERO <= data[end - 1] <= NINE:
+            # NaN and infinities. What is none of them is refused.
+            self._json.wire(value)
+        write_f64_le(out, float(value))
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at != 8:
+            self._json.binary(data[at:end])
+        write_f64_le(out, read_f64_be(data, at))
+
+
+class Single(AvroConverter):
+    """float4."""
+
+    def __init__(self, json: Converter) -> None:
+        self._json = json
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        value = data[at:end]
+        self._json.wire(value)
+        out.write(pack("<f", float(value)))
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        self._json.binary(data[at:end])
+        out.write(data[at:end][::-1])
+
+
+class RawBytes(AvroConverter):
+    """bytea."""
+
+    def __init__(self, to: Primitives) -> None:
+        self._to = to
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at > PIECE_BYTES:
+            self._to.put_bytes(gathered(bytes_pieces_of_hex(data, int(at), int(end))), out)
+            return
+        text = data[at:end]
+        if text[:2] != b"\\x":
+            raise ValueError("a bytea that is not in bytea_output hex")
+        self._to.put_bytes(bytes.fromhex(text[2:].decode("ascii")), out)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        self._to.put_bytes(data[at:end], out)
+
+
+_INTEGERS: Final = ("int16", "int32", "int64")
+_SIZES: Final = {"int16": 2, "int32": 4, "int64": 8}
+
+
+def converter_of(json: Converter, schema: Schema, to: Primitives) -> AvroConverter:
+    """The converter of a column by its JSON converter and its Connect schema.
+
+    Args:
+        schema: of the column; whether it is optional says nothing here.
+    """
+    kind = schema["type"]
+    exact = type(json)
+    if exact is Integer and kind in _INTEGERS:
+        return WholeNumber(json, _SIZES[kind], to)
+    if exact is Boolean and kind == "boolean":
+        return Truth()
+    if exact is Float and kind == "double":
+        return Double(json)
+    if exact is Float and kind == "float":
+        return Single(json)
+    if exact is Bytea and kind == "bytes":
+        return RawBytes(to)
+    if kind == "string":
+        return PlainText(json, schema, to) if json.mode == STRING else Quoted(json, schema, to)
+    if kind in _INTEGERS:
+        return Digits(json, to)
+    return AnyValue(json, schema, to)

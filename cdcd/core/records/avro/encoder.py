@@ -1,0 +1,605 @@
+"""Debezium's envelope in Avro: each value in Confluent's wire format, with the id of its schema before it.
+
+Topics, descriptions, events and their order are those of `debezium_json/encoder.py`, which this encoder is but for the
+bytes of rows, source blocks and keys. The schemas are the Connect schemas of `format: json_schema`, as Confluent's
+AvroConverter writes them (`schemas.py`).
+
+There is one way to write a row, compiled or not: value after value into a buffer. A value that the server did not send
+(unchanged TOAST) is copied from the old row, if that has it. Else Debezium's placeholder stands there. If the
+column's type has no room for the placeholder, null stands there. The header `cdcd.unchanged` names the column, as in
+JSON.
+
+Rows of streamed transactions are not drafted: they wait as frames for the commit.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+
+from cdcd.core.catalog.hints import HINT
+from cdcd.core.catalog.protection import ColumnRule
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.errors import ProtocolError
+from cdcd.core.facts import Observer, unheard
+from cdcd.core.protocol.messages import Binary, LogicalMessage, Relation, Value
+from cdcd.core.protocol.peek import (
+    BINARY,
+    DELETE,
+    INSERT,
+    NEW_ROW,
+    NULL,
+    OLD_KEY,
+    OLD_ROW,
+    ROW_HEAD_BYTES,
+    TEXT,
+    UNCHANGED,
+    VALUE_HEAD_BYTES,
+    row_width,
+    value_size,
+)
+from cdcd.core.records.avro.form import AvroForm, known_id
+from cdcd.core.records.avro.heartbeats import AvroHeartbeats
+from cdcd.core.records.avro.source_block import AvroSourceBlock, AvroTableSource, times
+from cdcd.core.records.avro.tables import AvroPlace, AvroTable, message_uses
+from cdcd.core.records.avro.transaction_metadata import CountedAvroSource, RegisteredTransactionMetadata
+from cdcd.core.records.avro.writing import number, optional, text, write_bytes
+from cdcd.core.records.debezium_json.connect_schema import Schema
+from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder, moved_from, moved_to
+from cdcd.core.records.debezium_json.heartbeats import watermark
+from cdcd.core.records.debezium_json.source_block import CREATED, DELETED, UPDATED, SourceBlock
+from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.core.records.encoder import (
+    HEADER_NEW_KEY,
+    HEADER_OLD_KEY,
+    HEADER_UNCHANGED,
+    HEARTBEATS,
+    MESSAGES,
+    TRANSACTIONS,
+    EncoderSettings,
+    Record,
+)
+from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.records.unwritable import UnwritableError
+from cdcd.core.transactions.drafts import SpoolItem
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+LSN_MAX: Final = 2**63 - 1
+
+_BUFFER_BYTES_MAX: Final = 1 << 20
+"""A buffer that a large record has made larger is given back."""
+
+_NONE: Final = 0
+_SOME: Final = 2
+"""`before` and `after`: null, or a row."""
+
+NULL_IN_KEY: Final = (
+    "it is NULL in a column of the key, where Avro has no null",
+    "The key is that of now, and the row is older. format.value: json with format.key: json has null there.",
+)
+
+_EMPTY: Final = b"\x00\x00"
+"""Neither `schema_id` nor `transaction`."""
+
+
+class AvroEncoder(DebeziumJsonEncoder):
+    """Turns the row frames of committed transactions into records in Avro. See `Encoder`."""
+
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        binary: bool = False,
+        observe: Observer = unheard,
+        form: AvroForm | None = None,
+    ) -> None:
+        DebeziumJsonEncoder.__init__(self, settings, binary, observe)
+        self._form = AvroForm() if form is None else form
+        self._avro: dict[int, AvroTable] = {}
+        self._latest: AvroTable | None = None
+        """Of the last row."""
+        self._block = AvroSourceBlock(settings)
+        self._source = self._block
+        self._block_alone = AvroSourceBlock(settings)
+        self._alone = self._block_alone
+        self._times = b""
+        self._out = BytesWriter()
+        self._part = BytesWriter()
+        self._of_messages = AvroTableSource("", "", None)
+        self._message_key_use, self._message_value_use = message_uses(
+            settings, self._message_topic, self._form
+        )
+        uses = (self._message_key_use, self._message_value_use)
+        self._message_uses: tuple[SchemaUse, ...] = tuple([use for use in uses if use is not None])
+        self._messages_told = False
+        self._metadata_uses: tuple[SchemaUse, ...] = ()
+        """The schemas of BEGIN and END, if there are such records."""
+        self._metadata_told = False
+        if self.metadata is not None:
+            metadata = RegisteredTransactionMetadata(settings, self.metadata.topic, self._form)
+            self.metadata, self._metadata_uses = metadata, metadata.uses
+        self._avro_heartbeats = AvroHeartbeats(settings, self._form)
+        self._header_bytes = 0
+        """Of the last record, if headers count (`Encoder.encode`)."""
+
+    # Schemas.
+
+    def _described(
+        self,
+        fragments: TableFragments,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None],
+    ) -> None:
+        known = self._avro.get(fragments.relation.oid)
+        table = AvroTable(
+            self._settings,
+            self._form,
+            fragments,
+            types=types,
+            rules=rules,
+            columns=self._told_forms[fragments.relation.oid].columns,
+            source=self._table_source(fragments),
+            value_schema=self._value_schema,
+            topics=self.topics_of(fragments.relation.oid),
+        )
+        if known is not None and known.is_told and known.uses == table.uses:
+            table.is_told = True
+        self._avro[fragments.relation.oid] = table
+        self._latest = None
+
+    def _table_source(self, fragments: TableFragments) -> AvroTableSource:
+        """What follows the rows in the records of a table."""
+        relation, schema_id = fragments.relation, fragments.schema_id
+        if self.metadata is None:
+            return AvroTableSource(relation.schema, relation.name, schema_id)
+        return CountedAvroSource(relation.schema, relation.name, schema_id, self.metadata)
+
+    def _value_schema(self, envelope: Schema) -> Schema:
+        """The schema of a table's values. `envelope` has everything that may be in it, the rows first."""
+        return envelope
+
+    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
+        """See `Encoder`."""
+        ids = self._settings.schema_ids
+        if relation_oid == MESSAGES:
+            uses = self._message_uses
+        elif relation_oid == HEARTBEATS:
+            uses = self._avro_heartbeats.uses
+        elif relation_oid == TRANSACTIONS:
+            uses = () if self._metadata_told else self._metadata_uses
+        else:
+            uses = self._avro[relation_oid].uses + self._metadata_uses
+        return tuple([use for use in uses if ids.get(use) is None])
+
+    def _id(self, use: SchemaUse) -> int:
+        return known_id(self._settings, use)
+
+    def _tell(self, uses: Sequence[SchemaUse], out: list[Record]) -> None:
+        """Name the ids of schemas in the schemas topic, if there is one."""
+        topic = self._settings.schemas_topic
+        if topic is not None:
+            ids = self._settings.schema_ids
+            out.extend([(topic, *ids.record(use), None) for use in uses])
+
+    def _ready(self, table: AvroTable, out: list[Record]) -> None:
+        """Before the first record of a table as it is described now: take its schemas' ids, and name them."""
+        value_head = self._form.head(self._id(table.value_use))
+        if table.key_use is not None:
+            table.key_head = self._form.head(self._id(table.key_use))
+        table.value_head = value_head
+        for topic, (key_use, value_use) in table.routed_uses.items():
+            key_head = b"" if key_use is None else self._form.head(self._id(key_use))
+            table.routed_heads[topic] = key_head, self._form.head(self._id(value_use))
+        if not table.is_told:
+            self._tell(table.uses, out)
+            table.is_told = True
+        if self._metadata_uses and not self._metadata_told:
+            self._tell(self._metadata_uses, out)
+            self._metadata_told = True
+
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        """See `Encoder`. A registry may give a schema another id under the subjects of another topic."""
+        _, key, value, headers = record
+        table = self._avro[relation_oid]
+        heads = table.routed_heads.get(topic)
+        if heads is None or heads == (table.key_head, table.value_head):
+            return topic, key, value, headers
+        key_head, value_head = heads
+        if key is not None:
+            key = key_head + key[len(key_head) :]
+        if value is not None:
+            value = value_head + value[len(value_head) :]
+        if headers is not None:
+            headers = [
+                (name, key_head + each[len(key_head) :] if name in (HEADER_NEW_KEY, HEADER_OLD_KEY) else each)
+                for name, each in headers
+            ]
+        return topic, key, value, headers
+
+    # What stands around a row.
+
+    def draft_all(
+        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
+        """No row is drafted."""
+        return frames
+
+    def _set_now(self, now_us: int) -> None:
+        if now_us != self._now_us:
+            self._now_us = now_us
+            self._times = times(now_us)
+
+    def _table(self, oid: int, out: list[Record]) -> TableFragments:
+        """See `DebeziumJsonEncoder`."""
+        latest = self._latest
+        if (
+            latest is not None
+            and oid == self._recent_oid
+            and latest.fragments.transaction == self._transaction
+        ):
+            return latest.fragments
+        table = self._avro.get(oid)
+        if table is None:
+            raise ProtocolError(
+                f"A change in the relation with oid {oid}, which the server never described.", hint=HINT
+            )
+        fragments = table.fragments
+        if fragments.transaction != self._transaction:
+            if fragments.is_new:
+                self._introduce(fragments, out)
+            if not table.value_head:
+                self._ready(table, out)
+            table.source.renew(self._block)
+            fragments.transaction = self._transaction
+        self._recent_oid = oid
+        self._latest = table
+        return fragments
+
+    def _buffer(self) -> BytesWriter:
+        if len(self._out) > _BUFFER_BYTES_MAX:
+            self._out = BytesWriter()
+        self._out.truncate(0)
+        return self._out
+
+    def _open(self, table: AvroTable) -> BytesWriter:
+        """The empty buffer for the rows of a value. `_before` and then `_after` follow, each with its row behind it."""
+        buffer = self._buffer()
+        buffer.write(table.value_head)
+        return buffer
+
+    def _before(self, has_row: bool) -> None:
+        """`before` is what follows in the buffer, or null."""
+        self._out.append(_SOME if has_row else _NONE)
+
+    def _after(self, has_row: bool) -> None:
+        """The same of `after`."""
+        self._out.append(_SOME if has_row else _NONE)
+
+    def _count(self, table: AvroTable, op: int) -> None:
+        if self._lsn > LSN_MAX:
+            raise ProtocolError(f"An LSN of {self._lsn} has no place in {self._form.name}.", hint=HINT)
+        table.fragments.tally.counts[op] += 1
+
+    def _end(self, table: AvroTable, op: int) -> bytes:
+        """The value whose rows are in the buffer."""
+        self._count(table, op)
+        table.source.write(op, self._lsn, self._serial, self._times, self._out)
+        return self._out.getvalue()
+
+    # Rows.
+
+    def _row(  # noqa: PLR0917  as `DebeziumJsonEncoder._row`
+        self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
+    ) -> int:
+        if width != table.width:
+            raise ValueError("the row has another number of columns than the relation")
+        avro = self._latest
+        assert avro is not None, "`_table` comes first"
+        buffer = self._open(avro)
+        if tag == DELETE:
+            return self._delete_row(avro, frame, kind, at, out)
+        if tag != INSERT and kind != NEW_ROW:
+            return self._update_with_old_row(avro, frame, kind, at, out)
+        if kind != NEW_ROW:
+            raise ValueError("unknown kind of row")
+        self._before(False)
+        self._after(True)
+        unchanged = self._last_row(avro, frame, at, False, False)
+        key = avro.key(buffer, self._part)
+        headers = _named(avro, unchanged) if unchanged else None
+        return self._put(avro, CREATED if tag == INSERT else UPDATED, key, headers, out)
+
+    def _try(self, table: TableFragments, column: int, value: Value) -> None:
+        """See `KnownTables`."""
+        place = self._avro[table.relation.oid].places[column]
+        converter = place.converter
+        if converter is None:
+            return
+        out = BytesWriter()
+        if value is None:
+            if place.null is None:
+                raise UnwritableError(*NULL_IN_KEY)
+        elif isinstance(value, Binary):
+            converter.write_binary(value.data, 0, len(value.data), out)
+        elif isinstance(value, bytes):
+            converter.write(value, 0, len(value), out)
+
+    def _row_again(  # noqa: PLR0917  as `_row`
+        self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
+    ) -> int:
+        avro = self._avro[table.relation.oid]
+        avro.takes_null = True
+        try:
+            return self._row(table, tag, kind, width, frame, at, out)
+        finally:
+            avro.takes_null = False
+
+    def _record(self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None) -> Record:
+        """The record whose row is in the buffer."""
+        return table.fragments.topic, key, self._end(table, op), headers
+
+    def _put(
+        self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None, out: list[Record]
+    ) -> int:
+        if self._skips[op]:
+            return 0
+        record = self._record(table, op, key, headers)
+        out.append(record)
+        return size_of(record) + self._header_bytes
+
+    def _put_delete(
+        self, table: AvroTable, key: bytes | None, headers: Headers | None, out: list[Record]
+    ) -> int:
+        size = self._put(table, DELETED, key, headers, out)
+        if key is not None and self._settings.tombstones and not self._skips[DELETED]:
+            out.append((table.fragments.topic, key, None, headers))
+            size += len(key)
+        return size
+
+    def _delete_row(self, table: AvroTable, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
+        if kind not in (OLD_KEY, OLD_ROW):
+            raise ValueError("unknown kind of row")
+        buffer = self._out
+        self._before(True)
+        unchanged = self._last_row(table, frame, at, False, False)
+        self._after(False)
+        headers = _named(table, unchanged) if unchanged else None
+        return self._put_delete(table, table.key(buffer, self._part), headers, out)
+
+    def _update_with_old_row(
+        self, table: AvroTable, frame: bytes, kind: int, at: int, out: list[Record]
+    ) -> int:
+        if kind not in (OLD_KEY, OLD_ROW):
+            raise ValueError("unknown kind of row")
+        buffer, fragments = self._out, table.fragments
+        self._before(True)
+        begin: i64 = len(buffer)
+        missing_old: list[int] = []
+        end: i64 = write_row(frame, at, table, buffer, missing_old, False, False)
+        old_key = table.key(buffer, self._part)
+        after: i64 = len(buffer)
+        if frame[end] != NEW_ROW:
+            raise ValueError("unknown kind of row")
+        if row_width(frame, end) != fragments.width:
+            raise ValueError("the row has another number of columns than the relation")
+        end += ROW_HEAD_BYTES
+        self._after(True)
+        new: i64 = len(buffer)
+        missing = self._last_row(table, frame, end, True, kind == OLD_ROW)
+        key = table.key(buffer, self._part)
+        left, came = _named(table, missing_old), _named(table, missing)
+        is_other = old_key is not None and key is not None and old_key != key
+        if is_other or self._came is not None:
+            written = buffer.getvalue()
+            buffer = self._open(table)
+            self._before(True)
+            buffer.write(written[begin:after])
+            self._after(False)
+            size = self._put_delete(table, old_key, [*moved_to(key), *left] or None, out)
+            buffer = self._open(table)
+            self._before(False)
+            self._after(True)
+            buffer.write(written[new:])
+            to = out if self._came is None else self._came
+            return size + self._put(table, CREATED, key, [*moved_from(old_key), *came] or None, to)
+        both = _named(table, missing + [column for column in missing_old if column not in missing])
+        return self._put(table, UPDATED, key, both or None, out)
+
+    def _last_row(self, table: AvroTable, frame: bytes, at: int, has_old: bool, whole: bool) -> list[int]:
+        """Write the row with which the frame ends; the columns whose value was not sent."""
+        unchanged: list[int] = []
+        if write_row(frame, at, table, self._out, unchanged, has_old, whole) != len(frame):
+            raise ValueError("the row does not end with the frame")
+        return unchanged
+
+    def _append(  # noqa: PLR0917  as `DebeziumJsonEncoder._append`
+        self,
+        table: TableFragments,
+        op: int,
+        key: bytes | None,
+        parts: list[bytes],
+        headers: Headers | None,
+        out: list[Record],
+    ) -> int:
+        """A record without rows: of a truncate."""
+        avro = self._latest
+        assert avro is not None, "`_table` comes first"
+        self._open(avro)
+        self._before(False)
+        self._after(False)
+        return self._put(avro, op, key, headers, out)
+
+    # Logical messages.
+
+    def _message(
+        self,
+        message: LogicalMessage,
+        content: memoryview,
+        source: SourceBlock,
+        serial: int,
+        out: list[Record],
+    ) -> int:
+        value_head = self._form.head(self._id(self._message_value_use))
+        prefix = text(message.prefix)
+        block = self._block_alone if source is self._block_alone else self._block
+        self._of_messages.renew(block)
+        buffer = self._buffer()
+        buffer.write(value_head)
+        buffer.write(text("m") + optional(number(self._now_us // 1000)))
+        self._of_messages.write_source(message.lsn, serial, buffer)
+        buffer.write(_EMPTY)
+        buffer.write(optional(prefix))
+        buffer.append(_SOME)
+        write_bytes(self._content.data(content), buffer)
+        value = buffer.getvalue()
+        return self._put_message(message, value, None, out)
+
+    def _put_message(
+        self, message: LogicalMessage, value: bytes, headers: Headers | None, out: list[Record]
+    ) -> int:
+        """Append the record of a logical message, and before the first one its schemas."""
+        if self._message_key_use is not None:
+            key = self._form.head(self._id(self._message_key_use)) + self._form.message_key(message.prefix)
+        else:
+            key = self.json_message_key(message)
+        if not self._messages_told:
+            self._tell(self._message_uses, out)
+            self._messages_told = True
+        self._messages += 1
+        out.append((self._message_topic, key, value, headers))
+        return len(key) + len(value)
+
+    # Heartbeats.
+
+    def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
+        """See `Encoder`."""
+        avro = self._avro_heartbeats
+        value = self._form.head(self._id(avro.value_use)) + avro.value(now_us)
+        key = (
+            self._heartbeats.key
+            if avro.key_use is None
+            else self._form.head(self._id(avro.key_use)) + avro.key
+        )
+        if not avro.is_told:
+            self._tell(avro.uses, out)
+            avro.is_told = True
+        out.append((self._heartbeats.topic, key, value, watermark(lsn)))
+        return len(key) + len(value)
+
+
+def size_of(record: Record) -> int:
+    """The bytes of a record's key and value."""
+    _, key, value, _ = record
+    return len(key or b"") + len(value or b"")
+
+
+def write_row(  # noqa: PLR0917  a call would cost as much as a column
+    frame: bytes,
+    start: "i64",
+    table: AvroTable,
+    out: BytesWriter,
+    unchanged: list[int],
+    has_old: bool,
+    whole: bool,
+) -> "i64":
+    """Append the row whose first value is at `start`, and return where it ends by what it says itself.
+
+    Args:
+        unchanged: gets the column of each value that was not sent and that the old row does not have.
+        has_old: the row that was written to `out` before is the old row of the same event.
+        whole: the old row has all values, else only those of the replica identity.
+
+    Raises:
+        ValueError, IndexError: the row is malformed, or has a value without a form (UnwritableError).
+        SourceError: a value of the key is missing.
+    """
+    at: i64 = start
+    limit: i64 = len(frame)
+    if table.constants:
+        out.write(table.constants)
+    for place in table.places:
+        kind = frame[at]
+        begin: i64 = len(out)
+        if kind in (TEXT, BINARY):
+            size: i64 = value_size(frame, at)
+            at += VALUE_HEAD_BYTES
+            if size < 0 or size > limit - at:
+                raise ValueError("a value ends after the frame")
+            converter = place.converter
+            if converter is not None:
+                if place.branch is not None:
+                    out.write(place.branch)
+                if kind == TEXT:
+                    converter.write(frame, at, at + size, out)
+                else:
+                    converter.write_binary(frame, at, at + size, out)
+                place.usable = True
+                if place.is_key:
+                    place.data, place.kind = frame, kind
+                    place.at, place.until = at, at + size
+            at += size
+        elif kind == NULL:
+            at += 1
+            write_null(table, place, out)
+        elif kind == UNCHANGED:
+            at += 1
+            _write_unchanged(table, place, out, unchanged, has_old, whole)
+        else:
+            raise ValueError("unknown kind of value")
+        place.begin, place.end = begin, len(out)
+    return at
+
+
+def _write_unchanged(  # noqa: PLR0917  as `write_row`
+    table: AvroTable,
+    place: AvroPlace,
+    out: BytesWriter,
+    unchanged: list[int],
+    has_old: bool,
+    whole: bool,
+) -> None:
+    """Append a value that was not sent: from the old row, or the placeholder."""
+    if has_old and place.usable and (whole or table.fragments.identity[place.column]):
+        old: i64 = place.begin
+        while old < place.end:
+            out.append(out[old])
+            old += 1
+    elif place.visible:
+        if place.placeholder is None:
+            _refuse(table, place)
+        else:
+            out.write(place.placeholder)
+        unchanged.append(place.column)
+        place.usable = False
+
+
+def write_null(table: AvroTable, place: AvroPlace, out: BytesWriter) -> None:
+    """Append NULL. UnwritableError: the column is of the key, and nothing may stand for NULL yet."""
+    # NULL is no large value: where one is unchanged, PostgreSQL did not send the old one.
+    place.usable = False
+    if not place.visible:
+        return
+    if place.is_key:
+        place.kind = NULL
+    if place.null is not None:
+        out.write(place.null)
+    elif table.takes_null:
+        out.write(place.zero)
+    else:
+        raise UnwritableError(*NULL_IN_KEY)
+
+
+def _refuse(table: AvroTable, place: AvroPlace) -> None:
+    """Raise SourceError: a value of the key was not sent."""
+    fragments = table.fragments
+    fragments.stand_in(fragments.event_template.copy(), [fragments.plan[place.column][0]])
+    raise AssertionError("only a column of the key has no placeholder")
+
+
+def _named(table: AvroTable, columns: list[int]) -> Headers:
+    """The header that names columns whose value is missing, if there are any."""
+    if not columns:
+        return []
+    names = table.fragments.names
+    return [(HEADER_UNCHANGED, b"[%b]" % b",".join([names[column] for column in columns]))]

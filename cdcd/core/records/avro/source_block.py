@@ -1,0 +1,119 @@
+"""What stands around the row in a record in Avro: the source block, the op and the times.
+
+The fields and their order are those of `debezium_json/connect_schema.py`. As in JSON, everything but a few numbers is
+the same for all events of a transaction on a table. So it is made once for that, and kept in pieces.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+
+from cdcd.core.records.avro.writing import number, optional, text, write_long
+from cdcd.core.records.debezium_json.source_block import OPS, SourceBlock
+from cdcd.core.records.debezium_json.writing import write_integer
+from cdcd.core.records.encoder import EncoderSettings
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+_NULL: Final = b"\x00"
+_OPS: Final = [text(op) for op in OPS]
+_TENS: Final = 10
+
+
+class AvroSourceBlock(SourceBlock):
+    """The pieces of `source` for the transaction that is open."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        SourceBlock.__init__(self, settings)
+        self._who = text(settings.version) + text("postgresql") + text(settings.prefix)
+        self._in_database = text(settings.database)
+        self._avro_txid = _NULL
+        self._avro_origin = _NULL + _NULL
+        self._marker = "false"
+        self._position = 0
+        self._time_us = 0
+        self._before = b""
+
+    def begin(
+        self,
+        xid: int | None,
+        commit_lsn: int,
+        unix_us: int,
+        last_commit_lsn: int | None,
+        snapshot: str = "false",
+    ) -> None:
+        """See `SourceBlock`."""
+        self._avro_txid = optional(None if xid is None else number(xid))
+        self._avro_origin = _NULL + _NULL
+        self._marker = snapshot
+        self._position = commit_lsn
+        self._time_us = unix_us
+        last = "null" if last_commit_lsn is None else f'"{last_commit_lsn}"'
+        self._before = f'[{last},"'.encode("ascii")
+
+    def set_origin(self, name: str | None, lsn: int | None) -> None:
+        """See `SourceBlock`."""
+        self._avro_origin = optional(None if name is None else text(name)) + optional(
+            None if lsn is None else number(lsn)
+        )
+
+    def sequence_head(self) -> bytes:
+        """What stands in `sequence` before the event's LSN."""
+        return self._before
+
+    def encoded_pieces(self, table: bytes) -> tuple[bytes, bytes, bytes]:
+        """What stands before the text of `sequence`, between it and the LSN, and from there to the serial number."""
+        micros = self._time_us
+        # `snapshot` has a default, so that null is the second branch of its union.
+        head = self._who + number(micros // 1000) + _NULL + text(self._marker) + self._in_database + b"\x02"
+        middle = (
+            optional(number(micros)) + optional(number(micros * 1000)) + table + self._avro_txid + b"\x02"
+        )
+        tail = _NULL + self._avro_origin + optional(number(self._position)) + b"\x02"
+        return head, middle, tail
+
+
+class AvroTableSource:
+    """What follows the row in the records of one table. `renew` comes first in each transaction."""
+
+    def __init__(self, schema: str, name: str, schema_id: str | None) -> None:
+        self._table = text(schema) + text(name)
+        self._described = optional(None if schema_id is None else text(schema_id))
+        # transaction is null.
+        self._closings = [self._described + _NULL + op for op in _OPS]
+        self._head = self._middle = self._tail = self._sequence = b""
+
+    def renew(self, source: AvroSourceBlock) -> None:
+        """Make the pieces that are the same for all events of this table in a transaction."""
+        self._head, self._middle, self._tail = source.encoded_pieces(self._table)
+        self._sequence = source.sequence_head()
+
+    def write(self, op: int, lsn: "i64", event_no: "i64", times: bytes, out: BytesWriter) -> None:
+        """Append all that follows a row."""
+        self.write_source(lsn, event_no, out)
+        out.write(self._closings[op])
+        out.write(times)
+
+    def write_source(self, lsn: "i64", event_no: "i64", out: BytesWriter) -> None:
+        """Append the source block without `schema_id`."""
+        out.write(self._head)
+        digits: i64 = 1
+        rest: i64 = lsn
+        while rest >= _TENS:
+            rest //= _TENS
+            digits += 1
+        size: i64 = len(self._sequence)
+        write_long(size + digits + 2, out)
+        out.write(self._sequence)
+        write_integer(lsn, out)
+        out.write(b'"]')
+        out.write(self._middle)
+        write_long(lsn, out)
+        out.write(self._tail)
+        write_long(event_no, out)
+
+
+def times(now_us: int) -> bytes:
+    """The times at the end of an envelope."""
+    return optional(number(now_us // 1000)) + optional(number(now_us)) + optional(number(now_us * 1000))

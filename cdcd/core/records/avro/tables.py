@@ -1,0 +1,204 @@
+"""What of a table's records in Avro is made once: its schemas, and the converters of its columns."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from librt.strings import BytesWriter
+
+from cdcd.core.catalog.protection import ColumnRule
+from cdcd.core.catalog.relations import ColumnForm, TypeDescription
+from cdcd.core.protocol.peek import NULL, TEXT
+from cdcd.core.records.avro.converters import AvroConverter
+from cdcd.core.records.avro.form import AvroForm
+from cdcd.core.records.avro.source_block import AvroTableSource
+from cdcd.core.records.debezium_json.connect_schema import (
+    MESSAGE_KEY,
+    Schema,
+    envelope_schema,
+    key_struct,
+)
+from cdcd.core.records.debezium_json.message_content import message_schema
+from cdcd.core.records.debezium_json.table_fragments import TableFragments
+from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.schema_registrations import SchemaUse
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+
+def message_uses(settings: EncoderSettings, topic: str, form: AvroForm) -> tuple[SchemaUse | None, SchemaUse]:
+    """The schemas of the keys, if those have one in the registry, and of the values of logical messages."""
+    key = form.use(settings, topic, MESSAGE_KEY, "key") if settings.key_format == form.format else None
+    return key, form.use(settings, topic, message_schema(settings.modes), "value")
+
+
+class AvroPlace:
+    """A column of the relation, in the relation's order.
+
+    Attributes:
+        column: its number, from 0.
+        visible: whether it is in the records.
+        converter: makes the value in Avro.
+        branch: what stands before a value that is not NULL; None: nothing, because the column is never NULL.
+        null: what stands for NULL; None: the column is of the key, which has no null.
+        zero: of a column of the key, what stands for a value that has no form (`unwritable.py`).
+        placeholder: what stands for a value that the server did not send; None: it cannot be missing.
+        begin, end: between which its value lies in the row that was written last. If `usable` is false, there is none.
+        data, at, until, kind: the value as it came, if it is of the key: in `data[at:until]`, of this kind.
+    """
+
+    __slots__ = (
+        "at",
+        "begin",
+        "branch",
+        "column",
+        "converter",
+        "data",
+        "end",
+        "is_key",
+        "kind",
+        "null",
+        "placeholder",
+        "until",
+        "usable",
+        "visible",
+        "zero",
+    )
+
+    def __init__(self, column: int, visible: bool, converter: AvroConverter | None) -> None:
+        self.column = column
+        self.visible = visible
+        self.converter = converter
+        self.branch: bytes | None = None
+        self.null: bytes | None = None
+        self.placeholder: bytes | None = None
+        self.zero = b""
+        self.is_key = False
+        self.usable = False
+        self.begin: i64 = 0
+        self.end: i64 = 0
+        self.data = b""
+        self.at: i64 = 0
+        self.until: i64 = 0
+        self.kind = TEXT
+
+
+class AvroTable:
+    """A relation as its last description has it, ready to write rows of it.
+
+    Attributes:
+        fragments: what JSON needs of the same description; it has the columns' JSON converters, topic and key.
+        key_use, value_use: the schemas of keys, if those have one in the registry, and of values.
+        places: of the columns; `key_places` are those of the key, in its order.
+        key_head, value_head: what keys and values begin with, once the schemas have ids; else empty.
+        source: what follows the rows in its records.
+        routed_uses: by topic, the same schemas under the subjects of the other topics that rows are routed to.
+        routed_heads: by topic, what keys and values begin with there, once the schemas have ids.
+        is_told: the schemas topic names the schemas.
+        constants: what each row begins with: the values of constant fields.
+        takes_null: NULL in a column of the key is written as the zero of its type, else it is refused.
+    """
+
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        form: AvroForm,
+        fragments: TableFragments,
+        *,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None],
+        columns: Sequence[ColumnForm],
+        source: AvroTableSource,
+        value_schema: Callable[[Schema], Schema],
+        topics: Sequence[str],
+    ) -> None:
+        self.fragments = fragments
+        relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
+        modes = settings.modes
+        shown = fragments.shown
+        fields = dict(
+            zip([each.name for each in relation.columns], [each.name for each in shown.columns], strict=True)
+        )
+        numbers = {fields[column.name]: column.id for column in columns}
+        envelope = envelope_schema(
+            shown, keys, types, topic, rules, modes=modes, constants=fragments.constants
+        )
+        value = form.of_value(value_schema(envelope), numbers)
+        self.value_use = form.use(settings, topic, value, "value")
+        key: Schema = {}
+        self.key_use: SchemaUse | None = None
+        if keys and settings.key_format == form.format:
+            key = form.of_key(key_struct(shown, keys, types, topic, rules, modes=modes), numbers)
+            self.key_use = form.use(settings, topic, key, "key")
+        self.routed_uses: dict[str, tuple[SchemaUse | None, SchemaUse]] = {}
+        self.routed_heads: dict[str, tuple[bytes, bytes]] = {}
+        for each in topics:
+            if each != topic:
+                key_use = None if self.key_use is None else form.use(settings, each, key, "key")
+                self.routed_uses[each] = key_use, form.use(settings, each, value, "value")
+        self.key_head = self.value_head = b""
+        self.is_told = False
+        self.takes_null = False
+        self.source = source
+        row = {field["field"]: field for field in value["fields"][0]["fields"]}
+        self.places: list[AvroPlace] = []
+        self.constants = b"".join(
+            [
+                (form.opening(row[name]) or b"") + form.encoded(row[name], json.dumps(value).encode())
+                for name, value in fragments.constants
+            ]
+        )
+        for column, described in enumerate(shown.columns):
+            schema = row.get(described.name) if fragments.visible[column] else None
+            if schema is None:
+                self.places.append(AvroPlace(column, False, None))
+                continue
+            place = AvroPlace(column, True, form.converter(fragments.converters[column], schema))
+            place.branch = form.opening(schema)
+            place.null = form.null(schema)
+            place.placeholder = form.placeholder(schema, fragments.placeholders[column])
+            self.places.append(place)
+        self.key_places = [self.places[column] for column in keys]
+        for place in self.key_places:
+            place.is_key = True
+            place.placeholder = None
+            place.zero = form.zero(row[shown.columns[place.column].name])
+
+    @property
+    def uses(self) -> tuple[SchemaUse, ...]:
+        """The schemas that the records use."""
+        found: list[SchemaUse | None] = [self.key_use, self.value_use]
+        for pair in self.routed_uses.values():
+            found += pair
+        # Under the strategy `record`, the subjects of several topics are one.
+        return tuple(dict.fromkeys([use for use in found if use is not None]))
+
+    def key(self, out: BytesWriter, part: BytesWriter) -> bytes | None:
+        """The key of the row that was written last to `out`; None: the table has no key."""
+        if not self.key_places:
+            return None
+        part.truncate(0)
+        if self.key_use is None:
+            self._json_key(part)
+            return part.getvalue()
+        part.write(self.key_head)
+        for place in self.key_places:
+            at: i64 = place.begin
+            while at < place.end:
+                part.append(out[at])
+                at += 1
+        return part.getvalue()
+
+    def _json_key(self, part: BytesWriter) -> None:
+        fragments = self.fragments
+        for place, fragment in zip(self.key_places, fragments.key_fragments, strict=True):
+            part.write(fragment)
+            converter = fragments.converters[place.column]
+            if place.kind == NULL:
+                part.write(b"null")
+            elif place.kind == TEXT:
+                converter.write(place.data, place.at, place.until, part)
+            else:
+                converter.write_binary(place.data, place.at, place.until, part)
+        part.write(fragments.key_end)

@@ -1,0 +1,215 @@
+"""Avro's binary encoding into a buffer: numbers, texts, and values that are described by a Connect schema.
+
+A number is a zigzag varint. A text and bytes have their length before them. A record is its fields, one after the
+other; a union is the number of its branch and then the value (Avro 1.12, "Binary Encoding").
+"""
+
+import json
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Mapping, Sequence
+from struct import pack
+from typing import TYPE_CHECKING, Any, Final
+
+from librt.strings import BytesWriter
+
+from cdcd.core.catalog.wiretext import checked
+from cdcd.core.records.avro.schemas import has_default, is_string_map
+from cdcd.core.records.debezium_json.connect_schema import Schema
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+FIRST: Final = 0
+SECOND: Final = 2
+"""The first and the second branch of a union, as zigzag varints."""
+
+_LONG: Final = 16
+"""From this length on it is cheaper to cut a text out, and to copy it at once."""
+
+_ASCII_MAX: Final = 127
+RANGES: Final[Mapping[str, int]] = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
+"""The whole numbers of Connect, with the bits that each has beside its sign."""
+
+
+def write_long(number: "i64", out: BytesWriter) -> None:
+    """Append an int or a long. No step leaves 64 bits: the sign is the lowest bit of the first byte."""
+    rest: i64 = number
+    sign: i64 = 0
+    if number < 0:
+        rest = -(number + 1)
+        sign = 1
+    byte: i64 = ((rest & 63) << 1) | sign
+    rest >>= 6
+    while rest > 0:
+        out.append(int(byte | 128))
+        byte = rest & 127
+        rest >>= 7
+    out.append(int(byte))
+
+
+def write_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+    """Append `data[at:end]` as a string. UnicodeDecodeError (a ValueError): it is not UTF-8."""
+    write_long(end - at, out)
+    append_text(data, at, end, out)
+
+
+def append_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+    """Append `data[at:end]` without its length. UnicodeDecodeError (a ValueError): it is not UTF-8."""
+    begin: i64 = at
+    if end - at >= _LONG:
+        out.write(checked(data[at:end]))
+        return
+    bits: i64 = 0
+    while at < end:
+        byte: i64 = data[at]
+        bits |= byte
+        out.append(int(byte))
+        at += 1
+    if bits > _ASCII_MAX:
+        checked(data[begin:end])
+
+
+def write_bytes(data: bytes, out: BytesWriter) -> None:
+    """Append bytes, or the UTF-8 of a text."""
+    write_long(len(data), out)
+    out.write(data)
+
+
+def text(value: str) -> bytes:
+    """A text as Avro has it."""
+    out = BytesWriter()
+    write_bytes(value.encode("utf-8"), out)
+    return out.getvalue()
+
+
+def number(value: int) -> bytes:
+    """A number as Avro has it."""
+    out = BytesWriter()
+    write_long(value, out)
+    return out.getvalue()
+
+
+def optional(value: bytes | None) -> bytes:
+    """A value, encoded, of a union whose first branch is null; None: null."""
+    return b"\x00" if value is None else b"\x02" + value
+
+
+class UnfitError(ValueError):
+    """A value is not of the form that its Connect schema has. The text says what was expected."""
+
+
+def write_value(schema: Schema, value: Any, out: BytesWriter) -> None:
+    """Append a value as Connect's JsonConverter has it in JSON, by its Connect schema.
+
+    Raises:
+        UnfitError: the value is of another form.
+    """
+    if schema["optional"]:
+        null_first = not has_default(schema)
+        if value is None:
+            out.append(FIRST if null_first else SECOND)
+            return
+        out.append(SECOND if null_first else FIRST)
+    _write_base(schema, value, out)
+
+
+def _write_base(schema: Schema, value: Any, out: BytesWriter) -> None:
+    kind = schema["type"]
+    if kind == "string":
+        if not isinstance(value, str):
+            raise UnfitError("a text")
+        write_bytes(value.encode("utf-8"), out)
+    elif kind in RANGES:
+        write_long(whole(kind, value), out)
+    elif kind in ("float", "double"):
+        out.write(pack("<f" if kind == "float" else "<d", real(value)))
+    elif kind == "boolean":
+        out.append(1 if truth(value) else 0)
+    elif kind == "bytes":
+        write_bytes(raw_bytes(value), out)
+    else:
+        _write_compound(schema, value, out)
+
+
+def whole(kind: str, value: Any) -> int:
+    """A whole number of a Connect type. UnfitError: the value is none, or is out of the type's range."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value >> RANGES[kind] <= 0:
+        raise UnfitError(f"an integer ({kind})")
+    return value
+
+
+def truth(value: Any) -> bool:
+    """A boolean. UnfitError: the value is none."""
+    if not isinstance(value, bool):
+        raise UnfitError("a boolean")
+    return value
+
+
+def real(value: Any) -> float:
+    """A number with a fraction, NaN or an infinity. UnfitError: the value is none of these."""
+    if isinstance(value, bool) or not (
+        isinstance(value, int | float) or value in ("NaN", "Infinity", "-Infinity")
+    ):
+        raise UnfitError("a number")
+    return float(value)
+
+
+def raw_bytes(value: Any) -> bytes:
+    """The bytes of a base64 text. UnfitError: the value is none."""
+    if not isinstance(value, str):
+        raise UnfitError("bytes in base64")
+    try:
+        return b64decode(value, validate=True)
+    except Error:
+        raise UnfitError("bytes in base64") from None
+
+
+def _write_compound(schema: Schema, value: Any, out: BytesWriter) -> None:
+    kind = schema["type"]
+    if kind == "struct":
+        if not isinstance(value, dict):
+            raise UnfitError("an object")
+        for field in schema["fields"]:
+            write_value(field, value.get(field["field"]), out)
+    elif kind == "array":
+        _write_items([schema["items"]], [[item] for item in items_of(value)], out)
+    elif is_string_map(schema):
+        if not isinstance(value, dict):
+            raise UnfitError("an object")
+        _write_items([schema["keys"], schema["values"]], [list(pair) for pair in value.items()], out)
+    else:
+        _write_items([schema["keys"], schema["values"]], [items_of(pair) for pair in items_of(value)], out)
+
+
+def items_of(value: Any) -> list[Any]:
+    """The items of an array. UnfitError: the value is none."""
+    if not isinstance(value, list):
+        raise UnfitError("an array")
+    return value
+
+
+def _write_items(schemas: Sequence[Schema], items: list[list[Any]], out: BytesWriter) -> None:
+    """A block of items, each of which has a part for each schema; and the end of the blocks."""
+    if items:
+        write_long(len(items), out)
+        for item in items:
+            for schema, part in zip(schemas, item, strict=True):
+                write_value(schema, part, out)
+    out.append(0)
+
+
+def zero(schema: Schema) -> bytes:
+    """The zero of a schema that is not optional: 0, false, an empty text, a record of zeros and nulls."""
+    kind = schema["type"]
+    if kind == "struct":
+        fields = schema["fields"]
+        return b"".join([encoded(field, b"null") if field["optional"] else zero(field) for field in fields])
+    return bytes({"float": 4, "double": 8}.get(kind, 1))
+
+
+def encoded(schema: Schema, json_text: bytes) -> bytes:
+    """A value as Avro has it, of which this is the JSON. UnfitError: it is not of the schema's form."""
+    out = BytesWriter()
+    write_value(schema, json.loads(json_text), out)
+    return out.getvalue()

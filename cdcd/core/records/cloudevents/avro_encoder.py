@@ -1,0 +1,117 @@
+"""CloudEvents with data in Avro: `before` and `after` of Debezium's envelope, in Confluent's wire format.
+
+The attribute `dataschema` is the URL of the schema in the registry. Rows of streamed transactions are not drafted.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cdcd.core.catalog.protection import ColumnRule
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.facts import Observer, unheard
+from cdcd.core.protocol.messages import LogicalMessage
+from cdcd.core.records.avro.snapshot_rows import AvroSnapshotEncoder
+from cdcd.core.records.avro.tables import AvroTable
+from cdcd.core.records.avro.writing import optional, text, write_bytes
+from cdcd.core.records.cloudevents.attributes import MESSAGE, EventForm, Events
+from cdcd.core.records.cloudevents.blocks import AvroEventBlock
+from cdcd.core.records.cloudevents.schemas import data_schema, message_schema
+from cdcd.core.records.cloudevents.tables import EventTables, content_type
+from cdcd.core.records.debezium_json.connect_schema import Schema
+from cdcd.core.records.debezium_json.source_block import SourceBlock
+from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.schema_registrations import SchemaUse
+
+_MESSAGE_OP: Final = "m"
+_SOME: Final = 2
+"""A value that may be null is there."""
+
+
+class AvroEventsEncoder(AvroSnapshotEncoder):
+    """Encodes rows of changes and of snapshots. See `RowEncoder` for the methods."""
+
+    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
+        form = EventForm(settings, content_type(settings.events))
+        self._event_tables = EventTables(settings, form)
+        self._message_events = Events(settings, form, MESSAGE)
+        AvroSnapshotEncoder.__init__(self, settings, binary, observe)
+        self._event_block = AvroEventBlock(settings)
+        self._block = self._event_block
+        self._source = self._event_block
+        self._event_block_alone = AvroEventBlock(settings)
+        self._block_alone = self._event_block_alone
+        self._alone = self._event_block_alone
+        self._message_value_use = self._form.use(
+            settings, self._message_topic, message_schema(settings.modes), "value"
+        )
+        uses = (self._message_key_use, self._message_value_use)
+        self._message_uses = tuple([use for use in uses if use is not None])
+
+    def _described(
+        self,
+        fragments: TableFragments,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None],
+    ) -> None:
+        AvroSnapshotEncoder._described(self, fragments, types, rules)
+        self._event_tables.describe(fragments, self.metadata)
+
+    def _value_schema(self, envelope: Schema) -> Schema:
+        """See `AvroEncoder`."""
+        return data_schema(envelope)
+
+    def _ready(self, table: AvroTable, out: list[Record]) -> None:
+        AvroSnapshotEncoder._ready(self, table, out)
+        self._event_tables.name_schema(table.fragments, self._url(table.value_use))
+
+    def _url(self, use: SchemaUse) -> bytes:
+        """Of a schema in the registry."""
+        return f"{self._settings.schema_ids.registry}/schemas/ids/{self._id(use)}".encode()
+
+    def _record(self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None) -> Record:
+        fragments = table.fragments
+        fragments.tally.counts[op] += 1
+        value, made = self._event_tables.make(
+            fragments,
+            self._event_block.facts,
+            op,
+            self._lsn,
+            self._serial,
+            [self._out.getvalue()],
+            headers,
+        )
+        self._header_bytes = self._event_tables.header_bytes
+        return fragments.topic, key, value, made
+
+    def encode_end_of_rows(
+        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
+    ) -> int:
+        """See `Encoder`."""
+        self._event_tables.ends_rows = True
+        try:
+            return AvroSnapshotEncoder.encode_end_of_rows(self, oid, between, now_us, out)
+        finally:
+            self._event_tables.ends_rows = False
+
+    def _message(
+        self,
+        message: LogicalMessage,
+        content: memoryview,
+        source: SourceBlock,
+        serial: int,
+        out: list[Record],
+    ) -> int:
+        alone = self._event_block_alone
+        facts = alone.facts if source is alone else self._event_block.facts
+        buffer = self._buffer()
+        buffer.write(self._form.head(self._id(self._message_value_use)))
+        buffer.write(optional(text(message.prefix)))
+        buffer.append(_SOME)
+        write_bytes(self._content.data(content), buffer)
+        self._message_events.data_schema = self._url(self._message_value_use)
+        self._message_events.renew(facts)
+        value, headers = self._message_events.make(
+            _MESSAGE_OP, _MESSAGE_OP, message.lsn, serial, [buffer.getvalue()], None
+        )
+        return self._put_message(message, value, headers, out) + self._message_events.header_bytes

@@ -1,0 +1,97 @@
+"""What events say of the transaction that is open. It is noted where the source block of an envelope is begun."""
+
+from cdcd.core.records.avro.source_block import AvroSourceBlock
+from cdcd.core.records.debezium_json.source_block import SourceBlock
+from cdcd.core.records.encoder import EncoderSettings
+
+
+class TransactionFacts:
+    """The transaction that is open.
+
+    Attributes:
+        xid: None: there is none.
+        unix_us: its commit, in microseconds since 1970.
+        last_commit_lsn: of the transaction before it; None: not known.
+        snapshot: the marker of rows of a snapshot, else "false".
+        origin, origin_lsn: where the transaction was made, and its commit there; None: here, not known.
+    """
+
+    __slots__ = ("commit_lsn", "last_commit_lsn", "origin", "origin_lsn", "snapshot", "unix_us", "xid")
+
+    def __init__(self) -> None:
+        self.xid: int | None = None
+        self.commit_lsn = 0
+        self.unix_us = 0
+        self.last_commit_lsn: int | None = None
+        self.snapshot = "false"
+        self.origin: str | None = None
+        self.origin_lsn: int | None = None
+
+    def begin(
+        self, xid: int | None, commit_lsn: int, unix_us: int, last_commit_lsn: int | None, snapshot: str
+    ) -> None:
+        """See `SourceBlock`."""
+        self.xid = xid
+        self.commit_lsn = commit_lsn
+        self.unix_us = unix_us
+        self.last_commit_lsn = last_commit_lsn
+        self.snapshot = snapshot
+        self.origin = self.origin_lsn = None
+
+
+class EventBlock(SourceBlock):
+    """A source block that notes what it is told. `facts` is the same object in all transactions."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        SourceBlock.__init__(self, settings)
+        self.facts = TransactionFacts()
+
+    def begin(
+        self,
+        xid: int | None,
+        commit_lsn: int,
+        unix_us: int,
+        last_commit_lsn: int | None,
+        snapshot: str = "false",
+    ) -> None:
+        """See `SourceBlock`."""
+        self.facts.begin(xid, commit_lsn, unix_us, last_commit_lsn, snapshot)
+
+    def set_origin(self, name: str | None, lsn: int | None) -> None:
+        """See `SourceBlock`."""
+        self.facts.origin, self.facts.origin_lsn = name, lsn
+
+    def pieces(self, table: str) -> tuple[bytes, bytes, bytes]:
+        """No record has an envelope."""
+        return b"", b"", b""
+
+
+class AvroEventBlock(AvroSourceBlock):
+    """The same where data is in Avro."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        AvroSourceBlock.__init__(self, settings)
+        self.facts = TransactionFacts()
+
+    def begin(
+        self,
+        xid: int | None,
+        commit_lsn: int,
+        unix_us: int,
+        last_commit_lsn: int | None,
+        snapshot: str = "false",
+    ) -> None:
+        """See `SourceBlock`."""
+        self.facts.begin(xid, commit_lsn, unix_us, last_commit_lsn, snapshot)
+
+    def set_origin(self, name: str | None, lsn: int | None) -> None:
+        """See `SourceBlock`."""
+        self.facts.origin, self.facts.origin_lsn = name, lsn
+
+    def encoded_pieces(self, table: bytes) -> tuple[bytes, bytes, bytes]:
+        """No record has an envelope."""
+        return b"", b"", b""
+
+    def sequence_head(self) -> bytes:
+        """See `encoded_pieces`."""
+        return b""

@@ -1,0 +1,227 @@
+"""CloudEvents with data in JSON: `before` and `after` of Debezium's envelope, cut out of what is written anyway.
+
+Rows of streamed transactions are drafted as for envelopes. The attributes are put around them after the commit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cdcd.core.catalog.protection import ColumnRule
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.catalog.wiretext import to_bytes, wire
+from cdcd.core.facts import Observer, unheard
+from cdcd.core.protocol.messages import LogicalMessage
+from cdcd.core.records.cloudevents.attributes import MESSAGE, EventForm, Events
+from cdcd.core.records.cloudevents.blocks import EventBlock
+from cdcd.core.records.cloudevents.schemas import data_schema, message_schema
+from cdcd.core.records.cloudevents.tables import EventMetadata, EventTables, content_type
+from cdcd.core.records.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, envelope_schema, opening
+from cdcd.core.records.debezium_json.drafting import PARTS, parts_of
+from cdcd.core.records.debezium_json.pieces import Part, checked_parts, gathered, part_of
+from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder, row_form
+from cdcd.core.records.debezium_json.source_block import DELETED, READ, SourceBlock
+from cdcd.core.records.debezium_json.strings import quote
+from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.core.records.encoder import Encoded, EncoderSettings, Record, SnapshotPosition
+from cdcd.core.records.late_records import LateRecords
+from cdcd.core.records.schema_names import adjusted
+from cdcd.core.transactions.drafts import Draft, row_count
+
+_MESSAGE_OP: Final = "m"
+_END: Final = b"}"
+
+
+class JsonEventsEncoder(SnapshotEncoder):
+    """Encodes rows of changes and of snapshots. See `RowEncoder` for the methods."""
+
+    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
+        form = EventForm(settings, content_type(settings.events))
+        self._event_tables = EventTables(settings, form)
+        self._message_events = Events(settings, form, MESSAGE)
+        self._has_schema = settings.events.data == WITH_SCHEMA
+        self._row_header_bytes = 0
+        self._openings: dict[int, bytes] = {}
+        """What the data of a table's events begin with, if they have a schema."""
+        self._message_opening = opening(message_schema(settings.modes)) if self._has_schema else b""
+        SnapshotEncoder.__init__(self, settings, binary, observe)
+        self._block = EventBlock(settings)
+        self._source = self._block
+        self._block_alone = EventBlock(settings)
+        self._alone = self._block_alone
+        if self.metadata is not None:
+            self.metadata = EventMetadata(settings, self.metadata.topic, form)
+
+    def _described(
+        self,
+        fragments: TableFragments,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None],
+    ) -> None:
+        settings, relation = self._settings, fragments.relation
+        self._event_tables.describe(fragments, self.metadata)
+        if self._has_schema:
+            topic = adjusted(fragments.topic, settings.name_adjustment)
+            keys, modes = fragments.key_columns, settings.modes
+            envelope = envelope_schema(
+                fragments.shown, keys, types, topic, rules, modes=modes, constants=fragments.constants
+            )
+            self._openings[relation.oid] = opening(data_schema(envelope))
+
+    def _event(  # noqa: PLR0917  what an event is of
+        self,
+        table: TableFragments,
+        op: int,
+        lsn: int,
+        event_no: int,
+        rows: Sequence[Part],
+        headers: Headers | None,
+    ) -> tuple[bytes, Headers]:
+        """The value and the headers of an event; `rows` are the parts of an envelope up to its source block."""
+        data: list[Part] = [*rows, _END]
+        if self._has_schema:
+            data = [self._openings[table.relation.oid], *data, CLOSING]
+        return self._event_tables.make(table, self._block.facts, op, lsn, event_no, data, headers)
+
+    def _append_written(self, table: TableFragments, op: int, out: list[Record]) -> int:
+        if self._drafts is not None:
+            return SnapshotEncoder._append_written(self, table, op, out)
+        if self._skips[op]:
+            return 0
+        key = self._writer.key
+        size = self._append_event(table, op, key, [self._writer.draft()], None, out)
+        if op == DELETED and key is not None and self._settings.tombstones:
+            out.append((table.topic, key, None, None))
+            size += len(key)
+        return size
+
+    def _append(  # noqa: PLR0917  as in `DebeziumJsonEncoder`
+        self,
+        table: TableFragments,
+        op: int,
+        key: bytes | None,
+        parts: list[bytes],
+        headers: Headers | None,
+        out: list[Record],
+    ) -> int:
+        if self._drafts is not None:
+            return SnapshotEncoder._append(self, table, op, key, parts, headers, out)
+        if self._skips[op]:
+            return 0
+        return self._append_event(table, op, key, checked_parts(parts), headers, out)
+
+    def _append_event(  # noqa: PLR0917  as `_append`
+        self,
+        table: TableFragments,
+        op: int,
+        key: bytes | None,
+        rows: Sequence[Part],
+        headers: Headers | None,
+        out: list[Record],
+    ) -> int:
+        table.tally.counts[op] += 1
+        value, made = self._event(table, op, self._lsn, self._serial, rows, headers)
+        out.append((table.topic, key, value, made))
+        return len(value) + len(key or b"") + self._event_tables.header_bytes
+
+    def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
+        """No: an event's id is in two places."""
+        return None
+
+    def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
+        op, table = self._drafted(draft, now_us, out)
+        count = row_count(draft)
+        if self._skips[op]:
+            self._serial += count
+            return 0
+        parts = parts_of(draft)
+        has_key = bool(table.key_slots)
+        size = 0
+        for at in range(0, len(parts), PARTS):
+            self._serial += 1
+            self._lsn = int(parts[at + 2])
+            key = parts[at] if has_key else None
+            size += self._append_event(table, op, key, [parts[at + 1]], None, out)
+            if op == DELETED and key is not None and self._settings.tombstones:
+                out.append((table.topic, key, None, None))
+                size += len(key)
+        return size
+
+    def encode_end_of_rows(
+        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
+    ) -> int:
+        """See `Encoder`."""
+        self._event_tables.ends_rows = True
+        try:
+            return SnapshotEncoder.encode_end_of_rows(self, oid, between, now_us, out)
+        finally:
+            self._event_tables.ends_rows = False
+
+    # Rows of snapshots.
+
+    def encode_rows(  # noqa: PLR0917 - as `SnapshotEncoder.encode_rows`
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """See `RowEncoder`."""
+        self._row_header_bytes = 0
+        encoded = SnapshotEncoder.encode_rows(self, oid, lines, position, now_us, out, dropped)
+        return replace(encoded, bytes=encoded.bytes + self._row_header_bytes)
+
+    def _form(
+        self,
+        table: TableFragments,
+        columns: list[tuple[list[bytes], bool]],
+        position: SnapshotPosition,
+        now_us: int,
+    ) -> bytes:
+        """An envelope up to its source block, and the row's number."""
+        return b'{"before":null,"after":' + row_form(table, columns) + b"%b"
+
+    def _completed(
+        self,
+        table: TableFragments,
+        records: list[Record],
+        position: SnapshotPosition,
+        now_us: int,
+        event_no: int,
+    ) -> list[Record]:
+        made: list[Record] = []
+        for number, (topic, key, written, _) in enumerate(records, event_no + 1):
+            assert written is not None, "a row that is read has a value"
+            rows = [part_of(written, 0, written.rindex(_END) + 1)]
+            value, headers = self._event(table, READ, int(position.lsn), number, rows, None)
+            self._row_header_bytes += self._event_tables.header_bytes
+            made.append((topic, key, value, headers))
+        return made
+
+    # Logical messages.
+
+    def _message(
+        self,
+        message: LogicalMessage,
+        content: memoryview,
+        source: SourceBlock,
+        serial: int,
+        out: list[Record],
+    ) -> int:
+        facts = self._block_alone.facts if source is self._block_alone else self._block.facts
+        prefix = quote(wire(message.prefix))
+        data: list[Part] = [
+            to_bytes(f'{{"message":{{"prefix":{prefix},"content":'),
+            gathered(self._content.json_pieces(content)),
+            b"}}",
+        ]
+        if self._has_schema:
+            data = [self._message_opening, *data, CLOSING]
+        self._message_events.renew(facts)
+        value, headers = self._message_events.make(_MESSAGE_OP, _MESSAGE_OP, message.lsn, serial, data, None)
+        key = self.json_message_key(message)
+        self._messages += 1
+        out.append((self._message_topic, key, value, headers))
+        return len(key) + len(value) + self._message_events.header_bytes

@@ -1,0 +1,110 @@
+"""The events of all tables of an encoder, and those of the transaction topic."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cdcd.core.records.cloud_events import CloudEvents
+from cdcd.core.records.cloudevents.attributes import (
+    AVRO_DATA,
+    DATA_CHANGE,
+    JSON_DATA,
+    TRANSACTION,
+    EventForm,
+    Events,
+)
+from cdcd.core.records.cloudevents.blocks import TransactionFacts
+from cdcd.core.records.debezium_json.connect_schema import TRANSACTION_VALUE, WITH_SCHEMA, opening
+from cdcd.core.records.debezium_json.pieces import Part
+from cdcd.core.records.debezium_json.source_block import OPS
+from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
+from cdcd.core.records.encoder import EncoderSettings, Record
+
+_AVRO: Final = "avro"
+_END: Final = "end"
+"""Stands for the op of a truncate record that no event made, in its id: the event before it may be a TRUNCATE."""
+
+
+def content_type(events: CloudEvents) -> bytes:
+    """Of an event's data."""
+    return AVRO_DATA if events.data == _AVRO else JSON_DATA
+
+
+class EventTables:
+    """Makes the events of changes and of rows of snapshots.
+
+    Attributes:
+        ends_rows: the record is one that no event made (`Encoder.encode_end_of_rows`).
+        header_bytes: see `Events`.
+    """
+
+    def __init__(self, settings: EncoderSettings, form: EventForm) -> None:
+        self._settings = settings
+        self._form = form
+        self._tables: dict[int, Events] = {}
+        self.ends_rows = False
+        self.header_bytes = 0
+
+    def describe(self, fragments: TableFragments, metadata: TransactionMetadata | None) -> None:
+        """A relation has a new description."""
+        relation = fragments.relation
+        self._tables[relation.oid] = Events(
+            self._settings,
+            self._form,
+            DATA_CHANGE,
+            relation.oid,
+            relation.schema,
+            relation.name,
+            fragments.schema_id,
+            metadata,
+        )
+
+    def name_schema(self, fragments: TableFragments, url: bytes) -> None:
+        """The schema of the data of a relation's events is there."""
+        self._tables[fragments.relation.oid].data_schema = url
+
+    def make(  # noqa: PLR0917  what an event is of
+        self,
+        fragments: TableFragments,
+        facts: TransactionFacts,
+        op: int,
+        lsn: int,
+        event_no: int,
+        data: Sequence[Part],
+        others: Headers | None,
+    ) -> tuple[bytes, Headers]:
+        """The value and the headers of an event. See `Events.make`."""
+        events = self._tables[fragments.relation.oid]
+        if events.transaction != fragments.transaction:
+            events.renew(facts)
+            events.transaction = fragments.transaction
+        text = OPS[op]
+        made = events.make(text, _END if self.ends_rows else text, lsn, event_no, data, others)
+        self.header_bytes = events.header_bytes
+        return made
+
+
+class EventMetadata(TransactionMetadata):
+    """BEGIN and END as events."""
+
+    def __init__(self, settings: EncoderSettings, topic: str, form: EventForm) -> None:
+        TransactionMetadata.__init__(self, settings, topic)
+        self._form = form
+        self._extensions = settings.events.extensions
+        if settings.events.data == WITH_SCHEMA:
+            self._value_head = opening(TRANSACTION_VALUE)
+
+    def _record(self, status: bytes, total: bytes, tables: bytes) -> tuple[Record, int]:
+        (topic, key, data, _), _ = TransactionMetadata._record(self, status, total, tables)
+        assert key is not None, "a transaction has an id"
+        assert data is not None, "only tombstones have no value"
+        xid = self.id[1:-1]
+        attributes = [("id", b"transaction:%b;status:%b" % (xid, status))]
+        attributes += self._form.begin(TRANSACTION, self._time_ms * 1000)
+        if self._extensions:
+            attributes.append(("iodebeziumtxid", xid))
+        value, headers = self._form.event(attributes, data)
+        size = len(key) + len(value)
+        if not self._form.is_structured:
+            size += sum([len(name) + len(text) for name, text in headers])
+        return (topic, key, value, headers), size

@@ -1,0 +1,288 @@
+"""Stage 4: row of a raw frame -> JSON values.
+
+A frame (`w`, 25 bytes of header, then Insert, Update or Delete) is walked once: each value is cut out and converted
+where it stands, into the slot that its column has among the fragments of the record. Nothing is decoded into message
+objects on the way.
+
+Bounds are checked with as little as is enough. A length that points past the end makes the next read fail or the end
+come out wrong, and the caller owes the check that it comes out right (`ends`). What is wrong is found out afterwards:
+`explain` reads the frame again with stage 2's strict reader and then value by value, and names message, field
+and offset. So this walk and that reader accept the same frames, which the tests hold against each other.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+
+from cdcd.core.catalog.binary_text import WithoutReaderError
+from cdcd.core.catalog.hints import HINT, HINT_BINARY
+from cdcd.core.catalog.wiretext import EXPONENT, NINE, POINT, ZERO
+from cdcd.core.errors import CdcdError, ProtocolError, WithoutBinaryError
+from cdcd.core.protocol import messages
+from cdcd.core.protocol.frames import XLOG_HEADER
+from cdcd.core.protocol.messages import Binary, Delete, Insert, Relation, TupleData, Update, Value
+from cdcd.core.protocol.peek import (
+    BINARY,
+    HEAD_BYTES,
+    NULL,
+    ROW_HEAD_BYTES,
+    SIZE_0,
+    SIZE_8,
+    SIZE_16,
+    SIZE_24,
+    STREAMED_HEAD_BYTES,
+    TEXT,
+    UNCHANGED,
+    VALUE_HEAD_BYTES,
+    value_size,
+)
+from cdcd.core.protocol.reader import read_message
+from cdcd.core.records.debezium_json.converter import (
+    AS_IS,
+    ASCII,
+    BOOLEAN,
+    DECIMAL,
+    FLOAT,
+    QUOTED,
+    STRING,
+    Converter,
+)
+from cdcd.core.records.debezium_json.strings import escaped
+from cdcd.core.records.unwritable import UnwritableError
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64  # an int, for mypyc one of the machine's
+
+Plan = list[tuple[int, int, int]]
+"""For each column: its slot among a record's fragments, its converter's mode, and its number, from 0.
+
+Where the mode is one of `QUOTED`, the slots around it hold the quotes of the JSON string that the value usually is.
+"""
+
+LEFT: Final = -1
+"""Of a row that `write_row` leaves to `read_row`: some of its values were not sent."""
+
+
+class Place:
+    """Where a column of a row that is written stands.
+
+    Attributes:
+        fragment: the JSON before its value.
+        null: what stands there for NULL.
+        is_key: it is of the key, in which `key_fragment` stands before it.
+        begin, end: between which its value lies in what was written last, if it is of the key.
+    """
+
+    __slots__ = ("begin", "converter", "end", "fragment", "is_key", "key_fragment", "null")
+
+    def __init__(self, fragment: bytes, converter: Converter, null: bytes) -> None:
+        self.fragment = fragment
+        self.converter = converter
+        self.null = null
+        self.is_key = False
+        self.key_fragment = b""
+        self.begin: i64 = 0
+        self.end: i64 = 0
+
+
+_TRUE: Final = b"t"
+
+
+def write_row(frame: bytes, start: "i64", places: list[Place], out: BytesWriter) -> "i64":
+    """As `read_row`, but append fragments and values to `out`: what compiled code does, where it can.
+
+    Returns:
+        Where the row ends by what it says itself, or LEFT.
+
+    Raises:
+        ValueError, IndexError: the row is malformed; `explain` says how.
+    """
+    at: i64 = start
+    limit: i64 = len(frame)
+    for place in places:
+        out.write(place.fragment)
+        begin: i64 = len(out)
+        kind = frame[at]
+        if kind in (TEXT, BINARY):
+            size: i64 = value_size(frame, at)
+            at += VALUE_HEAD_BYTES
+            if size < 0 or size > limit - at:
+                raise ValueError("a value ends after the frame")
+            if kind == TEXT:
+                place.converter.write(frame, at, at + size, out)
+            else:
+                place.converter.write_binary(frame, at, at + size, out)
+            at += size
+        elif kind == NULL:
+            out.write(place.null)
+            at += 1
+        elif kind == UNCHANGED:
+            return LEFT
+        else:
+            raise ValueError("unknown kind of value")
+        if place.is_key:
+            place.begin = begin
+            place.end = len(out)
+    return at
+
+
+def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an object, would cost as much as a column
+    frame: bytes,
+    start: int,
+    plan: Plan,
+    converters: list[Converter],
+    values: list[bytes],
+    unchanged: list[int],
+) -> int:
+    """Convert the row whose first value is at `start`, and return where it ends by what it says itself.
+
+    Args:
+        values: gets the JSON of each value in its column's slot.
+        unchanged: gets the slot of each column whose value is unchanged TOAST; what is in the slot stays.
+
+    Raises:
+        ValueError, IndexError: the row is malformed; `explain` says how.
+    """
+    at: i64 = start
+    for slot, mode, column in plan:
+        kind = frame[at]
+        if kind == TEXT:
+            size: i64 = frame[at + SIZE_0]
+            if frame[at + SIZE_8] or frame[at + SIZE_16] or frame[at + SIZE_24]:
+                size += (frame[at + SIZE_24] << 24) + (frame[at + SIZE_16] << 16) + (frame[at + SIZE_8] << 8)
+            at += VALUE_HEAD_BYTES
+            end = at + size
+            value = frame[at:end]
+            at = end
+            if mode == STRING:
+                values[slot] = escaped(value)
+            elif mode == AS_IS:
+                values[slot] = value
+            elif mode == DECIMAL:
+                if value[-1] <= NINE:
+                    values[slot] = value
+                else:
+                    put_whole(values, slot, converters[column].wire(value))
+            elif mode == FLOAT:
+                if POINT in value:
+                    values[slot] = value
+                elif ZERO <= value[-1] <= NINE and EXPONENT not in value:
+                    values[slot] = value + b".0"
+                else:
+                    values[slot] = converters[column].wire(value)
+            elif mode == BOOLEAN:
+                values[slot] = b"true" if value == _TRUE else converters[column].wire(value)
+            else:
+                values[slot] = converters[column].wire(value)
+        elif kind == NULL:
+            if mode in QUOTED:
+                put_whole(values, slot, b"null")
+            else:
+                values[slot] = b"null"
+            at += 1
+        elif kind == UNCHANGED:
+            unchanged.append(slot)
+            at += 1
+        elif kind == BINARY:
+            size = (frame[at + SIZE_24] << 24) + (frame[at + SIZE_16] << 16)
+            size += (frame[at + SIZE_8] << 8) + frame[at + SIZE_0]
+            at += VALUE_HEAD_BYTES
+            end = at + size
+            value = frame[at:end]
+            at = end
+            converter = converters[column]
+            if converter.binary_is_text:
+                values[slot] = escaped(value)
+            elif mode in QUOTED:
+                put_whole(values, slot, converter.wire_of_binary(value))
+            else:
+                values[slot] = converter.wire_of_binary(value)
+        else:
+            raise ValueError("unknown kind of value")
+    return at
+
+
+def put_whole(values: list[bytes], slot: int, json: bytes) -> None:
+    """Put all of a value's JSON where the places around it have quotes."""
+    values[slot - 1] = b""
+    values[slot] = json
+    values[slot + 1] = b""
+
+
+def explain(
+    frame: bytes, in_stream: bool, relation: Relation, converters: list[Converter]
+) -> CdcdError | None:
+    """Why the row message in `frame` was refused, to be raised; None: nothing in it is malformed.
+
+    That is a ProtocolError, or a WithoutBinaryError for a binary value of a type without a reader.
+    """
+    try:
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+    except ProtocolError as error:
+        return error
+    assert isinstance(message, Insert | Update | Delete), "only row messages come here"
+    at = (STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES) - ROW_HEAD_BYTES
+    for row, name in _rows(message):
+        at += ROW_HEAD_BYTES
+        table = f"{type(message).__name__} of {relation.schema}.{relation.name}"
+        if len(row) != len(converters):
+            return ProtocolError(
+                f"{table}: field {name} at offset {at - 2}: {len(row)} columns, but {len(converters)} in the Relation.",
+                hint=HINT,
+            )
+        for index, value in enumerate(row):
+            column = relation.columns[index]
+            problem = _problem(value, converters[index])
+            if problem:
+                field = f"{name}[{index}], column {column.name!r} of type {column.type_oid}, at offset {at}"
+                if problem is WITHOUT_READER:
+                    return WithoutBinaryError(f"{table}: field {field}: {problem}.", hint=HINT_BINARY)
+                return ProtocolError(f"{table}: field {field}: {problem}.", hint=HINT)
+            at += _size(value)
+    return None
+
+
+WITHOUT_READER: Final = "a binary value of a type without a binary reader"
+
+
+def _rows(message: Insert | Update | Delete) -> list[tuple[TupleData, str]]:
+    if isinstance(message, Insert):
+        return [(message.new, "new")]
+    if isinstance(message, Delete):
+        return [(message.old, "old")]
+    old = [] if message.old is None else [(message.old, "old")]
+    return [*old, (message.new, "new")]
+
+
+def _size(value: Value) -> int:
+    if value is None or value is messages.UNCHANGED:
+        return 1
+    return VALUE_HEAD_BYTES + len(value.data if isinstance(value, Binary) else value)
+
+
+def _problem(value: Value, converter: Converter) -> str:
+    """What is wrong with a value, without showing it: it may be somebody's secret. Empty when nothing is."""
+    try:
+        if isinstance(value, Binary):
+            converter.binary(value.data).encode("latin-1").decode("utf-8")
+        elif isinstance(value, bytes):
+            value.decode("utf-8")
+            converter.json(value.decode("latin-1"))
+    except WithoutReaderError:
+        return WITHOUT_READER
+    except UnwritableError:
+        # Nothing is wrong with it: another value stands for it (`DebeziumJsonEncoder`).
+        return ""
+    except UnicodeDecodeError:
+        # Likewise, if it is a text that somebody wrote.
+        return _malformed(value) if converter.mode in ASCII else ""
+    except (ValueError, IndexError):
+        return _malformed(value)
+    return ""
+
+
+def _malformed(value: Value) -> str:
+    if isinstance(value, Binary):
+        return f"a binary value of {len(value.data)} bytes is not of its type's form"
+    assert isinstance(value, bytes)
+    return f"a text of {len(value)} bytes is not of its type's form"

@@ -1,0 +1,455 @@
+"""Kafka Connect's schemas of records, as its JsonConverter writes them with `schemas.enable`, and Debezium names them.
+
+A record is then `{"schema":…,"payload":…}`. The schema is made once for each description of a table, as bytes that
+every record of the table begins with. Names, versions, documentation and parameters are Debezium's; tests compare
+them with what a real Debezium wrote (`tests/debezium/`). Deviations, each because cdcd's records need it:
+
+- `source` also has `commit_lsn`, `event_serial_no` and `schema_id`.
+- A column is optional unless it is in the record's key. Debezium goes by NOT NULL, and writes 0 or "" for such columns
+  in a `before` that has the key only, where cdcd writes null.
+- No field has a `default`: cdcd does not know the defaults of columns.
+- The labels of an enum are in the order in which they were added.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from cdcd.core.catalog.field_names import Pairs
+from cdcd.core.catalog.logical import LogicalType
+from cdcd.core.catalog.modes import DEFAULTS, Modes, logical_type_under
+from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
+from cdcd.core.catalog.relations import TypeDescription
+from cdcd.core.catalog.types import decimal_size
+from cdcd.core.protocol.messages import Column, Relation
+from cdcd.core.records.flattening import DELETED_FIELD, AddedField
+
+WITH_SCHEMA: Final = "json_schema"
+"""The format whose records have these."""
+
+Schema = dict[str, Any]
+
+SINGLE: Final = 1
+"""The declared length of a bit string that is a boolean."""
+MILLIS_DIGITS: Final = 3
+LENGTH_MAX: Final = 2_147_483_647
+"""Length that stands for a bit string without a declared one."""
+
+
+def primitive(
+    kind: str,
+    *,
+    optional: bool = True,
+    name: str | None = None,
+    doc: str | None = None,
+    parameters: Mapping[str, str] | None = None,
+) -> Schema:
+    """A schema of a primitive type; with a name it is a semantic type of version 1."""
+    schema: Schema = {"type": kind, "optional": optional}
+    if name is not None:
+        schema |= {"name": name, "version": 1}
+    if doc is not None:
+        schema["doc"] = doc
+    if parameters is not None:
+        schema["parameters"] = dict(parameters)
+    return schema
+
+
+def struct(
+    fields: Mapping[str, Schema],
+    name: str,
+    *,
+    optional: bool = True,
+    version: int | None = None,
+    doc: str | None = None,
+) -> Schema:
+    """A schema of an object."""
+    schema: Schema = {
+        "type": "struct",
+        "fields": [{**each, "field": field} for field, each in fields.items()],
+        "optional": optional,
+        "name": name,
+    }
+    if version is not None:
+        schema["version"] = version
+    if doc is not None:
+        schema["doc"] = doc
+    return schema
+
+
+def _named(kind: str, name: str) -> Callable[[LogicalType], Schema]:
+    return lambda _: primitive(kind, name=f"io.debezium.{name}")
+
+
+def _plain(kind: str) -> Callable[[LogicalType], Schema]:
+    return lambda _: primitive(kind)
+
+
+def _bits(logical: LogicalType) -> Schema:
+    if logical.modifier == SINGLE:
+        return primitive("boolean")
+    length = logical.modifier if logical.modifier > 0 else LENGTH_MAX
+    return primitive("bytes", name="io.debezium.data.Bits", parameters={"length": str(length)})
+
+
+def _enum(logical: LogicalType) -> Schema:
+    allowed = ",".join([label for _, label in logical.labels])
+    return primitive("string", name="io.debezium.data.Enum", parameters={"allowed": allowed})
+
+
+def _is_millis(logical: LogicalType) -> bool:
+    return 0 <= logical.modifier <= MILLIS_DIGITS
+
+
+def _time(logical: LogicalType) -> Schema:
+    if _is_millis(logical):
+        return primitive("int32", name="io.debezium.time.Time")
+    return primitive("int64", name="io.debezium.time.MicroTime")
+
+
+def _timestamp(logical: LogicalType) -> Schema:
+    return primitive("int64", name=f"io.debezium.time.{'' if _is_millis(logical) else 'Micro'}Timestamp")
+
+
+_WKB: Final = primitive("bytes", optional=False)
+_SRID: Final = primitive("int32")
+
+
+def _point(_: LogicalType) -> Schema:
+    number = primitive("double", optional=False)
+    fields = {"x": number, "y": number, "wkb": primitive("bytes"), "srid": _SRID}
+    return struct(fields, "io.debezium.data.geometry.Point", version=1, doc="Geometry (POINT)")
+
+
+def _geometry(name: str) -> Callable[[LogicalType], Schema]:
+    fields = {"wkb": _WKB, "srid": _SRID}
+    return lambda _: struct(fields, f"io.debezium.data.geometry.{name}", version=1, doc=name)
+
+
+def _vector(name: str, kind: str) -> Callable[[LogicalType], Schema]:
+    items = primitive(kind, optional=False)
+    return lambda _: {
+        "type": "array",
+        "items": items,
+        "optional": True,
+        "name": f"io.debezium.data.{name}",
+        "version": 1,
+    }
+
+
+def _sparse_vector(_: LogicalType) -> Schema:
+    short = primitive("int16", optional=False)
+    pairs = {
+        "type": "map",
+        "keys": short,
+        "values": primitive("double", optional=False),
+        "optional": False,
+    }
+    return struct({"dimensions": short, "vector": pairs}, "io.debezium.data.SparseDoubleVector", version=1)
+
+
+def _array(logical: LogicalType) -> Schema:
+    assert logical.element is not None, "an array has elements"
+    return {"type": "array", "items": schema_of(logical.element), "optional": True}
+
+
+def _connect(kind: str, name: str) -> Callable[[LogicalType], Schema]:
+    return lambda _: primitive(kind, name=f"org.apache.kafka.connect.data.{name}")
+
+
+def _decimal(logical: LogicalType) -> Schema:
+    size = decimal_size(logical.modifier)
+    assert size is not None, "one without a declared precision is decimal_variable"
+    return _connect_decimal({"scale": str(size[1]), "connect.decimal.precision": str(size[0])})
+
+
+def _money(logical: LogicalType) -> Schema:
+    return _connect_decimal({"scale": str(logical.modifier)})
+
+
+def _connect_decimal(parameters: Mapping[str, str]) -> Schema:
+    return primitive("bytes", name="org.apache.kafka.connect.data.Decimal", parameters=parameters)
+
+
+def _variable_decimal(_: LogicalType) -> Schema:
+    fields = {"scale": primitive("int32", optional=False), "value": primitive("bytes", optional=False)}
+    return struct(fields, "io.debezium.data.VariableScaleDecimal", version=1, doc="Variable scaled decimal")
+
+
+def _text_map(_: LogicalType) -> Schema:
+    return {
+        "type": "map",
+        "keys": primitive("string", optional=False),
+        "values": primitive("string"),
+        "optional": True,
+    }
+
+
+SCHEMAS: Final[Mapping[str, Callable[[LogicalType], Schema]]] = {
+    "array": _array,
+    "bits": _bits,
+    "boolean": _plain("boolean"),
+    "bytes": _plain("bytes"),
+    "date": _named("int32", "time.Date"),
+    "decimal": _plain("string"),
+    "enum": _enum,
+    "float32": _plain("float"),
+    "float64": _plain("double"),
+    "geography": _geometry("Geography"),
+    "geometry": _geometry("Geometry"),
+    "halfvec": _vector("FloatVector", "float"),
+    "hstore": _named("string", "data.Json"),
+    "int16": _plain("int16"),
+    "int32": _plain("int32"),
+    "int64": _plain("int64"),
+    "interval": _named("string", "time.Interval"),
+    "json": _named("string", "data.Json"),
+    "jsonb": _named("string", "data.Json"),
+    "ltree": _named("string", "data.Ltree"),
+    "money": _plain("string"),
+    "oid": _plain("int64"),
+    "point": _point,
+    "sparsevec": _sparse_vector,
+    "text": _plain("string"),
+    "time": _time,
+    "timestamp": _timestamp,
+    "timestamptz": _named("string", "time.ZonedTimestamp"),
+    "timetz": _named("string", "time.ZonedTime"),
+    "tsvector": _named("string", "data.Tsvector"),
+    "uuid": _named("string", "data.Uuid"),
+    "vector": _vector("DoubleVector", "double"),
+    "xml": _named("string", "data.Xml"),
+    "bytes_base64": _plain("string"),
+    "bytes_base64_url": _plain("string"),
+    "bytes_hex": _plain("string"),
+    "date_connect": _connect("int32", "Date"),
+    "date_iso": _named("string", "time.IsoDate"),
+    "decimal_bytes": _decimal,
+    "decimal_double": _plain("double"),
+    "decimal_variable": _variable_decimal,
+    "hstore_map": _text_map,
+    "interval_micros": _named("int64", "time.MicroDuration"),
+    "money_bytes": _money,
+    "money_double": _plain("double"),
+    "time_connect": _connect("int32", "Time"),
+    "time_iso": _named("string", "time.IsoTime"),
+    "time_micros": _named("int64", "time.MicroTime"),
+    "time_nanos": _named("int64", "time.NanoTime"),
+    "timestamp_connect": _connect("int64", "Timestamp"),
+    "timestamp_iso": _named("string", "time.IsoTimestamp"),
+    "timestamp_micros": _named("int64", "time.MicroTimestamp"),
+    "timestamp_nanos": _named("int64", "time.NanoTimestamp"),
+}
+"""The schema of each logical type (`catalog/types.py`), as a column that may be NULL has it."""
+
+
+def schema_of(logical: LogicalType) -> Schema:
+    """The schema of values of a logical type that may be NULL."""
+    return SCHEMAS[logical.name](logical)
+
+
+_MARKERS: Final = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+
+_NUMBER: Final = primitive("int64")
+_TEXT: Final = primitive("string", optional=False)
+_SOURCE_FIELDS: Final[Mapping[str, Schema]] = {
+    "version": _TEXT,
+    "connector": _TEXT,
+    "name": _TEXT,
+    "ts_ms": primitive("int64", optional=False),
+    "snapshot": primitive("string", name="io.debezium.data.Enum", parameters={"allowed": _MARKERS})
+    | {"default": "false"},
+    "db": _TEXT,
+    "sequence": primitive("string"),
+    "ts_us": _NUMBER,
+    "ts_ns": _NUMBER,
+    "schema": _TEXT,
+    "table": _TEXT,
+    "txId": _NUMBER,
+    "lsn": _NUMBER,
+    "xmin": _NUMBER,
+    "origin": primitive("string"),
+    "origin_lsn": _NUMBER,
+    "commit_lsn": _NUMBER,
+    "event_serial_no": _NUMBER,
+    "schema_id": primitive("string"),
+}
+_SOURCE: Final = struct(_SOURCE_FIELDS, "io.debezium.connector.postgresql.Source", optional=False, version=1)
+_ENVELOPE: Final[Mapping[str, Schema]] = {"op": _TEXT, "ts_ms": _NUMBER, "ts_us": _NUMBER, "ts_ns": _NUMBER}
+_TRANSACTION: Final = struct(
+    {
+        "id": _TEXT,
+        "total_order": primitive("int64", optional=False),
+        "data_collection_order": primitive("int64", optional=False),
+    },
+    "event.block",
+    version=1,
+)
+
+
+def _column(
+    column: Column, types: Mapping[int, TypeDescription], rule: ColumnRule | None, modes: Modes
+) -> Schema:
+    """The schema of a column's values, or of what stands for them."""
+    if rule is not None:
+        return primitive("string")
+    return schema_of(logical_type_under(modes, column.type_oid, column.type_modifier, types))
+
+
+def key_struct(
+    relation: Relation,
+    key: Collection[int],
+    types: Mapping[int, TypeDescription],
+    topic: str,
+    rules: Sequence[ColumnRule | None] = (),
+    *,
+    modes: Modes = DEFAULTS,
+) -> Schema:
+    """Of the keys of a table's records; `key` are the places of the key's columns in the relation, in their order."""
+    rules = rules or [None] * len(relation.columns)
+    fields = {
+        relation.columns[place].name: {
+            **_column(relation.columns[place], types, rules[place], modes),
+            "optional": False,
+        }
+        for place in key
+    }
+    return struct(fields, f"{topic}.Key", optional=False)
+
+
+def envelope_schema(
+    relation: Relation,
+    key: Collection[int],
+    types: Mapping[int, TypeDescription],
+    topic: str,
+    rules: Sequence[ColumnRule | None] = (),
+    *,
+    modes: Modes = DEFAULTS,
+    constants: Pairs = (),
+) -> Schema:
+    """Of the envelopes of a table's records; `rules`: how each column of the relation is protected."""
+    row = struct(_columns(relation, key, types, rules, modes, constants), f"{topic}.Value")
+    fields = {
+        "before": row,
+        "after": row,
+        "source": _SOURCE,
+        "transaction": _TRANSACTION,
+        **_ENVELOPE,
+    }
+    return struct(fields, f"{topic}.Envelope", optional=False, version=2)
+
+
+def flat_schema(
+    relation: Relation,
+    key: Collection[int],
+    types: Mapping[int, TypeDescription],
+    topic: str,
+    rules: Sequence[ColumnRule | None] = (),
+    *,
+    modes: Modes = DEFAULTS,
+    constants: Pairs = (),
+    added: Sequence[AddedField] = (),
+    has_deleted: bool = False,
+) -> Schema:
+    """Of flattened records of a table: the row, `__deleted` if `has_deleted`, and what is added."""
+    fields = _columns(relation, key, types, rules, modes, constants)
+    if has_deleted:
+        fields[DELETED_FIELD] = primitive("string")
+    for each in added:
+        known = _SOURCE_FIELDS if each.field.startswith("source.") else _ENVELOPE
+        schema = known[each.field.removeprefix("source.")]
+        fields[each.name] = {name: said for name, said in schema.items() if name != "default"} | {
+            "optional": True
+        }
+    # A row to which nothing is added keeps the schema that it has in an envelope, where it may be missing.
+    return struct(fields, f"{topic}.Value", optional=not added and not has_deleted)
+
+
+def _columns(  # noqa: PLR0917  as `envelope_schema`
+    relation: Relation,
+    key: Collection[int],
+    types: Mapping[int, TypeDescription],
+    rules: Sequence[ColumnRule | None],
+    modes: Modes,
+    constants: Pairs,
+) -> dict[str, Schema]:
+    """The fields of a row. `relation` has the names of the fields for those of the columns."""
+    return {name: _TEXT for name, _ in constants} | {
+        column.name: {**_column(column, types, rule, modes), "optional": place not in key}
+        for place, (column, rule) in enumerate(
+            zip(relation.columns, rules or [None] * len(relation.columns), strict=True)
+        )
+        if rule is None or rule.action != EXCLUDE
+    }
+
+
+MESSAGE_KEY: Final = struct(
+    {"prefix": primitive("string")}, "io.debezium.connector.postgresql.MessageKey", optional=False, version=1
+)
+
+
+def message_value(content: Schema) -> Schema:
+    """Of logical messages, from the schema of their content."""
+    return struct(
+        {
+            "op": _TEXT,
+            "ts_ms": _NUMBER,
+            "source": _SOURCE,
+            "transaction": _TRANSACTION,
+            "message": struct(
+                {"prefix": primitive("string"), "content": content},
+                "io.debezium.connector.postgresql.Message",
+                optional=False,
+                version=1,
+            ),
+        },
+        "io.debezium.connector.postgresql.MessageValue",
+        optional=False,
+        version=1,
+    )
+
+
+TRANSACTION_KEY: Final = struct(
+    {"id": _TEXT}, "io.debezium.connector.common.TransactionMetadataKey", optional=False, version=1
+)
+TRANSACTION_VALUE: Final = struct(
+    {
+        "status": _TEXT,
+        "id": _TEXT,
+        "event_count": _NUMBER,
+        "data_collections": {
+            "type": "array",
+            "items": struct(
+                {"data_collection": _TEXT, "event_count": primitive("int64", optional=False)},
+                "event.collection",
+                optional=False,
+                version=1,
+            ),
+            "optional": True,
+        },
+        "ts_ms": primitive("int64", optional=False),
+    },
+    "io.debezium.connector.common.TransactionMetadataValue",
+    optional=False,
+    version=1,
+)
+"""Of BEGIN and END of a transaction (`transaction_metadata.py`)."""
+
+HEARTBEAT_KEY: Final = struct(
+    {"serverName": _TEXT}, "io.debezium.connector.common.ServerNameKey", optional=False, version=1
+)
+HEARTBEAT_VALUE: Final = struct(
+    {"ts_ms": primitive("int64", optional=False)},
+    "io.debezium.connector.common.Heartbeat",
+    optional=False,
+    version=1,
+)
+"""Of heartbeats."""
+
+
+def opening(schema: Schema) -> bytes:
+    """What a record with this schema begins with; after its payload comes `CLOSING`."""
+    return b'{"schema":%b,"payload":' % json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+CLOSING: Final = b"}"

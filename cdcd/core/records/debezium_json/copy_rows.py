@@ -1,0 +1,121 @@
+"""Stage 4 for snapshots: rows of `COPY … TO STDOUT` in text format -> JSON values."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cdcd.core.catalog.copytext import BACKSLASH, NULL, OTHER_WIDTH, escape, fields_of, split_row, unescape
+from cdcd.core.catalog.hints import HINT
+from cdcd.core.errors import CdcdError, ProtocolError
+from cdcd.core.protocol.messages import Relation, TupleData
+from cdcd.core.records.debezium_json.converter import (
+    AS_IS,
+    ASCII,
+    BOOLEAN,
+    DECIMAL,
+    FLOAT,
+    STRING,
+    Converter,
+)
+from cdcd.core.records.debezium_json.strings import escaped, has_escaped
+from cdcd.core.records.unwritable import Found, UnwritableError, stood_in
+
+_DECIMAL: Final = b"0123456789.-"
+_TRUE: Final = b"true"
+
+
+def convert_rows(lines: list[bytes], converters: list[Converter]) -> list[tuple[list[bytes], bool]]:
+    """Convert rows, each with its newline, column by column: a call of a type's converter is the exception, and what
+    has to be looked at in each value is looked at once for all of them.
+
+    Returns:
+        For each column the JSON of its values, in the rows' order; and whether that is all of it. Else (only where the
+        mode is one of `QUOTED`) quotes belong around each.
+
+    Raises:
+        ValueError, IndexError: a row is malformed; `explain_row` says how.
+    """
+    width = len(converters)
+    if not width:
+        if any(line != b"\n" for line in lines):
+            raise ValueError(OTHER_WIDTH)
+        return []
+    # All fields of all rows in one list: the columns are slices of it.
+    fields, has_escapes = fields_of(lines, width)
+    columns: list[tuple[list[bytes], bool]] = []
+    for column, converter in enumerate(converters):
+        values = fields[column::width]
+        if has_escapes and BACKSLASH in b"".join(values):
+            columns.append(([_whole(value, converter) for value in values], True))
+        else:
+            columns.append(_convert(values, converter))
+    return columns
+
+
+def _whole(field: bytes, converter: Converter) -> bytes:
+    if field == NULL:
+        return b"null"
+    return converter.wire_of_copy(field) if BACKSLASH in field else converter.wire(field)
+
+
+def _convert(values: list[bytes], converter: Converter) -> tuple[list[bytes], bool]:
+    """Fields of a column that hold neither NULL nor escapes."""
+    mode = converter.mode
+    if mode == AS_IS:
+        return values, True
+    if mode == STRING:
+        if not has_escaped(b"".join(values)):
+            return values, False
+        return [escaped(value) for value in values], False
+    if mode == DECIMAL and not b"".join(values).translate(None, _DECIMAL):
+        return values, False
+    wire = converter.wire
+    if mode == FLOAT:
+        return [value if b"." in value else wire(value) for value in values], True
+    if mode == BOOLEAN:
+        return [_TRUE if value == b"t" else wire(value) for value in values], True
+    return [wire(value) for value in values], True
+
+
+def explain_row(line: bytes, relation: Relation, converters: list[Converter]) -> CdcdError | None:
+    """Why a row was refused, to be raised; None: nothing in it is malformed.
+
+    No value is shown, because it may be somebody's secret.
+    """
+    where = f"A row of {relation.schema}.{relation.name} read by COPY"
+    fields = split_row(line)
+    if len(fields) != len(converters):
+        return ProtocolError(
+            f"{where} has {len(fields)} columns, but {len(converters)} were asked for.", hint=HINT
+        )
+    for converter, column, field in zip(converters, relation.columns, fields, strict=True):
+        what = f"{where}: column {column.name!r} of type {column.type_oid}"
+        if field == NULL:
+            continue
+        value = unescape(field)
+        try:
+            value.decode("utf-8")
+            converter.wire(value)
+        except UnwritableError:
+            continue
+        except (ValueError, IndexError) as error:
+            if isinstance(error, UnicodeDecodeError) and converter.mode not in ASCII:
+                continue
+            return ProtocolError(
+                f"{what}: a text of {len(value)} bytes is not of its type's form.", hint=HINT
+            )
+    return None
+
+
+def row_of_line(line: bytes) -> TupleData:
+    """The values of a row in text form."""
+    return tuple([None if field == NULL else unescape(field) for field in split_row(line)])
+
+
+def line_with(line: bytes, found: Sequence[Found], key: Sequence[int]) -> bytes:
+    """The row with what stands for the values that were found. `key`: the columns of the key."""
+    (row,) = stood_in([row_of_line(line)], [found], key)
+    fields = split_row(line)
+    for column, _ in found:
+        value = row[column]
+        fields[column] = escape(value) if isinstance(value, bytes) else NULL
+    return b"\t".join(fields) + b"\n"

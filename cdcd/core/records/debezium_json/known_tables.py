@@ -1,0 +1,331 @@
+"""The tables that an encoder knows: their topics, their fragments, and how many records they have had."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cdcd.core.catalog.binary_columns import require_binary
+from cdcd.core.catalog.chosen_partitions import moves
+from cdcd.core.catalog.field_names import Fields
+from cdcd.core.catalog.partition_identity import check_partitions
+from cdcd.core.catalog.protection import ColumnRule
+from cdcd.core.catalog.relation_changes import Described
+from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns, types_of
+from cdcd.core.catalog.routing import ClaimedTopics
+from cdcd.core.catalog.wiretext import checked, to_bytes
+from cdcd.core.facts import Observer, unheard
+from cdcd.core.protocol.messages import Binary, Relation, TupleData, Value
+from cdcd.core.records.cloud_events import CLOUDEVENTS
+from cdcd.core.records.debezium_json.connect_schema import WITH_SCHEMA
+from cdcd.core.records.debezium_json.source_block import OPS
+from cdcd.core.records.debezium_json.table_fragments import TableFragments, Tally
+from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
+from cdcd.core.records.encoder import HEADER_PIPELINE, EncoderSettings, Record
+from cdcd.core.records.schemas import TableForm, table_form
+from cdcd.core.records.unwritable import (
+    UNDECODABLE,
+    Found,
+    UnwritableError,
+    UnwritableValues,
+    undecodable_key,
+)
+
+RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...], tuple[ColumnRule | None, ...]]
+"""What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in, and
+the rules that protect columns."""
+
+
+class KnownTables:
+    """Relations as they were last described; `define` before the first row, and whenever one is described anew.
+
+    `binary`: the server was asked for values in binary form, so that all columns' types must have a reader for it.
+    """
+
+    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
+        self._settings = settings
+        self._owner: list[tuple[str, bytes]] | None = None
+        if settings.pipeline:
+            self._owner = [(HEADER_PIPELINE, settings.pipeline.encode())]
+        self._binary = binary
+        self._protections = settings.protections
+        self._rules: dict[int, list[ColumnRule | None]] = {}
+        """By relation: the rule of each column as it was last described."""
+        self._chosen_keys = settings.chosen_keys
+        self._chosen_partitions = settings.chosen_partitions
+        self._chosen_fields = settings.chosen_fields
+        self._repeating: set[int] = set()
+        """Relations in which several rows may have the same key."""
+        self._names = settings.topics
+        self._claimed = ClaimedTopics(self._names)
+        self._message_topic = self._names.message or ""
+        self.metadata = (
+            None
+            if self._names.transaction is None
+            else TransactionMetadata(settings, self._names.transaction)
+        )
+        """Of the transaction that is open; None: records say nothing of it."""
+        self._tables: dict[int, TableFragments] = {}
+        self._told_forms: dict[int, TableForm] = {}
+        """Of the last description of each relation, which numbers columns that have another name by now."""
+        self._recent: TableFragments | None = None
+        """Of the last row: the next one is most often of the same table."""
+        self._tallies: dict[str, Tally] = {}
+        self._messages = 0
+        self._forms: dict[RowForm, int] = {}
+        self._unwritable = UnwritableValues(observe)
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
+        counts = {("", "m"): self._messages} if self._messages else {}
+        for table, tally in self._tallies.items():
+            for op, count in zip(OPS, tally.counts, strict=True):
+                if count:
+                    counts[table, op] = count
+        return counts
+
+    @property
+    def unwritable(self) -> dict[tuple[str, str], int]:
+        """See `Encoder`."""
+        return self._unwritable.counts
+
+    def found_unwritable(self, table: TableFragments, row: TupleData, lsn: int) -> list[Found]:
+        """The values of a row for which the format has no form. What is malformed is not among them.
+
+        Raises:
+            SourceError: a text of the key cannot be decoded, so that nobody can tell which row this is.
+        """
+        found: list[Found] = []
+        for column, value in enumerate(row):
+            try:
+                self._try(table, column, value)
+            except UnwritableError as error:
+                found.append((column, error))
+            except UnicodeDecodeError:
+                if column in table.key_columns:
+                    raise undecodable_key(table.relation, column, lsn) from None
+                found.append((column, UnwritableError(*UNDECODABLE)))
+            except (ValueError, IndexError):
+                continue
+        return found
+
+    def _try(self, table: TableFragments, column: int, value: Value) -> None:
+        """Write a value to nowhere.
+
+        Raises:
+            UnwritableError: it has no form.
+            UnicodeDecodeError: it is not UTF-8.
+            ValueError, IndexError: it is malformed.
+        """
+        if isinstance(value, Binary):
+            to_bytes(table.converters[column].binary(value.data))
+        elif isinstance(value, bytes):
+            table.converters[column].json(checked(value).decode("latin-1"))
+
+    def note_unwritable(
+        self, table: TableFragments, found: Iterable[Found], lsn: int, now_us: int
+    ) -> list[str]:
+        """Count and report values of a row that has a record; the names of their fields, each once."""
+        relation = table.relation
+        names: list[str] = []
+        for column, error in found:
+            name = relation.columns[column].name
+            self._unwritable.note(f"{relation.schema}.{relation.name}", name, lsn, error, now_us)
+            field = table.shown.columns[column].name
+            if field not in names:
+                names.append(field)
+        return names
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Take a relation's description, the first or a changed one; one that changes nothing is left alone.
+
+        Whether its topic is allowed and free is looked at when its first record comes: many relations never have one,
+        such as the leaves of a partitioned table that is published as a whole.
+
+        Raises:
+            WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
+            ConfigError: the rules that protect columns contradict each other, or the table's key; or the key that is
+                chosen cannot be made; or the chosen columns cannot choose partitions; or two fields have one name;
+                or a partition does not send the former values of the key.
+        """
+        if self._binary:
+            require_binary(relation, types)
+        table = self._remembered(relation, table)
+        if self._chosen_keys:
+            table = self._chosen_keys.applied(relation, table)
+            if table.repeats:
+                self._repeating.add(relation.oid)
+            else:
+                self._repeating.discard(relation.oid)
+        if table.unsent:
+            check_partitions(relation, table)
+        topic = self._names.table(relation.schema, relation.name)
+        tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
+        schema_id: str | None = None
+        announcement: Record | None = None
+        told = self._told_forms.get(relation.oid)
+        modes = self._settings.modes
+        rules = self._protections.of_columns(relation, key_columns(relation, table), types, table)
+        same_rules = self._rules.get(relation.oid) == rules
+        self._rules[relation.oid] = rules
+        form = table_form(
+            relation,
+            table if told is None else replace(table, former=(told.columns, *table.former)),
+            types,
+            topic,
+            rules,
+            modes=modes,
+            skipped=self._settings.skipped,
+            routes=self._names.routed(relation.schema, relation.name),
+            flattened=self._settings.flattening is not None,
+            cloudevents=self._settings.value_format == CLOUDEVENTS,
+            moves=bool(self._chosen_partitions)
+            and moves(self._chosen_partitions.columns(relation, table), relation, table),
+        )
+        if told is not None and told.rewritten == form.rewritten and told.last_id is not None:
+            form = replace(form, last_id=told.last_id)
+        self._told_forms[relation.oid] = form
+        fields: Fields | None = None
+        if self._chosen_fields:
+            fields = self._chosen_fields.of_table(relation, table)
+            form = form.with_fields(relation, fields)
+        if self._settings.schemas_topic is not None:
+            schema_id = form.fingerprint
+            known = self._tables.get(relation.oid)
+            # In a stream a description carries the xid of its transaction.
+            same = known is not None and replace(known.relation, xid=relation.xid) == relation
+            if same and same_rules and known is not None and known.schema_id == schema_id:
+                if told is not None and form.rewritten not in {None, told.rewritten}:
+                    # Records stay as they are. Readers must know of the rewrite before they know of a new column.
+                    known.announcement = (self._settings.schemas_topic, *form.record(), self._owner)
+                    known.is_new = True
+                return
+            announcement = (self._settings.schemas_topic, *form.record(), self._owner)
+        self._recent = None
+        rows: RowForm = (
+            replace(relation, xid=None),
+            key_columns(relation, table),
+            types_of(relation, types),
+            tuple(rules),
+        )
+        fragments = TableFragments(
+            relation,
+            table,
+            types=types,
+            rules=rules,
+            topic=topic,
+            tally=tally,
+            unavailable=self._settings.unavailable,
+            schema_id=schema_id,
+            announcement=announcement,
+            form=self._forms.setdefault(rows, len(self._forms)),
+            key_schema=self._settings.key_format == WITH_SCHEMA,
+            value_schema=self._settings.value_format == WITH_SCHEMA and self._settings.flattening is None,
+            modes=modes,
+            name_adjustment=self._settings.name_adjustment,
+            metadata=self.metadata,
+            fields=fields,
+        )
+        self._tables[relation.oid] = fragments
+        self._described(fragments, types, rules)
+
+    def _described(
+        self,
+        fragments: TableFragments,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None],
+    ) -> None:
+        """A relation has a new description. For encoders that keep more of it."""
+
+    def _remembered(self, relation: Relation, table: TableDescription) -> TableDescription:
+        """What the catalog said, or the key of the last description where it has forgotten the table.
+
+        The changes of a table that was dropped may still be on their way, and each Relation message has the catalog
+        asked again. With REPLICA IDENTITY FULL it alone knows the key.
+        """
+        known = self._tables.get(relation.oid)
+        if known is None or table.is_known or relation.oid in self._repeating:
+            return table
+        return replace(table, primary_key=self.key_column_names(relation.oid))
+
+    def _introduce(self, table: TableFragments, out: list[Record]) -> None:
+        """Before the first record of a table as it is described now: check its topic, append its description.
+
+        Raises:
+            SinkError: the name of the topic is too long, or collides with another one.
+        """
+        self._claimed.table(table.relation.schema, table.relation.name)
+        if table.announcement is not None:
+            # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.
+            out.append(table.announcement)
+            table.announcement = None
+        table.is_new = False
+
+    def topic_named(self, name: str) -> str:
+        """The topic of a table, described or not, by its name as `schema.table`."""
+        return self._names.qualified(name)
+
+    def announce(self, relation_oid: int, out: list[Record]) -> int:
+        """Append the description of a relation that was defined, unless one has come already; the size of the record.
+
+        Raises:
+            SinkError: the name of the topic is too long, or collides with another one.
+        """
+        table = self._tables[relation_oid]
+        if not table.is_new or table.announcement is None:
+            return 0
+        _, key, value, _ = table.announcement
+        self._introduce(table, out)
+        return len(key or b"") + len(value or b"")
+
+    def relation(self, relation_oid: int) -> Relation:
+        """A relation as it was last described."""
+        return self._tables[relation_oid].relation
+
+    def description(self, relation_oid: int) -> Described | None:
+        """A relation as it was last described, with numbered columns and its key; None: it was never described."""
+        if relation_oid not in self._tables:
+            return None
+        return Described(
+            self._tables[relation_oid].relation,
+            self._told_forms[relation_oid].columns,
+            self.key_column_names(relation_oid),
+        )
+
+    def claim(self, relation_oid: int) -> str:
+        """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
+        table = self._tables[relation_oid]
+        self._claimed.table(table.relation.schema, table.relation.name)
+        return table.topic
+
+    def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
+        """Where the key's columns stand among a relation's columns, in the key's order; () without a key."""
+        return tuple(self._tables[relation_oid].key_columns)
+
+    def has_protected_key(self, relation_oid: int) -> bool:
+        """Whether a column of a relation's key has other values in records than in the table."""
+        table = self._tables[relation_oid]
+        return any(table.protected[index] for index in table.key_columns)
+
+    def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
+        """The names of the key's columns, in the key's order; () without a key."""
+        table = self._tables[relation_oid]
+        return tuple([table.relation.columns[index].name for index in table.key_columns])
+
+    def knows(self, relation_oid: int) -> bool:
+        return relation_oid in self._tables
+
+    def topic_of(self, relation_oid: int) -> str:
+        """The topic of a relation that was defined. Its first record shows whether the topic is allowed and free."""
+        return self._tables[relation_oid].topic
+
+    def topics_of(self, relation_oid: int) -> tuple[str, ...]:
+        """See `Encoder`."""
+        relation = self._tables[relation_oid].relation
+        return self._names.all_of(relation.schema, relation.name)
+
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        """See `Encoder`."""
+        _, key, value, headers = record
+        return topic, key, value, headers

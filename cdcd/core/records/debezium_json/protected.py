@@ -1,0 +1,104 @@
+"""Converters of protected columns: the JSON in place of a value that readers must not see (`catalog/protection.py`)."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cdcd.core.catalog.protection import ENCRYPT, EXCLUDE, HASH, MASK, TRUNCATE, ColumnRule
+from cdcd.core.catalog.wiretext import checked, to_bytes, wire
+from cdcd.core.records.debezium_json.converter import AS_IS, STRING, Converter
+from cdcd.core.records.debezium_json.strings import quote
+
+
+class Masked(Converter):
+    """Every value is the same text."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        self._column = column
+        self._json = quote(wire(rule.mask))
+
+    def json(self, text: str) -> str:
+        return self._json
+
+    def binary(self, data: bytes) -> str:
+        return self._json
+
+
+class Excluded(Converter):
+    """There is no value: the record has no such field."""
+
+    def json(self, text: str) -> str:
+        return ""
+
+    def binary(self, data: bytes) -> str:
+        return ""
+
+
+class Replaced(Converter):
+    """Replaces each value by its first characters, its HMAC or its ciphertext.
+
+    The replacement is made from what readers would see: the value of a JSON string, or the JSON of any other value.
+    """
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        self._column = column
+        self._is_shown_as_sent = column.mode in (AS_IS, STRING)
+
+    def replacement(self, value: bytes) -> bytes:
+        """The JSON that stands for a value, both UTF-8."""
+        raise NotImplementedError
+
+    def wire(self, value: bytes) -> bytes:
+        if self._is_shown_as_sent:
+            return self.replacement(checked(value))
+        return Converter.wire(self, value)
+
+    def json(self, text: str) -> str:
+        return self._of_json(self._column.json(text))
+
+    def binary(self, data: bytes) -> str:
+        return self._of_json(self._column.binary(data))
+
+    def _of_json(self, json_text: str) -> str:
+        """The JSON that stands for a value, given the value's own JSON; both wire text."""
+        shown = to_bytes(json_text)
+        if json_text.startswith('"'):
+            shown = str(json.loads(shown.decode("utf-8"))).encode("utf-8")
+        return self.replacement(shown).decode("latin-1")
+
+
+class Truncated(Replaced):
+    """The first characters of a text."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        Replaced.__init__(self, column, rule)
+        self._length = rule.length
+
+    def replacement(self, value: bytes) -> bytes:
+        return quote(wire(value.decode("utf-8")[: self._length])).encode("latin-1")
+
+
+class Sealed(Replaced):
+    """What `ColumnRule.seal` makes of a value's text, which is ASCII."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        Replaced.__init__(self, column, rule)
+        assert rule.seal is not None, "a rule that hashes or encrypts has a key"
+        self._seal = rule.seal
+
+    def replacement(self, value: bytes) -> bytes:
+        return b'"' + self._seal(value) + b'"'
+
+
+_CONVERTERS: Final[Mapping[str, Callable[[Converter, ColumnRule], Converter]]] = {
+    EXCLUDE: lambda _column, _rule: Excluded(),
+    MASK: Masked,
+    TRUNCATE: Truncated,
+    HASH: Sealed,
+    ENCRYPT: Sealed,
+}
+
+
+def protect(converter: Converter, rule: ColumnRule | None) -> Converter:
+    """The converter of a column under a rule."""
+    return converter if rule is None else _CONVERTERS[rule.action](converter, rule)

@@ -1,0 +1,214 @@
+"""Stage 6 for snapshots: rows read by COPY -> records with op `r`, in the form that changes have.
+
+What differs from a change's record is the `source`: `snapshot` says so in Debezium's words (`snapshot/markers.py`),
+`txId` is null, `lsn` is the place in the WAL up to which the row holds, and `commit_lsn` with `event_serial_no` put it
+between the changes that were streamed before it and those that come after.
+"""
+
+from itertools import compress
+from typing import Final
+
+from cdcd.core.records.debezium_json.converter import QUOTED
+from cdcd.core.records.debezium_json.copy_rows import convert_rows, explain_row, line_with, row_of_line
+from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.core.records.debezium_json.source_block import READ, processed_at
+from cdcd.core.records.debezium_json.table_fragments import TableFragments
+from cdcd.core.records.encoder import Encoded, Record, SnapshotPosition
+from cdcd.core.records.unwritable import named
+
+_ROW: Final = b"\0"
+"""Stands for the row, whose values are not known yet. No JSON has this byte."""
+
+BLOCK: Final = 1024
+"""Rows that are converted together."""
+
+
+class SnapshotEncoder(DebeziumJsonEncoder):
+    """Describes tables as `DebeziumJsonEncoder` does, by `define`, and encodes rows of them."""
+
+    def encode_rows(  # noqa: PLR0917 - as `encode`, which has most of these
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """Append the records of rows whose key is not in `dropped`.
+
+        Raises:
+            ProtocolError: a row is malformed.
+            SinkError: the topic of the table is too long, or collides with another one.
+        """
+        count = size = 0
+        keys: list[bytes] | None = [] if self.has_key(oid) else None
+        left_out: list[int] = []
+        for begin, end, marker in runs(len(lines), position):
+            self._source.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
+            self._transaction += 1
+            table = self._table(oid, out)
+            for at in range(begin, end, BLOCK):
+                block = lines[at : min(at + BLOCK, end)]
+                number = position.event_no + count
+                known = len(left_out)
+                records, appended = self._encode_block(
+                    table, block, position, now_us, number, dropped, left_out
+                )
+                if len(left_out) > known:
+                    left_out[known:] = [at + place for place in left_out[known:]]
+                count += len(records)
+                for _, key, value, _ in records:
+                    size += len(value or b"") + len(key or b"")
+                out.extend(records)
+                if keys is not None and appended is not None:
+                    keys += appended
+        self._tables[oid].tally.counts[READ] += count
+        return Encoded(count, size, keys, left_out)
+
+    def _encode_block(  # noqa: PLR0917 - as `encode_rows`
+        self,
+        table: TableFragments,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        event_no: int,
+        dropped: set[bytes],
+        left_out: list[int],
+    ) -> tuple[list[Record], list[bytes] | None]:
+        """Records and keys of rows with one marker; the first has the number after `event_no`.
+
+        `left_out` gets which of the rows have none.
+        """
+        try:
+            columns = convert_rows(lines, table.converters)
+        except (ValueError, IndexError) as cause:
+            return self._encode_each(table, lines, position, now_us, event_no, dropped, left_out, cause)
+        values = [column for (column, _), shown in zip(columns, table.visible, strict=True) if shown]
+        keys = _keys(table, columns)
+        if keys is not None and dropped:
+            kept = [key not in dropped for key in keys]
+            values = [list(compress(column, kept)) for column in values]
+            keys = list(compress(keys, kept))
+            number = len(keys)
+            left_out += [place for place, stays in enumerate(kept) if not stays]
+        else:
+            number = len(lines)
+        numbers = [b"%d" % each for each in range(event_no + 1, event_no + 1 + number)]
+        form = self._form(table, columns, position, now_us)
+        topic = table.topic
+        rows = zip(*values, numbers, strict=True)
+        records: list[Record]
+        if keys is None:
+            records = [(topic, None, form % row, None) for row in rows]
+        else:
+            records = [(topic, key, form % row, None) for key, row in zip(keys, rows, strict=True)]
+        return self._completed(table, records, position, now_us, event_no), keys
+
+    def _completed(
+        self,
+        table: TableFragments,
+        records: list[Record],
+        position: SnapshotPosition,
+        now_us: int,
+        event_no: int,
+    ) -> list[Record]:
+        """The records of rows as they were written by `_form`; the first has the number after `event_no`."""
+        return records
+
+    def _encode_each(  # noqa: PLR0917 - as `encode_rows`
+        self,
+        table: TableFragments,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        event_no: int,
+        dropped: set[bytes],
+        left_out: list[int],
+        cause: Exception,
+    ) -> tuple[list[Record], list[bytes] | None]:
+        """As `_encode_block`, row by row, where some have values without a form (`records/unwritable.py`)."""
+        records: list[Record] = []
+        keys: list[bytes] = []
+        for place, line in enumerate(lines):
+            refusal = explain_row(line, table.relation, table.converters)
+            if refusal is not None:
+                raise refusal from cause
+            found = self.found_unwritable(table, row_of_line(line), position.lsn)
+            assert found or len(lines) > 1, "a row was refused in which nothing is wrong"
+            written = line_with(line, found, table.key_columns)
+            number = event_no + len(records)
+            gone: list[int] = []
+            made, appended = self._encode_block(table, [written], position, now_us, number, dropped, gone)
+            if gone:
+                left_out.append(place)
+            if found and made:
+                names = self.note_unwritable(table, found, position.lsn, now_us)
+                made = [named(record, names) for record in made]
+            records += made
+            keys += appended or []
+        return records, keys if table.key_columns else None
+
+    def _form(
+        self,
+        table: TableFragments,
+        columns: list[tuple[list[bytes], bool]],
+        position: SnapshotPosition,
+        now_us: int,
+    ) -> bytes:
+        """A record with places for the values of the columns and the row's number."""
+        row = b'{"before":null,"after":' + row_form(table, columns)
+        lsn = str(int(position.lsn)).encode("ascii")
+        before, after = table.source.around_number(_ROW, lsn, READ, processed_at(now_us))
+        begin, _, end = before.partition(_ROW)
+        return _literal(begin) + row + _literal(end) + b"%b" + _literal(after)
+
+    def has_key(self, oid: int) -> bool:
+        """Whether rows of this table can be told apart."""
+        return bool(self._tables[oid].key_slots)
+
+
+def runs(count: int, position: SnapshotPosition) -> list[tuple[int, int, str]]:
+    """Rows that follow each other and have the same marker: from, to before, marker."""
+    runs: list[tuple[int, int, str]] = []
+    if not count:
+        return runs
+    for begin, end, marker in (
+        (0, min(1, count - 1), position.first),
+        (min(1, count - 1), count - 1, position.others),
+        (count - 1, count, position.last),
+    ):
+        if begin < end:
+            if runs and runs[-1][2] == marker:
+                runs[-1] = (runs[-1][0], end, marker)
+            else:
+                runs.append((begin, end, marker))
+    return runs
+
+
+def row_form(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> bytes:
+    """A row with places for the values of the columns."""
+    parts: list[bytes] = []
+    for name, mode, shown, (_, whole) in zip(table.names, table.modes, table.visible, columns, strict=True):
+        if not shown:
+            continue
+        start = b"," if parts else table.row_start
+        parts.append(_literal(start + name + b":") + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
+    return (b"".join(parts) or _literal(table.empty_row)) + b"}"
+
+
+def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> list[bytes] | None:
+    """The key of each row; None when the table has none."""
+    if not table.key_columns:
+        return None
+    form = b""
+    for fragment, index in zip(table.key_fragments, table.key_columns, strict=True):
+        quoted = table.modes[index] in QUOTED and not columns[index][1]
+        form += _literal(fragment) + (b'"%b"' if quoted else b"%b")
+    form += table.key_end
+    return [form % row for row in zip(*[columns[index][0] for index in table.key_columns], strict=True)]
+
+
+def _literal(text: bytes) -> bytes:
+    """For a text in which % stands for values."""
+    return text.replace(b"%", b"%%")

@@ -1,0 +1,296 @@
+"""What of a table's records never changes: fragments of JSON, and the plan for what goes between them.
+
+```
+{"before":  …  ,"after":{"id":  1  ,"name":  "  x  "  }
+   0        1        2          3      4     5  6  7  8
+```
+
+What follows the row is in `source_block.py`. The quotes around what is usually a string have places of their own:
+putting them around each value would cost two copies of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cdcd.core.catalog.field_names import Fields, Pairs
+from cdcd.core.catalog.modes import DEFAULTS, Modes
+from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
+from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns
+from cdcd.core.catalog.wiretext import wire
+from cdcd.core.errors import SourceError
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.debezium_json.changes import Place, Plan, put_whole
+from cdcd.core.records.debezium_json.connect_schema import CLOSING, envelope_schema, key_struct, opening
+from cdcd.core.records.debezium_json.converter import QUOTED
+from cdcd.core.records.debezium_json.converters import converter_for
+from cdcd.core.records.debezium_json.protected import protect
+from cdcd.core.records.debezium_json.source_block import OPS, TableSource
+from cdcd.core.records.debezium_json.strings import quote
+from cdcd.core.records.debezium_json.transaction_metadata import CountedTableSource, TransactionMetadata
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.schema_names import NONE, adjusted
+
+ROW_AT: Final = 2
+"""Where the first column's fragment stands."""
+
+_NULL: Final = b"null"
+_QUOTE: Final = b'"'
+
+Headers = list[tuple[str, bytes]]
+
+
+class Tally:
+    """Records of one table so far: `counts` by op, as it is numbered above."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts = [0] * len(OPS)
+
+
+class TableFragments:
+    """A relation as its last description has it, ready to encode rows of it.
+
+    Attributes:
+        plan: how stage 4 converts a row, and where it puts what it made.
+        places: the same for a row that is written (`row_writer.py`); `key_places` are those of the key, in its order.
+        event_template: the fragments of an event up to the end of its new row.
+        source: what follows the row, made for the transaction with the number `transaction`.
+        old_template: the fragments of an old row by itself, its columns in the same slots.
+        announcement: the record of the table's description, until a record of the table follows it.
+        is_new: no record of the table has followed the description yet.
+        protected: of each column, whether its values are replaced or left out.
+        visible: of each column, whether it is in the records.
+        hidden_slots: the slots of those that are not.
+        key_end: what ends a key.
+        shown: the relation with the names of the fields (`catalog/field_names.py`).
+        constants: fields that each row has before its columns.
+        row_start: what a row begins with, up to the name of its first column.
+        empty_row: the same of a row without a column.
+        form: a number for what drafts of rows take from the description.
+    """
+
+    __slots__ = (
+        "announcement",
+        "constants",
+        "converters",
+        "empty_row",
+        "event_template",
+        "form",
+        "hidden_slots",
+        "identity",
+        "index",
+        "is_new",
+        "key_columns",
+        "key_end",
+        "key_fragments",
+        "key_places",
+        "key_quoted",
+        "key_slots",
+        "modes",
+        "names",
+        "old_template",
+        "placeholders",
+        "places",
+        "plan",
+        "protected",
+        "relation",
+        "row_start",
+        "schema_id",
+        "shown",
+        "source",
+        "tally",
+        "topic",
+        "transaction",
+        "visible",
+        "width",
+    )
+
+    def __init__(
+        self,
+        relation: Relation,
+        table: TableDescription,
+        *,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None] = (),
+        topic: str,
+        tally: Tally,
+        unavailable: str,
+        schema_id: str | None = None,
+        announcement: Record | None = None,
+        form: int = 0,
+        key_schema: bool = False,
+        value_schema: bool = False,
+        modes: Modes = DEFAULTS,
+        name_adjustment: str = NONE,
+        metadata: TransactionMetadata | None = None,
+        fields: Fields | None = None,
+    ) -> None:
+        self.relation = relation
+        self.shown = relation if fields is None else fields.renamed(relation)
+        self.constants: Pairs = () if fields is None else fields.constants
+        self.topic = topic
+        self.tally = tally
+        self.transaction = -1
+        self.schema_id = schema_id
+        self.announcement = announcement
+        self.is_new = True
+        self.form = form
+        columns = relation.columns
+        self.width = len(columns)
+        rules = rules or [None] * self.width
+        self.converters = [
+            protect(converter_for(column.type_oid, column.type_modifier, types, modes), rule)
+            for column, rule in zip(columns, rules, strict=True)
+        ]
+        self.protected = [rule is not None for rule in rules]
+        self.visible = [rule is None or rule.action != EXCLUDE for rule in rules]
+        self.placeholders = [
+            converter.unchanged(unavailable).encode("latin-1") for converter in self.converters
+        ]
+        self.modes = [converter.mode for converter in self.converters]
+        self.names = [quote(wire(column.name)).encode("latin-1") for column in self.shown.columns]
+        constants = b",".join(
+            [f"{quote(wire(name))}:{quote(wire(text))}".encode("latin-1") for name, text in self.constants]
+        )
+        self.empty_row = b"{" + constants
+        self.row_start = self.empty_row + b"," if constants else self.empty_row
+        self.identity = [column.is_key for column in columns]
+        self.plan: Plan = []
+        self.places: list[Place] = []
+        row: list[bytes] = []
+        start = self.row_start
+        for column, name in enumerate(self.names):
+            shown = self.visible[column]
+            row.append(start + name + b":" if shown else b"")
+            start = b"," if shown else start
+            self.places.append(Place(row[-1], self.converters[column], b"null" if shown else b""))
+            mode = self.converters[column].mode
+            self.plan.append((_make_place(row, mode), mode, column))
+        if not row:
+            row.append(b"")
+        if not any(self.visible):
+            row[0] = self.empty_row
+            if self.places:
+                self.places[0].fragment = self.empty_row
+        self.hidden_slots = [
+            slot for (slot, _, _), shown in zip(self.plan, self.visible, strict=True) if not shown
+        ]
+        self.index = {place[0]: index for index, place in enumerate(self.plan)}
+        fragments = [b'{"before":', b"null", b',"after":' + row[0], *row[1:]]
+        self.event_template = [*fragments, b"}"]
+        self.old_template = [b"", b"", *row, b"}"]
+        position = {column.name: index for index, column in enumerate(columns)}
+        keys = [position[name] for name in key_columns(relation, table)]
+        self.key_columns = keys
+        self.key_places = [self.places[index] for index in keys]
+        self.key_slots = [self.plan[index][0] for index in keys]
+        self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
+        schema_name = adjusted(topic, name_adjustment)
+        head = (
+            opening(
+                envelope_schema(
+                    self.shown, keys, types, schema_name, rules, modes=modes, constants=self.constants
+                )
+            )
+            if value_schema
+            else b""
+        )
+        self.source: TableSource = (
+            TableSource(relation.schema, relation.name, schema_id, head)
+            if metadata is None
+            else CountedTableSource(relation.schema, relation.name, schema_id, head, metadata)
+        )
+        self.key_fragments = [
+            (b",%b:" if place else b"{%b:") % self.names[index] for place, index in enumerate(keys)
+        ]
+        self.key_end = b"}"
+        if keys and key_schema:
+            self.key_fragments[0] = (
+                opening(key_struct(self.shown, keys, types, schema_name, rules, modes=modes))
+                + self.key_fragments[0]
+            )
+            self.key_end += CLOSING
+        for place, fragment in zip(self.key_places, self.key_fragments, strict=True):
+            place.is_key, place.key_fragment = True, fragment
+
+    def key(self, values: list[bytes]) -> bytes | None:
+        """The key of a row; None when the table has none."""
+        slots = self.key_slots
+        if not slots:
+            return None
+        if len(slots) == 1 and not self.key_quoted[0]:
+            return self.key_fragments[0] + values[slots[0]] + self.key_end
+        pieces: list[bytes] = []
+        for place, slot in enumerate(slots):
+            pieces.append(self.key_fragments[place])
+            pieces.extend(values[slot - 1 : slot + 2] if self.key_quoted[place] else [values[slot]])
+        pieces.append(self.key_end)
+        return b"".join(pieces)
+
+    def hide(self, values: list[bytes], unchanged: list[int]) -> None:
+        """Empty the slots of excluded columns, whether the server sent a value or not."""
+        for slot in self.hidden_slots:
+            values[slot] = b""
+            if slot in unchanged:
+                unchanged.remove(slot)
+
+    def take_over(
+        self,
+        values: list[bytes],
+        unchanged: list[int],
+        old: list[bytes],
+        unchanged_old: list[int],
+        whole: bool,
+    ) -> list[int]:
+        """Fill slots whose value the server did not send from the old row, whose value it still is.
+
+        `whole`: all of the old row is there, else only the replica identity. Returns the slots that stay empty.
+
+        NULL is never an unchanged large value. It stands there where PostgreSQL did not send the old value after all:
+        the row is in a partition without the REPLICA IDENTITY FULL of its partitioned table.
+        """
+        rest: list[int] = []
+        for slot in unchanged:
+            index = self.index[slot]
+            is_null = old[slot] == _NULL and not (self.plan[index][1] in QUOTED and old[slot - 1])
+            if slot not in unchanged_old and not is_null and (whole or self.identity[index]):
+                if self.plan[index][1] in QUOTED:
+                    values[slot - 1 : slot + 2] = old[slot - 1 : slot + 2]
+                else:
+                    values[slot] = old[slot]
+            else:
+                rest.append(slot)
+        return rest
+
+    def stand_in(self, values: list[bytes], unchanged: list[int]) -> list[bytes]:
+        """Fill slots for which there is nothing else with placeholders; returns their columns' names, quoted.
+
+        Raises:
+            SourceError: one is of the key.
+        """
+        missing: list[bytes] = []
+        for slot in unchanged:
+            index = self.index[slot]
+            if slot in self.key_slots:
+                relation = self.relation
+                raise SourceError(
+                    f"The server did not send column {relation.columns[index].name!r} of {relation.schema}."
+                    f"{relation.name}, which is TOASTed and part of the key.",
+                    hint="PostgreSQL before 13.6 and 14.2 loses such keys: update it, or set REPLICA IDENTITY FULL.",
+                )
+            if self.plan[index][1] in QUOTED:
+                put_whole(values, slot, self.placeholders[index])
+            else:
+                values[slot] = self.placeholders[index]
+            missing.append(self.names[index])
+        return missing
+
+
+def _make_place(row: list[bytes], mode: int) -> int:
+    """Make room for a column's value at the end of `row`, and say in which slot it is."""
+    if mode in QUOTED:
+        row.extend([_QUOTE, b"", _QUOTE])
+        return ROW_AT + len(row) - 2
+    row.append(b"")
+    return ROW_AT + len(row) - 1

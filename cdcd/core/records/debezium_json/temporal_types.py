@@ -1,0 +1,199 @@
+"""Dates, times and intervals; the rules for infinities, BC and far years are in `converters.py`."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from librt.strings import BytesWriter, read_i32_be, read_i64_be
+
+from cdcd.core.catalog import binary, temporal
+from cdcd.core.catalog.temporal_reading import DAY_BYTES, UNUSUAL, read_days, read_timestamp
+from cdcd.core.catalog.wiretext import MINUS
+from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
+from cdcd.core.records.debezium_json.converter import Converter, Number
+from cdcd.core.records.debezium_json.temporal_writing import write_timestamp, write_timestamp_text
+from cdcd.core.records.debezium_json.writing import write_integer
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+TIME_DIGITS: Final = 6
+"""Digits after the second where a time type has no declared precision."""
+
+DATES_MAX: Final = 8192
+"""Dates whose number is remembered, since tables have few different ones; about 1 MB."""
+
+_FULL: Final = 29
+"""The length of a timestamp with time zone with a year of four and a fraction of six digits."""
+
+_FAR_DAYS: Final = 2**31 - 1
+"""PostgreSQL's dates end before this many days on either side of 2000; from there on they are infinite."""
+
+_NEAR_US: Final = 2**61
+"""In microseconds to either side of 2000: 73,000 years, from which on a sum may need more than 64 bits."""
+
+
+class Date(Number):
+    """`2024-01-31`, `0044-03-15 BC`."""
+
+    _INFINITE: ClassVar[dict[str, int]] = {"infinity": -2147472692, "-infinity": -2147472691}
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bytes] = {}
+
+    def json(self, text: str) -> str:
+        return str(_named(self._INFINITE, text) if text[-1:] == "y" else temporal.epoch_days(text))
+
+    def wire(self, value: bytes) -> bytes:
+        json = self._known.get(value)
+        if json is None:
+            json = Number.wire(self, value)
+            if len(self._known) >= DATES_MAX:
+                self._known.clear()
+            self._known[value] = json
+        return json
+
+    def binary(self, data: bytes) -> str:
+        days = binary.integer(data, 4)
+        infinite = temporal.infinity_of(days, 32)
+        return str(days + temporal.POSTGRES_EPOCH_DAYS) if infinite is None else self.json(infinite)
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        days: i64 = read_days(data, at) if end - at == DAY_BYTES else UNUSUAL
+        if days == UNUSUAL:
+            Converter.write(self, data, at, end, out)
+        else:
+            write_integer(days, out)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        days: i64 = int(read_i32_be(data, at)) if end - at == 4 else UNUSUAL
+        if -_FAR_DAYS < days < _FAR_DAYS:
+            write_integer(days + temporal.POSTGRES_EPOCH_DAYS, out)
+        else:
+            Converter.write_binary(self, data, at, end, out)
+
+
+def _named(numbers: Mapping[str, int], text: str) -> int:
+    """The number that stands for one of the infinities."""
+    number = numbers.get(text)
+    if number is None:
+        raise ValueError(f"{text!r} is not a date or time")
+    return number
+
+
+class Time(Number):
+    """`17:00:00.25`; the modifier is the declared precision, as for all that follow."""
+
+    def __init__(self, modifier: int) -> None:
+        self._unit_us = 1000 if 0 <= modifier <= 3 else 1
+
+    def json(self, text: str) -> str:
+        return str(temporal.day_us(text) // self._unit_us)
+
+    def binary(self, data: bytes) -> str:
+        return str(binary.integer(data, 8) // self._unit_us)
+
+
+class TimeTz(Converter):
+    """`17:00:00.25+02`."""
+
+    def json(self, text: str) -> str:
+        return f'"{temporal.iso_time(text)}"'
+
+    def binary(self, data: bytes) -> str:
+        micros, west_s = binary.integer(data[:8], 8), binary.integer(data[8:], 4)
+        return f'"{temporal.iso_time_of(micros, -west_s)}"'
+
+
+class Timestamp(Number):
+    """`2024-01-31 17:00:00.25`."""
+
+    _INFINITE_US: ClassVar[dict[str, int]] = {
+        "infinity": 9_223_372_036_825_200_000,
+        "-infinity": -9_223_372_036_832_400_000,
+    }
+
+    def __init__(self, modifier: int) -> None:
+        self._unit_us = 1000 if 0 <= modifier <= 3 else 1
+
+    def json(self, text: str) -> str:
+        if text[-1:] == "y":
+            return str(_named(self._INFINITE_US, text) // self._unit_us)
+        micros = temporal.epoch_us(text)
+        return str(micros if self._unit_us == 1 else micros // 1000)
+
+    def binary(self, data: bytes) -> str:
+        micros = binary.integer(data, 8)
+        infinite = temporal.infinity_of(micros, 64)
+        if infinite is not None:
+            return self.json(infinite)
+        return str((micros + POSTGRES_EPOCH_US) // self._unit_us)
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        micros: i64 = read_timestamp(data, at, end)
+        if micros == UNUSUAL:
+            Converter.write(self, data, at, end, out)
+        else:
+            write_integer(micros if self._unit_us == 1 else micros // 1000, out)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        micros: i64 = read_i64_be(data, at) if end - at == 8 else UNUSUAL
+        if -_NEAR_US < micros < _NEAR_US:
+            micros += POSTGRES_EPOCH_US
+            write_integer(micros if self._unit_us == 1 else micros // 1000, out)
+        else:
+            Converter.write_binary(self, data, at, end, out)
+
+
+class TimestampTz(Converter):
+    """`2024-01-31 17:00:00.25+00`."""
+
+    def __init__(self, modifier: int) -> None:
+        self._digits = modifier if modifier >= 0 else TIME_DIGITS
+
+    def json(self, text: str) -> str:
+        if text[-1:] == "y" and text in ("infinity", "-infinity"):
+            return f'"{text}"'
+        return f'"{temporal.iso_timestamp(text, self._digits)}"'
+
+    def wire(self, value: bytes) -> bytes:
+        if len(value) == _FULL and self._digits == TIME_DIGITS and value[-3:] == b"+00" and value[4] == MINUS:
+            # The usual form, as `temporal.iso_timestamp` knows it.
+            return b'"%bT%bZ"' % (value[:10], value[11:26])
+        return Converter.wire(self, value)
+
+    def binary(self, data: bytes) -> str:
+        micros = binary.integer(data, 8)
+        infinite = temporal.infinity_of(micros, 64)
+        if infinite is not None:
+            return f'"{infinite}"'
+        return f'"{temporal.iso_timestamp_of(micros + POSTGRES_EPOCH_US, self._digits)}"'
+
+    def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if not write_timestamp_text(data, at, end, self._digits, out):
+            Converter.write(self, data, at, end, out)
+
+    def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        micros: i64 = read_i64_be(data, at) if end - at == 8 else UNUSUAL
+        if not (
+            -_NEAR_US < micros < _NEAR_US and write_timestamp(micros + POSTGRES_EPOCH_US, self._digits, out)
+        ):
+            Converter.write_binary(self, data, at, end, out)
+
+
+class IntervalString(Converter):
+    """interval under `interval: iso8601`."""
+
+    def json(self, text: str) -> str:
+        if text in ("infinity", "-infinity"):
+            return f'"{text}"'
+        return f'"{temporal.iso_interval(text)}"'
+
+    def binary(self, data: bytes) -> str:
+        micros, days = binary.integer(data[:8], 8), binary.integer(data[8:12], 4)
+        months = binary.integer(data[12:], 4)
+        infinite = temporal.infinity_of(micros, 64)
+        if infinite is not None and infinite == temporal.infinity_of(days, 32) == temporal.infinity_of(
+            months, 32
+        ):
+            return f'"{infinite}"'
+        return f'"{temporal.iso_interval_of(months, days, micros)}"'

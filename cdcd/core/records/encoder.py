@@ -1,0 +1,448 @@
+"""What a format is for the engine: rows of committed transactions in, records out.
+
+`Encoder` is the interface. The engine calls nothing else, and knows no format; `available.py` lists those there are.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.chosen_keys import ChosenKeys, KeyRule
+from cdcd.core.catalog.chosen_partitions import ChosenPartitions, PartitionRule
+from cdcd.core.catalog.field_names import ChosenFields, FieldRule
+from cdcd.core.catalog.modes import Modes
+from cdcd.core.catalog.protection import ColumnRule, Protections
+from cdcd.core.catalog.relation_changes import Described
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.routing import RoutedTopics, Table, TopicNames, topic_name
+from cdcd.core.catalog.topic_templates import DEFAULT as DEFAULT_TEMPLATE
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.cloud_events import CloudEvents
+from cdcd.core.records.flattening import Flattening
+from cdcd.core.records.schema_names import NONE
+from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
+from cdcd.core.transactions.drafts import Draft, SpoolItem
+from cdcd.core.transactions.position import Counts
+
+if TYPE_CHECKING:
+    from cdcd.core.records.late_records import LateRecords
+
+SKIPPABLE: Final = ("c", "u", "d")
+"""Operations whose records can be left out, by their `op`; rows of snapshots cannot. `truncate` is for TRUNCATE."""
+
+_NULL_IN_KEYS: Final = ("json", "protobuf")
+"""Formats that have null for a column of the key."""
+
+Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
+"""Topic, key, value and headers; a value of None is a tombstone."""
+
+HEADER_NEW_KEY: Final = "__debezium.newkey"
+HEADER_OLD_KEY: Final = "__debezium.oldkey"
+HEADER_UNCHANGED: Final = "cdcd.unchanged"
+"""JSON array of the columns whose value in this record is a placeholder, because the server did not send it."""
+HEADER_UNWRITABLE: Final = "cdcd.unwritable"
+"""JSON array of the columns of which this record lacks a value, because its format has no form for it."""
+HEADER_SIZE: Final = "cdcd.size"
+"""Of a record that went elsewhere, or lost its value: the size of the value in bytes; of a logical message whose record
+lost its value, that of its content."""
+HEADER_DIGEST: Final = "cdcd.sha256"
+"""Of a record of a logical message that lost its value: the SHA-256 of what `HEADER_SIZE` counts, in hexadecimal."""
+LOST_KEY_BYTES_MAX: Final = 1_000
+"""A record of a logical message that loses its value loses a longer key too. The key holds the prefix, which the sender
+of the message chose."""
+HEADER_PIPELINE: Final = "cdcd.pipeline"
+"""Of a description of a table: the name of the pipeline that writes the table's records."""
+HEADER_WATERMARK: Final = "cdcd.watermark"
+"""An LSN in decimal, as `source.commit_lsn` has it: Kafka holds each change whose `commit_lsn` is less.
+
+In a heartbeat it is said of all topics. In a record without key and value it is said of the record's partition.
+"""
+
+
+def record_bytes(key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes]] | None) -> int:
+    """Bytes of key, value and headers. An application chooses the headers of its events, so they may be the most."""
+    size = (0 if key is None else len(key)) + (0 if value is None else len(value))
+    if headers is not None:
+        for name, content in headers:
+            size += len(name) + len(content)
+    return size
+
+
+def is_watermark(value: bytes | None, headers: Iterable[tuple[str, object]]) -> bool:
+    """Whether a record of a table's topic is a watermark, and no tombstone. Readers of changes pass it over."""
+    return value is None and any(name == HEADER_WATERMARK for name, _ in headers)
+
+
+MESSAGES: Final = 0
+HEARTBEATS: Final = -1
+TRANSACTIONS: Final = -2
+"""Stand for logical messages, for heartbeats, and for END of transactions where else a relation is named by its oid."""
+HEADER_PARTITION: Final = "cdcd.partition"
+"""Of a record whose partition columns choose (`partitioner.columns`): the hash of their values, 4 bytes, big-endian.
+
+The sink takes this header out, and no record in Kafka has it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSettings:
+    """What the records' form depends on, apart from the data.
+
+    Attributes:
+        version: cdcd's version, `source.version`.
+        prefix: of the topics, `source.name`.
+        database: its name, `source.db`.
+        message_topic: for logical messages; None is `<prefix>.message`.
+        schemas_topic: for the descriptions of tables (`schemas.py`); None: there are none, nor `source.schema_id`.
+        names: topics of the tables that are not called after the rule (`routing.py`).
+        topic_template: the rule for topics of all other tables (`topic_templates.py`).
+        checkpoint_topic, dead_letter_topic: which no table may take; None: there is none.
+        tombstones: a delete is followed by a record without a value.
+        truncate: TRUNCATE makes records.
+        unavailable: stands for a value that the server did not send.
+        column_rules: which columns' values are left out or replaced.
+        bindings: the columns that the rules are bound to. All encoders of a session share them.
+        key_format, value_format: names of `available.py`.
+        modes: how values of some types are written.
+        name_adjustment: how names of schemas come to be ones that Avro takes (`schema_names.py`).
+        flattening: how records are flattened; None: they are envelopes.
+        events: how records are CloudEvents, if `value_format` says so.
+        skipped: the operations of `SKIPPABLE` that have no records.
+        transaction_topic: for BEGIN and END of transactions; None: there are none, and no record tells its transaction.
+        heartbeat_topic: for heartbeats; None: there are none.
+        subjects: how subjects of a schema registry are named: topic, record or topic_record.
+        schema_ids: the ids that a schema registry gave.
+        key_rules: the keys that are chosen for tables.
+        partition_rules: the columns that choose the partitions of tables' records.
+        field_rules: names of fields that are not those of their columns, and constant fields.
+        routes: topics that rows of tables may go to beside the tables' own.
+        pipeline: the pipeline's name, which descriptions of tables carry in a header; "": they carry none.
+    """
+
+    version: str
+    prefix: str
+    database: str
+    message_topic: str | None = None
+    schemas_topic: str | None = None
+    names: Mapping[Table, str] = field(default_factory=dict)
+    checkpoint_topic: str | None = None
+    dead_letter_topic: str | None = None
+    tombstones: bool = True
+    truncate: bool = True
+    unavailable: str = "__debezium_unavailable_value"
+    column_rules: tuple[ColumnRule, ...] = ()
+    key_format: str = "json"
+    value_format: str = "json"
+    modes: Modes = field(default_factory=Modes)
+    name_adjustment: str = NONE
+    flattening: Flattening | None = None
+    events: CloudEvents = field(default_factory=CloudEvents)
+    skipped: tuple[str, ...] = ()
+    transaction_topic: str | None = None
+    heartbeat_topic: str | None = None
+    subjects: str = "topic"
+    schema_ids: SchemaIds = field(default_factory=SchemaIds, compare=False)
+    topic_template: str = DEFAULT_TEMPLATE
+    key_rules: tuple[KeyRule, ...] = ()
+    partition_rules: tuple[PartitionRule, ...] = ()
+    field_rules: tuple[FieldRule, ...] = ()
+    routes: tuple[RoutedTopics, ...] = ()
+    bindings: Bindings = field(default_factory=Bindings, compare=False)
+    pipeline: str = ""
+
+    @property
+    def protections(self) -> Protections:
+        """The rules that protect columns, with the columns that they are bound to."""
+        return Protections(self.column_rules, self.modes, self.bindings)
+
+    @property
+    def chosen_keys(self) -> ChosenKeys:
+        """The keys that are chosen, as the records' forms allow them. ConfigError: a pattern is malformed."""
+        return ChosenKeys(
+            self.key_rules,
+            has_schemas=any(each not in _NULL_IN_KEYS for each in (self.key_format, self.value_format)),
+        )
+
+    @property
+    def chosen_partitions(self) -> ChosenPartitions:
+        """The partitions that columns choose. ConfigError: a pattern is malformed."""
+        return ChosenPartitions(self.partition_rules, self.protections)
+
+    @property
+    def chosen_fields(self) -> ChosenFields:
+        """The fields that the configuration names. ConfigError: a pattern is malformed."""
+        return ChosenFields(self.field_rules, self.protections)
+
+    @property
+    def topics(self) -> TopicNames:
+        """How the topics are called. SinkError: the prefix makes the name of the messages' topic too long."""
+        return TopicNames(
+            self.prefix,
+            self.names,
+            topic_name(self.message_topic or f"{self.prefix}.message"),
+            self.schemas_topic,
+            self.checkpoint_topic,
+            self.dead_letter_topic,
+            self.transaction_topic,
+            self.heartbeat_topic,
+            self.topic_template,
+            self.routes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPosition:
+    """Where rows of a snapshot stand among the changes.
+
+    Attributes:
+        lsn: everything that was committed before it is in the rows, if it is in the stream before them.
+        commit_lsn: after that of every transaction before the rows, and before that of every one after them.
+        first, last, others: `source.snapshot` of the first row, the last one and those between.
+        event_no: how many rows stand at this `commit_lsn` already; the next one has the number after it.
+    """
+
+    lsn: int
+    commit_lsn: int
+    first: str
+    last: str
+    others: str
+    event_no: int = 0
+
+
+Key = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What became of rows that were to be encoded.
+
+    Attributes:
+        rows: how many records were appended.
+        bytes: the size of their keys and values.
+        keys: the key of each, in the records' order; None for a table without a key.
+        left_out: which of the rows have no record, because their key was in `dropped`: their numbers from 0, rising.
+    """
+
+    rows: int
+    bytes: int
+    keys: list[Key] | None
+    left_out: list[int] = field(default_factory=list)
+
+
+class TransactionRecords(Protocol):
+    """Counts the records of the transaction that is open, and makes the records of its BEGIN and END.
+
+    The caller owes, for each transaction and after `Encoder.begin`: `restore` if its first events are delivered
+    already, `begun` with the records of each step, and `ended` behind the last one.
+    """
+
+    def counts(self) -> Counts:
+        """How many records of each table there are so far."""
+
+    def restore(self, counts: Counts) -> None:
+        """The transaction has had so many records before."""
+
+    def begun(self, records: list[Record]) -> int:
+        """If these are the first records of the transaction that count, put BEGIN before them; its bytes, or 0."""
+
+    def ended(self, records: list[Record]) -> int:
+        """Append END, if there was a BEGIN; its bytes, or 0."""
+
+
+class Encoder(Protocol):
+    """Turns the row frames of committed transactions into records. Frames and values are checked as they are read.
+
+    The caller owes: `define` before the first row of a relation and whenever it is described anew; `begin` (and, where
+    it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
+
+    The same frames in the same transactions give the same bytes, but for the times of processing.
+    """
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
+
+    @property
+    def unwritable(self) -> dict[tuple[str, str], int]:
+        """Values so far for which the format has no form, by (schema.table, column). See `unwritable.py`."""
+
+    @property
+    def metadata(self) -> TransactionRecords | None:
+        """Of the transaction that is open; None: transactions have no records of their own."""
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Take a relation's description, the first or a changed one; one that changes nothing is left alone.
+
+        Raises:
+            WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
+            ConfigError: the rules that protect columns contradict each other, or the table's key.
+        """
+
+    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
+        """The schemas of a defined relation's records that have no id yet.
+
+        Likewise for MESSAGES, HEARTBEATS and TRANSACTIONS. The caller owes: no row of the relation (logical message,
+        heartbeat, end of a transaction) before they have one (`EncoderSettings.schema_ids`).
+        """
+
+    def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
+        """A committed transaction's events follow; the first has the number 1.
+
+        Args:
+            commit_time: in microseconds since 2000, as on the wire.
+            last_commit_lsn: of the transaction before it, None when that is not known.
+        """
+
+    def set_origin(self, name: str, lsn: int | None) -> None:
+        """The transaction that has begun came in by replication; `lsn` is its commit there, 0 or None unknown."""
+
+    def skip(self, events: int) -> None:
+        """So many events of the transaction have no record here; the next has the number after theirs.
+
+        Args:
+            events: -1 for an event that is encoded in several parts: the next part has the number of the last one.
+        """
+
+    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """As `encode`, for several events in their order, of which some may be drafts.
+
+        Raises:
+            WithoutStreamingError: what was drafted is no longer what the rows should be.
+        """
+
+    def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> "LateRecords | None":
+        """As `encode_all` for one draft, but its records are put together when they are handed over.
+
+        Args:
+            out: gets what stands before them (the description of the table).
+
+        Returns:
+            None if that is not possible: `encode_all` owes the records.
+
+        Raises:
+            WithoutStreamingError: as `encode_all`.
+        """
+
+    def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
+
+        Headers that a format writes for each record count as bytes of the value (CloudEvents in the binary mode).
+
+        Args:
+            frame: the CopyData payload, `w` and header included.
+            in_stream: the message has the xid of a streamed transaction after its tag.
+            now_us: when it is processed, in microseconds since 1970.
+
+        Returns:
+            The bytes of the keys and values that were appended; 0 for an event without records.
+
+        Raises:
+            ProtocolError: the frame or a value in it is malformed, or its relation was never defined.
+            WithoutBinaryError: a binary value is of a type without a reader.
+            SinkError: the topic of the table is too long, or collides with another one.
+            SourceError: the server did not send a part of the key.
+        """
+
+    def encode_moved(
+        self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
+    ) -> int:
+        """As `encode`, for an Update with an old row: as a delete and an insert, also if the key is the same.
+
+        Args:
+            out: gets the delete and its tombstone.
+            came: gets the insert, which has the same number.
+        """
+
+    def encode_message(
+        self, frame: bytes, in_stream: bool, last_commit_lsn: int | None, now_us: int, out: list[Record]
+    ) -> int:
+        """The same for a Message outside any transaction."""
+
+    def encode_end_of_rows(
+        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
+    ) -> int:
+        """Append a truncate record that no event made: rows of another table end, which had this one's topic before.
+
+        Args:
+            between: commit LSN and number by which it stands between two transactions; None: it stands in the one that
+                is open, behind its last event.
+        """
+
+    def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
+        """Append the record of a heartbeat, and return its bytes. The settings have a topic for it.
+
+        Args:
+            lsn: Kafka holds every record of a transaction whose commit record begins before.
+        """
+
+    def draft_all(
+        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
+        """Drafts of row frames in a stream, in their order, and the frames of which there can be none.
+
+        Nobody but the encoder that made a draft looks into it; `encode_all` finishes it. A row of which the server left
+        a value out (unchanged TOAST) stays a frame: while its table is read, the caller reads the row again by key.
+        """
+
+    def announce(self, relation_oid: int, out: list[Record]) -> int:
+        """Append the description of a relation that was defined, unless one has come already; the size of the record.
+
+        Raises:
+            SinkError: the name of the topic is too long, or collides with another one.
+        """
+
+    def claim(self, relation_oid: int) -> str:
+        """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
+
+    def knows(self, relation_oid: int) -> bool:
+        """Whether the relation was defined."""
+
+    def relation(self, relation_oid: int) -> Relation:
+        """A relation as it was last described."""
+
+    def description(self, relation_oid: int) -> Described | None:
+        """A relation as it was last described, with numbered columns and its key; None: it was never described."""
+
+    def topic_of(self, relation_oid: int) -> str:
+        """The topic of a relation that was defined. Its first record shows whether the topic is allowed and free."""
+
+    def topics_of(self, relation_oid: int) -> tuple[str, ...]:
+        """Every topic that records of a relation may go to, each once. The first is `topic_of`."""
+
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        """A record of the relation for another one of `topics_of`."""
+
+    def topic_named(self, name: str) -> str:
+        """The topic of a table, described or not, by its name as `schema.table`."""
+
+    def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
+        """Where the key's columns stand among a relation's columns, in the key's order; () without a key."""
+
+    def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
+        """The names of the key's columns, in the key's order; () without a key."""
+
+    def has_protected_key(self, relation_oid: int) -> bool:
+        """Whether a column of a relation's key has other values in records than in the table."""
+
+
+class RowEncoder(Encoder, Protocol):
+    """An `Encoder` that also encodes rows that were read from a table."""
+
+    def encode_rows(  # noqa: PLR0917 - as `encode`, which has most of these
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """Append the records of rows of COPY, each with its newline, whose key is not in `dropped`.
+
+        Raises:
+            ProtocolError: a row is malformed.
+            SinkError: the topic of the table is too long, or collides with another one.
+        """

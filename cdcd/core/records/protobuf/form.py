@@ -1,0 +1,119 @@
+"""Protobuf as a binary format with schemas in a registry: what differs from Avro (`avro/form.py`)."""
+
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+
+from cdcd.core.records.avro.converters import AnyValue, AvroConverter, converter_of
+from cdcd.core.records.avro.form import AvroForm, Numbers, head, subject_of
+from cdcd.core.records.avro.writing import UnfitError
+from cdcd.core.records.debezium_json.connect_schema import Schema
+from cdcd.core.records.debezium_json.converter import Converter
+from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.protobuf.schemas import adjusted_full_name, schema_text, with_numbers
+from cdcd.core.records.protobuf.writing import (
+    LOGICAL,
+    NUMBER,
+    encoded,
+    message,
+    tag,
+    text_field,
+    wire_of,
+    write_bytes,
+    write_text,
+    write_varint,
+)
+from cdcd.core.records.schema_registrations import SchemaUse
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+PROTOBUF: Final = "protobuf"
+"""The format whose records these are."""
+
+_KIND: Final = "PROTOBUF"
+
+_FIRST_MESSAGE: Final = b"\x00"
+"""Confluent's list of message indexes for the first message of a file, which the list `[0]` is shortened to."""
+
+_ROWS: Final = 2
+"""So many fields of an envelope are rows: `before` and `after`."""
+
+PREFIX: Final = 1
+"""The number of a logical message's prefix, in its key and in its value."""
+
+
+class ProtobufForm(AvroForm):
+    """Protobuf."""
+
+    def __init__(self) -> None:
+        AvroForm.__init__(self)
+        self.name = "Protobuf"
+        self.format = PROTOBUF
+
+    def put_number(self, number: "i64", out: BytesWriter) -> None:
+        """See `Primitives`."""
+        write_varint(number, out)
+
+    def put_text(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        """See `Primitives`."""
+        write_text(data, at, end, out)
+
+    def put_bytes(self, data: bytes, out: BytesWriter) -> None:
+        """See `Primitives`."""
+        write_bytes(data, out)
+
+    def encoded(self, schema: Schema, json_text: bytes) -> bytes:
+        """See `Primitives`."""
+        return encoded(schema, json_text)
+
+    def head(self, schema_id: int) -> bytes:
+        """See `AvroForm`. After the id stands which message of the file the record is."""
+        return head(schema_id) + _FIRST_MESSAGE
+
+    def use(self, settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
+        """See `AvroForm`."""
+        subject = subject_of(settings, topic, adjusted_full_name(schema["name"]), part)
+        return SchemaUse(subject, schema_text(schema), _KIND)
+
+    def of_key(self, schema: Schema, numbers: Numbers) -> Schema:
+        """See `AvroForm`."""
+        return with_numbers(schema, numbers)
+
+    def of_value(self, schema: Schema, numbers: Numbers) -> Schema:
+        """See `AvroForm`."""
+        rows = [with_numbers(field, numbers) for field in schema["fields"][:_ROWS]]
+        return {**schema, "fields": [*rows, *schema["fields"][_ROWS:]]}
+
+    def converter(self, json: Converter, schema: Schema) -> AvroConverter:
+        """See `AvroForm`. Connect's logical types are messages here."""
+        if schema.get("name") in LOGICAL:
+            return AnyValue(json, schema, self)
+        return converter_of(json, schema, self)
+
+    def opening(self, schema: Schema) -> bytes | None:
+        """See `AvroForm`."""
+        return tag(schema[NUMBER], wire_of(schema))
+
+    def null(self, schema: Schema) -> bytes | None:
+        """See `AvroForm`. A field that is not there is null."""
+        return b""
+
+    def zero(self, schema: Schema) -> bytes:
+        """See `AvroForm`. No column lacks a null."""
+        return b""
+
+    def placeholder(self, schema: Schema, json_text: bytes) -> bytes | None:
+        """See `AvroForm`."""
+        try:
+            return tag(schema[NUMBER], wire_of(schema)) + encoded(schema, json_text)
+        except UnfitError:
+            return b""
+
+    def record(self, schema: Schema, json_text: bytes) -> bytes:
+        """See `AvroForm`."""
+        return message(schema, json_text)
+
+    def message_key(self, prefix: str) -> bytes:
+        """See `AvroForm`."""
+        return text_field(PREFIX, prefix)

@@ -1,0 +1,24 @@
+"""Debezium's heartbeat record in Protobuf (`debezium_json/heartbeats.py`)."""
+
+from typing import Final
+
+from cdcd.core.records.avro.heartbeats import AvroHeartbeats
+from cdcd.core.records.debezium_json.heartbeats import US_PER_MS
+from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.protobuf.form import ProtobufForm
+from cdcd.core.records.protobuf.writing import number_field, text_field
+
+_FIELD: Final = 1
+"""The number of the only field of a key, and of a value."""
+
+
+class ProtobufHeartbeats(AvroHeartbeats):
+    """The schemas of heartbeats, and their parts without the head that names the schema's id."""
+
+    def __init__(self, settings: EncoderSettings, form: ProtobufForm) -> None:
+        AvroHeartbeats.__init__(self, settings, form)
+        self.key = text_field(_FIELD, settings.prefix)
+
+    def value(self, now_us: int) -> bytes:
+        """See `AvroHeartbeats`."""
+        return number_field(_FIELD, now_us // US_PER_MS)

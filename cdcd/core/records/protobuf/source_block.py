@@ -1,0 +1,158 @@
+"""What stands around the row in a record in Protobuf: the source block, the op and the times.
+
+The fields, their order and their numbers are those of `debezium_json/connect_schema.py`. As in Avro, everything but a
+few numbers is the same for all events of a transaction on a table, so it is made once for that, and kept in pieces.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+
+from cdcd.core.records.avro.source_block import AvroSourceBlock, AvroTableSource
+from cdcd.core.records.debezium_json.source_block import OPS
+from cdcd.core.records.debezium_json.writing import write_integer
+from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.protobuf.writing import (
+    LENGTH,
+    VARINT,
+    number_field,
+    tag,
+    text_field,
+    varint_size,
+    write_varint,
+)
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+_TENS: Final = 10
+
+# Numbers of the fields of `source`.
+_VERSION: Final = 1
+_CONNECTOR: Final = 2
+_NAME: Final = 3
+_TS_MS: Final = 4
+_SNAPSHOT: Final = 5
+_DB: Final = 6
+_SEQUENCE: Final = 7
+_TS_US: Final = 8
+_TS_NS: Final = 9
+_SCHEMA: Final = 10
+_TABLE: Final = 11
+_TX_ID: Final = 12
+_LSN: Final = 13
+_ORIGIN: Final = 15
+_ORIGIN_LSN: Final = 16
+_COMMIT_LSN: Final = 17
+_EVENT_SERIAL_NO: Final = 18
+_SCHEMA_ID: Final = 19
+
+SOURCE: Final = 3
+"""The number of `source` in the envelope, and in logical messages."""
+_OP: Final = 5
+_ENVELOPE_TS_MS: Final = 6
+_ENVELOPE_TS_US: Final = 7
+_ENVELOPE_TS_NS: Final = 8
+
+
+def _text(number: int, value: str) -> bytes:
+    """A field that has no null, so that an empty text is not there."""
+    return text_field(number, value) if value else b""
+
+
+class ProtobufSourceBlock(AvroSourceBlock):
+    """The pieces of `source` for the transaction that is open."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        AvroSourceBlock.__init__(self, settings)
+        self._constants = (
+            _text(_VERSION, settings.version)
+            + _text(_CONNECTOR, "postgresql")
+            + _text(_NAME, settings.prefix)
+        )
+        self._place = _text(_DB, settings.database)
+        self._tx_id = b""
+        self._from = b""
+
+    def begin(
+        self,
+        xid: int | None,
+        commit_lsn: int,
+        unix_us: int,
+        last_commit_lsn: int | None,
+        snapshot: str = "false",
+    ) -> None:
+        """See `SourceBlock`."""
+        AvroSourceBlock.begin(self, xid, commit_lsn, unix_us, last_commit_lsn, snapshot)
+        self._tx_id = b"" if xid is None else number_field(_TX_ID, xid)
+        self._from = b""
+
+    def set_origin(self, name: str | None, lsn: int | None) -> None:
+        """See `SourceBlock`."""
+        self._from = (b"" if name is None else text_field(_ORIGIN, name)) + (
+            b"" if lsn is None else number_field(_ORIGIN_LSN, lsn)
+        )
+
+    def encoded_pieces(self, table: bytes) -> tuple[bytes, bytes, bytes]:
+        """See `AvroSourceBlock`."""
+        micros = self._time_us
+        millis = micros // 1000
+        head = (
+            self._constants
+            + (number_field(_TS_MS, millis) if millis else b"")
+            + text_field(_SNAPSHOT, self._marker)
+            + self._place
+            + tag(_SEQUENCE, LENGTH)
+        )
+        middle = (
+            number_field(_TS_US, micros)
+            + number_field(_TS_NS, micros * 1000)
+            + table
+            + self._tx_id
+            + tag(_LSN, VARINT)
+        )
+        tail = self._from + number_field(_COMMIT_LSN, self._position) + tag(_EVENT_SERIAL_NO, VARINT)
+        return head, middle, tail
+
+
+class ProtobufTableSource(AvroTableSource):
+    """What follows the rows in the records of one table. `renew` comes first in each transaction."""
+
+    def __init__(self, schema: str, name: str, schema_id: str | None) -> None:
+        AvroTableSource.__init__(self, schema, name, schema_id)
+        self._table = _text(_SCHEMA, schema) + _text(_TABLE, name)
+        self._described = b"" if schema_id is None else text_field(_SCHEMA_ID, schema_id)
+        self._closings = [text_field(_OP, op) for op in OPS]
+        self._tag = tag(SOURCE, LENGTH)
+
+    def write_source(self, lsn: "i64", event_no: "i64", out: BytesWriter) -> None:
+        """Append the source block."""
+        digits: i64 = 1
+        rest: i64 = lsn
+        while rest >= _TENS:
+            rest //= _TENS
+            digits += 1
+        sequence: i64 = len(self._sequence) + digits + 2
+        size: i64 = len(self._head) + varint_size(sequence) + sequence + len(self._middle) + varint_size(lsn)
+        size += len(self._tail) + varint_size(event_no) + len(self._described)
+        out.write(self._tag)
+        write_varint(size, out)
+        out.write(self._head)
+        write_varint(sequence, out)
+        out.write(self._sequence)
+        write_integer(lsn, out)
+        out.write(b'"]')
+        out.write(self._middle)
+        write_varint(lsn, out)
+        out.write(self._tail)
+        write_varint(event_no, out)
+        out.write(self._described)
+
+
+def times(now_us: int) -> bytes:
+    """The times at the end of an envelope."""
+    return (
+        number_field(_ENVELOPE_TS_MS, now_us // 1000)
+        + number_field(_ENVELOPE_TS_US, now_us)
+        + number_field(_ENVELOPE_TS_NS, now_us * 1000)
+    )

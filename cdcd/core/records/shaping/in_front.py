@@ -1,0 +1,178 @@
+"""An encoder in front of another one: it passes on everything, and its subclasses shape some of the events.
+
+The rule: each event of a transaction counts once, whatever becomes of it. Either the inner encoder encodes it, or it is
+told to `skip` it. So `events_done` of a checkpoint and `event_serial_no` of records mean the same with it as without.
+
+A subclass says which events it shapes (`_shapes`), and what becomes of each (`_shape`). Runs of other events go to the
+inner encoder as they came. Events that are shaped are not drafted: they stay frames until their commit.
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from cdcd.core.catalog.relation_changes import Described
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.encoder import Encoder, Record, TransactionRecords
+from cdcd.core.records.late_records import LateRecords
+from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.transactions.drafts import Draft, SpoolItem
+
+FILTERED: Final = "filtered"
+FILTER_FAILED: Final = "filter_failed"
+ROUTE_FAILED: Final = "route_failed"
+"""Ops of `counts`: events and rows without a record, because their row does not match a filter; events and rows for
+which a filter had no answer, or a rule of a route. These are counted by what became of them too."""
+
+NO_RECORD: Final = frozenset({FILTERED, FILTER_FAILED, ROUTE_FAILED})
+"""Ops that are no records."""
+
+
+T = TypeVar("T")
+
+
+def of_row(item: SpoolItem, in_stream: bool, tables: dict[int, T]) -> T | None:
+    """What there is in `tables`, by oid, of the table that the event is a row of; None: nothing, or it is no row."""
+    if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS:
+        return None
+    return tables.get(peek.relation_of_row(item, in_stream))
+
+
+class EncoderInFront:
+    """Passes on everything to `inner`. See `Encoder` for the methods."""
+
+    def __init__(self, inner: Encoder) -> None:
+        self._inner = inner
+
+    def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
+        """Whether the event is one for `_shape`; drafts are not."""
+        return False
+
+    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """As `encode`, for an event that `_shapes` has chosen."""
+        raise NotImplementedError
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        return self._inner.counts
+
+    @property
+    def unwritable(self) -> dict[tuple[str, str], int]:
+        return self._inner.unwritable
+
+    @property
+    def metadata(self) -> TransactionRecords | None:
+        return self._inner.metadata
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        self._inner.define(relation, table, types)
+
+    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
+        return self._inner.unregistered(relation_oid)
+
+    def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
+        self._inner.begin(xid, commit_lsn, commit_time, last_commit_lsn)
+
+    def set_origin(self, name: str, lsn: int | None) -> None:
+        self._inner.set_origin(name, lsn)
+
+    def skip(self, events: int) -> None:
+        self._inner.skip(events)
+
+    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
+        size = 0
+        run: list[SpoolItem] = []
+        for item in kept:
+            if not self._shapes(item, in_stream):
+                run.append(item)
+                continue
+            assert isinstance(item, bytes)
+            if run:
+                size += self._inner.encode_all(run, in_stream, now_us, out)
+                run = []
+            size += self._shape(item, in_stream, now_us, out)
+        if run:
+            size += self._inner.encode_all(run, in_stream, now_us, out)
+        return size
+
+    def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
+        return self._inner.late_records(draft, now_us, out)
+
+    def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        if self._shapes(frame, in_stream):
+            return self._shape(frame, in_stream, now_us, out)
+        return self._inner.encode(frame, in_stream, now_us, out)
+
+    def encode_moved(
+        self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
+    ) -> int:
+        return self._inner.encode_moved(frame, in_stream, now_us, out, came)
+
+    def encode_message(
+        self, frame: bytes, in_stream: bool, last_commit_lsn: int | None, now_us: int, out: list[Record]
+    ) -> int:
+        return self._inner.encode_message(frame, in_stream, last_commit_lsn, now_us, out)
+
+    def encode_end_of_rows(
+        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
+    ) -> int:
+        return self._inner.encode_end_of_rows(oid, between, now_us, out)
+
+    def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
+        return self._inner.encode_heartbeat(lsn, now_us, out)
+
+    def draft_all(
+        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
+        kept: list[SpoolItem] = []
+        run: list[SpoolItem] = []
+        for frame in frames:
+            if not self._shapes(frame, True):
+                run.append(frame)
+                continue
+            if run:
+                kept += self._inner.draft_all(run, relations)
+                run = []
+            kept.append(frame)
+        if run:
+            kept += self._inner.draft_all(run, relations)
+        return kept
+
+    def announce(self, relation_oid: int, out: list[Record]) -> int:
+        return self._inner.announce(relation_oid, out)
+
+    def claim(self, relation_oid: int) -> str:
+        return self._inner.claim(relation_oid)
+
+    def knows(self, relation_oid: int) -> bool:
+        return self._inner.knows(relation_oid)
+
+    def relation(self, relation_oid: int) -> Relation:
+        return self._inner.relation(relation_oid)
+
+    def description(self, relation_oid: int) -> Described | None:
+        return self._inner.description(relation_oid)
+
+    def topic_of(self, relation_oid: int) -> str:
+        return self._inner.topic_of(relation_oid)
+
+    def topics_of(self, relation_oid: int) -> tuple[str, ...]:
+        return self._inner.topics_of(relation_oid)
+
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        return self._inner.to_topic(relation_oid, record, topic)
+
+    def topic_named(self, name: str) -> str:
+        return self._inner.topic_named(name)
+
+    def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
+        return self._inner.key_indexes(relation_oid)
+
+    def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
+        return self._inner.key_column_names(relation_oid)
+
+    def has_protected_key(self, relation_oid: int) -> bool:
+        return self._inner.has_protected_key(relation_oid)

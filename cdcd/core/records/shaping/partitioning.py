@@ -1,0 +1,243 @@
+"""An encoder in front of another one: it says which partition the records of a table belong to.
+
+`catalog/chosen_partitions.py` says which columns choose it.
+
+The hash is Murmur2, as of Kafka's default partitioner, over the texts that PostgreSQL has for the values, joined by
+commas; NULL is an empty text. So it depends on the values alone: not on `format`, and not on the columns' names. A
+table of orders by `customer_id` and a table of customers by `id` put all records of a customer into partitions of the
+same number, if their topics have the same number of partitions. So does a producer whose keys are the plain text.
+
+An update that changes one of the values is a delete and an insert, as an update of the key is, also if the key stays
+the same. Both have the number of the event. The delete and its tombstone go where the row's records have gone so far,
+the insert to the row's new partition.
+
+The hash is a header (`HEADER_PARTITION`), which the sink takes out. The encoder knows no number of partitions, so that
+the same WAL gives the same records.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cdcd.core.catalog.binary_text import Reader
+from cdcd.core.catalog.chosen_partitions import KEY
+from cdcd.core.catalog.logical import logical_type
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.errors import ConfigError, SourceError
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.messages import Binary, Relation, Value
+from cdcd.core.records.encoder import (
+    HEADER_PARTITION,
+    Encoded,
+    Encoder,
+    EncoderSettings,
+    Record,
+    RowEncoder,
+    SnapshotPosition,
+)
+from cdcd.core.records.shaping.in_front import EncoderInFront, of_row
+from cdcd.core.records.shaping.murmur2 import positive_murmur2
+from cdcd.core.records.shaping.row_values import ORDINARY, RowValues, old_and_new
+from cdcd.core.transactions.drafts import SpoolItem
+
+HASH_BYTES: Final = 4
+
+_COMMA: Final = b","
+
+Headers = list[tuple[str, bytes]]
+
+Texts = tuple[bytes, ...]
+"""What PostgreSQL has for the chosen columns' values, empty for NULL."""
+
+
+def partitioned(inner: Encoder, settings: EncoderSettings) -> Encoder:
+    """The encoder of a pipeline's changes: `inner` where the key chooses the partition of every record."""
+    return PartitionEncoder(inner, settings) if settings.partition_rules else inner
+
+
+def partitioned_rows(inner: RowEncoder, settings: EncoderSettings) -> RowEncoder:
+    """The encoder of rows that are read from tables: `inner` where the key chooses the partition of every record."""
+    return PartitionRowEncoder(inner, settings) if settings.partition_rules else inner
+
+
+def partition_header(texts: Texts) -> tuple[str, bytes]:
+    """What a record of a row with these values is given for the sink."""
+    return HEADER_PARTITION, positive_murmur2(_COMMA.join(texts)).to_bytes(HASH_BYTES, "big")
+
+
+def taken_out(headers: Headers | None) -> tuple[int | None, Headers | None]:
+    """The hash in the headers of a record, None if there is none, and the other headers."""
+    for place, (name, value) in enumerate(headers or ()):
+        if name == HEADER_PARTITION:
+            assert headers is not None
+            return int.from_bytes(value, "big"), [*headers[:place], *headers[place + 1 :]] or None
+    return None, headers
+
+
+def without_partition(record: Record) -> Record:
+    """The record as it is in Kafka."""
+    topic, key, value, headers = record
+    return topic, key, value, taken_out(headers)[1]
+
+
+class PartitionedTable(RowValues):
+    """A table whose partitions columns choose, as it was last described.
+
+    Args:
+        columns: those that choose the partition, in the order of the configuration.
+
+    Raises:
+        ConfigError: a column has a type whose values are no plain text.
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        columns: Sequence[str],
+        types: Mapping[int, TypeDescription],
+        table: TableDescription = ORDINARY,
+    ) -> None:
+        RowValues.__init__(self, relation, "", table)
+        at = {column.name: index for index, column in enumerate(relation.columns)}
+        self.indexes = sorted([at[name] for name in columns])
+        self._order = [self.indexes.index(at[name]) for name in columns]
+        self._names = [relation.columns[index].name for index in self.indexes]
+        self._readers: list[Reader | None] = []
+        for index in self.indexes:
+            column = relation.columns[index]
+            logical = logical_type(column.type_oid, column.type_modifier, types)
+            if logical.element is not None:
+                raise ConfigError(
+                    f"{KEY} has column {column.name} of {self.name}, which is an array.",
+                    hint="Choose the partitions by columns of other types.",
+                )
+            self._readers.append(logical.read)
+
+    def texts(self, values: Sequence[Value]) -> Texts:
+        """The texts of the values of the columns `indexes`, in the order of the configuration.
+
+        Raises:
+            SourceError: the server did not send one.
+        """
+        found = [self._text(place, value) for place, value in enumerate(values)]
+        return tuple([found[place] for place in self._order])
+
+    def _text(self, place: int, value: Value) -> bytes:
+        if value is None:
+            return b""
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, Binary):
+            read = self._readers[place]
+            if read is not None:
+                return read(value.data).encode("latin-1")
+        raise SourceError(
+            f"The server did not send column {self._names[place]!r} of {self.name}, which chooses the partition "
+            f"({KEY}).",
+            hint="PostgreSQL before 13.6 and 14.2 loses such values: update it, or set REPLICA IDENTITY FULL.",
+        )
+
+    def of_frame(self, frame: bytes, in_stream: bool) -> tuple[Texts, Texts]:
+        """The texts of the old row and of the new one. Both are the same if the event has only one of the two rows.
+
+        Raises:
+            ValueError, IndexError: the frame is malformed.
+            SourceError: the server did not send a value.
+        """
+        old, new, _ = old_and_new(self, frame, in_stream)
+        return self.texts(old), self.texts(new)
+
+    def of_line(self, line: bytes) -> Texts | None:
+        """The texts of a row of COPY, with its newline; None: it has another number of columns."""
+        values = self._line_values(line)
+        return None if values is None else self.texts(values)
+
+
+class PartitionEncoder(EncoderInFront):
+    """Says which partition records belong to, and has all events encoded by `inner`. See `Encoder` for the methods."""
+
+    def __init__(self, inner: Encoder, settings: EncoderSettings) -> None:
+        EncoderInFront.__init__(self, inner)
+        self._chosen = settings.chosen_partitions
+        self._parted: dict[int, PartitionedTable] = {}
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        columns = self._chosen.columns(relation, table)
+        parted = PartitionedTable(relation, columns, types, table) if columns else None
+        self._inner.define(relation, table, types)
+        if parted is None:
+            self._parted.pop(relation.oid, None)
+        else:
+            self._parted[relation.oid] = parted
+
+    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
+        if not self._parted:
+            return self._inner.encode_all(kept, in_stream, now_us, out)
+        return EncoderInFront.encode_all(self, kept, in_stream, now_us, out)
+
+    def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
+        return of_row(item, in_stream, self._parted) is not None
+
+    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        oid = peek.relation_of_row(frame, in_stream)
+        try:
+            old, new = self._parted[oid].of_frame(frame, in_stream)
+        except (ValueError, IndexError) as cause:
+            # The inner encoder says what is wrong with the row.
+            self._inner.encode(frame, in_stream, now_us, out)
+            raise AssertionError("a row was refused in which nothing is wrong") from cause
+        known, topic = len(out), self._inner.topic_of(oid)
+        if old == new:
+            size = self._inner.encode(frame, in_stream, now_us, out)
+            _send(out, known, topic, new)
+            return size
+        came: list[Record] = []
+        size = self._inner.encode_moved(frame, in_stream, now_us, out, came)
+        _send(out, known, topic, old)
+        _send(came, 0, topic, new)
+        out += came
+        return size
+
+
+def _send(records: list[Record], known: int, topic: str, row: Texts) -> None:
+    """Give the records of a topic behind the first `known` ones the partition of a row. Others are descriptions."""
+    header = partition_header(row)
+    for number in range(known, len(records)):
+        name, key, value, headers = records[number]
+        if name == topic:
+            records[number] = (name, key, value, [*(headers or ()), header])
+
+
+class PartitionRowEncoder(PartitionEncoder):
+    """The same for rows of COPY."""
+
+    def __init__(self, inner: RowEncoder, settings: EncoderSettings) -> None:
+        PartitionEncoder.__init__(self, inner, settings)
+        self._encoder_of_rows = inner
+
+    def encode_rows(  # noqa: PLR0917 - as `RowEncoder` has it
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        known = len(out)
+        encoded = self._encoder_of_rows.encode_rows(oid, lines, position, now_us, out, dropped)
+        parted = self._parted.get(oid)
+        if parted is None:
+            return encoded
+        topic = self._inner.topic_of(oid)
+        left_out = set(encoded.left_out)
+        written = iter([line for number, line in enumerate(lines) if number not in left_out])
+        for number in range(known, len(out)):
+            name, key, value, headers = out[number]
+            if name == topic:
+                texts = parted.of_line(next(written))
+                assert texts is not None, "a row that was encoded has its table's columns"
+                out[number] = (name, key, value, [*(headers or ()), partition_header(texts)])
+        assert next(written, None) is None, "each row has one record"
+        return encoded

@@ -1,0 +1,162 @@
+"""Which pages are read next: chunks of about the same size, each out once, and smaller where rows are larger.
+
+The rule: a chunk that was handed out comes back in one way of four, and what it covers is then read (`settle`), open
+again (`give_back`, `put_off`, `split`), or nobody's any more (the task ended). No page is in two chunks.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.core.snapshot.pages import gaps
+from cdcd.core.snapshot.table_task import Part, TableTask
+
+PAGES_MAX: Final = 4096
+"""A chunk of small rows has no more pages than this, however large `chunk_bytes` is."""
+
+UNLIMITED: Final = 1 << 62
+"""How many bytes the rows of a single page may be: it cannot be divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Pages of a part, from `begin` to before `end`."""
+
+    task: TableTask
+    part: int
+    filenode: int
+    begin: int
+    end: int
+
+    @property
+    def pages(self) -> int:
+        return self.end - self.begin
+
+
+class Chunks:
+    """Chunks of the tables that are planned, in the order in which they were.
+
+    Args:
+        chunk_bytes: how much of a table, on disk, a chunk should cover.
+    """
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._waiting: deque[Chunk] = deque()
+        self._put_off: deque[Chunk] = deque()
+        """Chunks that are handed out when there are no others."""
+        self._open: dict[tuple[str, str, str], deque[tuple[Part, int, int, int]]] = {}
+        self._tasks: dict[tuple[str, str, str], TableTask] = {}
+        self._out: dict[tuple[str, str, str], int] = {}
+
+    def add(self, task: TableTask) -> None:
+        """A task that is planned: hand out what of it is not done."""
+        key = _key(task)
+        self._tasks[key] = task
+        ranges = deque(
+            (part, begin, end, self._pages_for(part))
+            for part in task.parts or ()
+            for begin, end in gaps(part.done, part.pages)
+        )
+        if ranges:
+            self._open[key] = ranges
+        self._out.setdefault(key, 0)
+
+    def drop(self, task: TableTask) -> None:
+        """Nothing more of the task; a chunk of it that is out is nobody's."""
+        key = _key(task)
+        self._open.pop(key, None)
+        self._tasks.pop(key, None)
+        self._out.pop(key, None)
+        self._waiting = deque(chunk for chunk in self._waiting if _key(chunk.task) != key)
+        self._put_off = deque(chunk for chunk in self._put_off if _key(chunk.task) != key)
+
+    def has(self, task: TableTask) -> bool:
+        """Whether the task was added, and not dropped."""
+        return _key(task) in self._tasks
+
+    def next(self) -> Chunk | None:
+        """A chunk to be read, or None while there is none."""
+        chunk = self._waiting.popleft() if self._waiting else self._cut()
+        if chunk is None and self._put_off:
+            chunk = self._put_off.popleft()
+        if chunk is not None:
+            self._out[_key(chunk.task)] += 1
+        return chunk
+
+    def peek(self) -> TableTask | None:
+        """Whose chunk `next` would give."""
+        if self._waiting:
+            return self._waiting[0].task
+        key = next(iter(self._open), None)
+        if key is not None:
+            return self._tasks[key]
+        return self._put_off[0].task if self._put_off else None
+
+    def _cut(self) -> Chunk | None:
+        key = next(iter(self._open), None)
+        if key is None:
+            return None
+        ranges = self._open[key]
+        part, begin, end, pages = ranges.popleft()
+        if begin + pages < end:
+            ranges.appendleft((part, begin + pages, end, pages))
+            end = begin + pages
+        elif not ranges:
+            del self._open[key]
+        return Chunk(self._tasks[key], part.oid, part.filenode, begin, end)
+
+    def _pages_for(self, part: Part) -> int:
+        return max(1, min(PAGES_MAX, self._chunk_bytes * part.pages // max(1, part.size)))
+
+    def give_back(self, chunk: Chunk) -> None:
+        """It was not delivered: it is to be read again."""
+        if self._return(chunk):
+            self._waiting.append(chunk)
+
+    def put_off(self, chunk: Chunk) -> None:
+        """It cannot be read now: it is to be read again when every other task has had its turn."""
+        key = _key(chunk.task)
+        if self._return(chunk):
+            self._put_off.append(chunk)
+            if key in self._open:
+                self._open[key] = self._open.pop(key)
+
+    def split(self, chunk: Chunk) -> bool:
+        """Its rows are too large to be kept together: two halves instead. False: it has one page only."""
+        if chunk.pages == 1:
+            return False
+        if self._return(chunk):
+            middle = chunk.begin + chunk.pages // 2
+            for begin, end in ((chunk.begin, middle), (middle, chunk.end)):
+                self._waiting.append(Chunk(chunk.task, chunk.part, chunk.filenode, begin, end))
+        return True
+
+    def settle(self, chunk: Chunk) -> bool:
+        """It is read, and its rows are on their way or held: it is out no longer. False: its task is gone."""
+        return self._return(chunk)
+
+    def left(self) -> list[TableTask]:
+        """The tasks that have chunks which are not settled."""
+        return [task for task in self._tasks.values() if not self.is_exhausted(task)]
+
+    def is_exhausted(self, task: TableTask) -> bool:
+        """Whether every chunk of the task was handed out and settled."""
+        key = _key(task)
+        return (
+            key in self._tasks
+            and key not in self._open
+            and not self._out[key]
+            and not any(_key(chunk.task) == key for chunk in (*self._waiting, *self._put_off))
+        )
+
+    def _return(self, chunk: Chunk) -> bool:
+        key = _key(chunk.task)
+        if key not in self._out:
+            return False
+        self._out[key] -= 1
+        return True
+
+
+def _key(task: TableTask) -> tuple[str, str, str]:
+    return task.name, task.where, task.request

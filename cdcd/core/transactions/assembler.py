@@ -1,0 +1,229 @@
+"""Stage 3: messages -> transactions, committed ones only, in commit order.
+
+The rule: what leaves here is committed, complete and in the order of the commits; what was rolled back, wholly or in
+part, never leaves.
+
+Here are the states of the stream, and which message may come in which of them: the table `TRANSITIONS`, from which
+ARCHITECTURE.md's diagram is drawn. What a message does is said by the parts that the assembler is composed of:
+
+- `CommitOrder`: the transaction that is open, the order of commits, the ledger. Normal transactions need no more.
+- `RelationsInForce`: which description of a relation holds.
+- `StreamedTransactions` and `PreparedTransactions`: transactions whose fate is open, kept in the spool.
+- `Replay`: what is kept of a transaction as steps, when it commits.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import Final
+
+from cdcd.core.errors import ProtocolError
+from cdcd.core.protocol.frames import XLOG_HEADER, Keepalive, read_frame
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.peek import CHANGES, FRAME_KIND_AT, ROWS, XLOG_DATA, lsn_of
+from cdcd.core.transactions.commits import REPORT, CommitOrder
+from cdcd.core.transactions.drafts import MakeDrafts, SpoolItem
+from cdcd.core.transactions.ledger import Ledger
+from cdcd.core.transactions.open_transactions import Replay
+from cdcd.core.transactions.position import Position
+from cdcd.core.transactions.prepared_transactions import PreparedTransactions
+from cdcd.core.transactions.relations_in_force import RelationsInForce
+from cdcd.core.transactions.spool import Spool
+from cdcd.core.transactions.steps import TURN, Changes, KeepaliveReceived, Step
+from cdcd.core.transactions.streamed_transactions import StreamedTransactions
+
+
+class State(Enum):
+    """Where in the stream of messages we are."""
+
+    IDLE = "between transactions"
+    TRANSACTION = "Begin … Commit"
+    PREPARE = "Begin Prepare … Prepare"
+    STREAM = "Stream Start … Stream Stop"
+
+
+Handler = Callable[[bytes], Iterable[Step]]
+
+
+class _Node:
+    """A state as one assembler looks into it: by tag, what a message in it does and where it leads."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.is_idle = state is State.IDLE
+        self.in_transaction = state is State.TRANSACTION
+        self.in_stream = state is State.STREAM
+        self.handlers: dict[int, Handler] = {}
+        self.next: dict[int, _Node] = {}
+
+
+class Assembler:
+    """Takes CopyData frames as they come, gives steps.
+
+    The caller iterates over what `receive` gives to its end before it calls again, and carries the tickets of
+    `Closed`, `RolledBack` and `NonTransactionalMessage` to `ledger.ack` when the broker holds what they stand for.
+    After a lost connection it throws the assembler away: the server sends everything after the flushed position
+    again, and never an abort for what a crash ended.
+
+    Args:
+        ledger: gets an entry for each commit, and each undecided prepare, when it is decoded.
+        spool: keeps what is not decided; emptied by `close`.
+        position: what the checkpoint covers; transactions before it are skipped.
+        draft: is called with the rows of a streamed transaction that is open; what it gives back is kept.
+        abort_info: Stream Abort carries LSN and time (protocol 4 with `streaming=parallel`).
+    """
+
+    def __init__(
+        self, ledger: Ledger, spool: Spool, position: Position, draft: MakeDrafts, abort_info: bool = False
+    ) -> None:
+        self._spool = spool
+        self.order = CommitOrder(ledger, position)
+        self.relations = RelationsInForce()
+        self.replay = Replay(self.order, self.relations, spool)
+        self.streamed = StreamedTransactions(
+            self.order, self.relations, self.replay, spool, draft, abort_info
+        )
+        self.prepared = PreparedTransactions(self.order, self.relations, self.replay, spool, self.streamed)
+        self._at = _nodes(self)[State.IDLE]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Transactions and messages since the start, by kind."""
+        return self.order.counts
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the stream is between two transactions, and between the blocks of streamed ones."""
+        return self._at.is_idle
+
+    @property
+    def streamed_open(self) -> int:
+        """Streamed transactions whose end is not known."""
+        return len(self.streamed)
+
+    @property
+    def prepared_open(self) -> int:
+        """Prepared transactions that are neither committed nor rolled back."""
+        return len(self.prepared)
+
+    def oldest_prepared(self) -> tuple[str, int] | None:
+        """The gid and the prepare time (wire microseconds) of the oldest undecided prepared transaction."""
+        return self.prepared.oldest()
+
+    def close(self) -> None:
+        """Forget what is kept, with the connection that it came by."""
+        self.streamed.clear()
+        self.prepared.clear()
+        self._spool.close()
+
+    def receive(self, frames: list[bytes]) -> Iterator[Step]:
+        """Steps that follow from `frames`, lazily: a replayed transaction may be larger than memory.
+
+        Raises:
+            ProtocolError: a message is malformed, or out of place.
+            PositionError: a prepared transaction is committed whose changes were never received.
+            UndecidableMessageError: start again without streaming.
+            LimitError: the spool is full.
+        """
+        order = self.order
+        changes: list[SpoolItem] = []
+        rows: list[SpoolItem] = []
+        for frame in frames:
+            if len(frame) <= XLOG_HEADER or frame[FRAME_KIND_AT] != XLOG_DATA:
+                yield self._keepalive(frame)
+                continue
+            tag = frame[XLOG_HEADER]
+            at = self._at
+            if at.in_transaction and tag in CHANGES:
+                if order.skip == 0:
+                    changes.append(frame)
+                elif order.skip > 0:
+                    order.skip -= 1
+                continue
+            if at.in_stream and tag in ROWS:
+                rows.append(frame)
+                continue
+            if changes:
+                yield Changes(changes, False)
+                changes = []
+            if rows:
+                self.streamed.keep_rows(rows)
+                yield TURN
+                rows = []
+            handle = at.handlers.get(tag)
+            if handle is None:
+                raise ProtocolError(
+                    f"Message {chr(tag)!r} at {Lsn(lsn_of(frame))} is out of place in the "
+                    f"state {at.state.name} ({at.state.value}).",
+                    hint=REPORT,
+                )
+            self._at = at.next[tag]
+            yield from handle(frame)
+        if changes:
+            yield Changes(changes, False)
+        if rows:
+            self.streamed.keep_rows(rows)
+            yield TURN
+
+    def _keepalive(self, frame: bytes) -> KeepaliveReceived:
+        message = read_frame(frame)
+        if not isinstance(message, Keepalive):
+            raise ProtocolError("XLogData without a message.", hint=REPORT)
+        self.order.ledger.hear(message.wal_end)
+        return KeepaliveReceived(message.wal_end, message.reply_requested, self._at.is_idle)
+
+
+HandlerOf = Callable[[Assembler], Handler]
+"""Which method of which part of an assembler handles a message."""
+
+
+def _nodes(assembler: Assembler) -> dict[State, _Node]:
+    """The table, bound to the parts of one assembler."""
+    nodes = {state: _Node(state) for state in State}
+    for (state, tag), (to, handler_of) in TRANSITIONS.items():
+        nodes[state].handlers[tag] = handler_of(assembler)
+        nodes[state].next[tag] = nodes[to]
+    return nodes
+
+
+def _table(
+    rows: dict[State, dict[str, tuple[State, HandlerOf]]],
+) -> dict[tuple[State, int], tuple[State, HandlerOf]]:
+    return {
+        (state, tag): to
+        for state, cells in rows.items()
+        for tags, to in cells.items()
+        for tag in tags.encode()
+    }
+
+
+TRANSITIONS: Final = _table(
+    {
+        State.IDLE: {
+            "B": (State.TRANSACTION, lambda its: its.order.begin),
+            "b": (State.PREPARE, lambda its: its.prepared.begin),
+            "S": (State.STREAM, lambda its: its.streamed.start),
+            "c": (State.IDLE, lambda its: its.streamed.commit),
+            "A": (State.IDLE, lambda its: its.streamed.abort),
+            "p": (State.IDLE, lambda its: its.prepared.stream_prepare),
+            "P": (State.IDLE, lambda its: its.prepared.prepare_alone),
+            "K": (State.IDLE, lambda its: its.prepared.commit),
+            "r": (State.IDLE, lambda its: its.prepared.rollback),
+            "M": (State.IDLE, lambda its: its.order.non_transactional_message),
+        },
+        State.TRANSACTION: {
+            "RY": (State.TRANSACTION, lambda its: its.relations.describe),
+            "O": (State.TRANSACTION, lambda its: its.order.origin),
+            "M": (State.TRANSACTION, lambda its: its.order.transactional_message),
+            "C": (State.IDLE, lambda its: its.order.commit),
+        },
+        State.PREPARE: {
+            "RIUDTMYO": (State.PREPARE, lambda its: its.prepared.keep),
+            "P": (State.IDLE, lambda its: its.prepared.prepare),
+        },
+        State.STREAM: {
+            "RIUDTMYO": (State.STREAM, lambda its: its.streamed.keep),
+            "E": (State.IDLE, lambda its: its.streamed.stop),
+        },
+    }
+)
+"""`(state, tag) -> (state, handler)`. In TRANSACTION the tags in `CHANGES` stay there; their frames are passed on."""

@@ -1,0 +1,140 @@
+"""Stage 3, third part: transactions whose fate is open, and what becomes of them when they commit.
+
+The rule: what was rolled back, wholly or in part, never leaves.
+
+Streamed transactions (`streamed_transactions.py`) and prepared ones (`prepared_transactions.py`) are kept in the spool
+until their fate is known, as frames or as drafts of rows (`drafts.py`). The commit replays them: without what aborted
+subtransactions wrote, without what the checkpoint covers, and with the transaction's own descriptions of relations.
+Descriptions of an aborted subtransaction count, because the server does not send them again.
+
+A transactional Message in a stream names the transaction, whichever subtransaction wrote it (`pgoutput_message`), so
+after the abort of a subtransaction nobody can tell which of the Messages before it went with it. The server can, once
+the transaction is committed: `UndecidableMessageError` asks for it to be sent again, not streamed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cdcd.core.errors import WithoutStreamingError
+from cdcd.core.protocol.frames import XLOG_HEADER
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import Origin, Relation, Type
+from cdcd.core.protocol.peek import CHANGES, MESSAGE, tag_of, xid_of
+from cdcd.core.protocol.reader import read_message
+from cdcd.core.transactions.commits import CommitOrder
+from cdcd.core.transactions.drafts import Draft, SpoolItem, row_count, without_first, xid_of_draft
+from cdcd.core.transactions.position import COVERED
+from cdcd.core.transactions.relations_in_force import Arrived, RelationsInForce
+from cdcd.core.transactions.spool import Spool
+from cdcd.core.transactions.steps import (
+    TURN,
+    Changes,
+    Described,
+    OriginChanged,
+    Step,
+    TransactionalMessage,
+)
+
+
+class OpenTransaction:
+    """A transaction in the spool: streamed (with an xid in each message) or prepared in one piece.
+
+    Attributes:
+        aborted: xids of its subtransactions that were rolled back.
+        relations: its own descriptions of relations, by oid.
+        brought: descriptions that were in force when it was prepared; the replay says them first.
+        has_message: a logical message was streamed.
+        doubtful: a subtransaction was rolled back after a logical message.
+        gid, prepare_time, ticket: those of its PREPARE; the ticket holds the flushed position before that.
+    """
+
+    def __init__(self, xid: int, in_stream: bool) -> None:
+        self.xid = xid
+        self.in_stream = in_stream
+        self.aborted: set[int] = set()
+        self.relations: dict[int, Arrived] = {}
+        self.brought: list[Relation] = []
+        self.has_message = False
+        self.doubtful = False
+        self.gid = ""
+        self.prepare_time = 0
+        self.ticket = -1
+
+
+class UndecidableMessageError(WithoutStreamingError):
+    """A committed transaction has Messages of which only the server knows whether they were rolled back."""
+
+    def __init__(self, xid: int, commit_lsn: int) -> None:
+        super().__init__(
+            f"The streamed transaction {xid} (commit {Lsn(commit_lsn)}) has logical messages and an aborted savepoint.",
+            hint="It is received once more, not streamed: then PostgreSQL itself leaves out what was rolled back.",
+            commit_lsn=commit_lsn,
+        )
+
+
+class Replay:
+    """Turns what is kept of a transaction into steps when it commits, and frees its space in the spool."""
+
+    def __init__(self, order: CommitOrder, relations: RelationsInForce, spool: Spool) -> None:
+        self._order = order
+        self._relations = relations
+        self._spool = spool
+
+    def check_messages(self, transaction: OpenTransaction, commit_lsn: int) -> None:
+        """Raises UndecidableMessageError: its messages cannot be delivered without guessing."""
+        if transaction.doubtful and not self._order.is_covered(commit_lsn):
+            raise UndecidableMessageError(transaction.xid, commit_lsn)
+
+    def steps(self, transaction: OpenTransaction) -> Iterator[Step]:
+        """Between `CommitOrder.open` and `close`: the transaction's changes, and the descriptions that they need."""
+        if self._order.skip == COVERED:
+            self._spool.drop(transaction.xid)
+            yield from self._relations.without_replay(transaction.relations)
+            return
+        for relation in transaction.brought:
+            yield Described(relation)
+        for items in self._spool.replay(transaction.xid):
+            yield from self._list(transaction, items)
+        self._spool.drop(transaction.xid)
+        yield from self._relations.after_replay(transaction.relations)
+
+    def _list(self, transaction: OpenTransaction, items: list[SpoolItem]) -> Iterator[Step]:
+        order, aborted, in_stream = self._order, transaction.aborted, transaction.in_stream
+        run: list[SpoolItem] = []
+        for item in items:
+            if not isinstance(item, bytes):
+                if xid_of_draft(item) not in aborted:
+                    self._add_draft(item, run)
+                continue
+            tag = tag_of(item)
+            if tag in CHANGES:
+                if aborted and xid_of(item) in aborted:
+                    continue
+                if order.skip:
+                    order.skip -= 1
+                    continue
+                run.append(item)
+                continue
+            if run:
+                yield Changes(run, in_stream)
+                run = []
+            if tag == MESSAGE:
+                if order.take_event():
+                    yield TransactionalMessage(item, in_stream)
+            else:
+                yield from self._other(item, in_stream)
+        # A list of which nothing is to be sent was work too: a transaction may be half delivered and large.
+        yield Changes(run, in_stream) if run else TURN
+
+    def _add_draft(self, draft: Draft, run: list[SpoolItem]) -> None:
+        skipped = min(self._order.skip, row_count(draft))
+        self._order.skip -= skipped
+        if skipped < row_count(draft):
+            run.append(without_first(draft, skipped) if skipped else draft)
+
+    def _other(self, frame: bytes, in_stream: bool) -> Iterator[Step]:
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        if isinstance(message, Relation | Type):
+            yield Described(replace(message, xid=None))
+        elif isinstance(message, Origin):
+            yield OriginChanged(message.name, message.commit_lsn)

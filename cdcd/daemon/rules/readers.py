@@ -1,0 +1,193 @@
+"""The check of `postgres.readers`: whose tables are read with which role, and what the role may do beyond that.
+
+The owner of a table runs code with the rights of the role that reads the table, because PostgreSQL evaluates the
+table's index expressions when it plans a query. So the role of postgres.dsn reads tables of trusted owners only, and a
+reader has no right beyond SELECT on the tables of one owner. `cdcd check` tells of everything else; with
+`security.strict` no session starts.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.reader_facts import Owned, ReaderFacts, ReadersFacts, read_readers
+from cdcd.config.loading import Config
+from cdcd.core.errors import ConfigError
+from cdcd.core.pasted import quoted as identifier
+from cdcd.daemon.reader_settings import readers_of
+from cdcd.daemon.rules.reader_proposal import OwnedTables, flow
+from cdcd.telemetry.findings import NAMED_MAX, Finding, Level, named, of_error
+
+SUBJECT: Final = "postgres.readers"
+
+
+async def ask_about_readers(
+    config: Config, connection: Connection, tables: Mapping[int, str]
+) -> ReadersFacts:
+    """Owners and readers of these published tables (names by oid). Raises TransientError and SourceError."""
+    return await read_readers(
+        connection,
+        readers_of(config),
+        tables,
+        application_name=f"{config.name} check",
+        connect_timeout_s=config.postgres.connect_timeout_s,
+    )
+
+
+async def refuse_untrusted(config: Config, connection: Connection, tables: Mapping[int, str]) -> None:
+    """Raise ConfigError that names every finding about readers, if `security.strict` is set."""
+    if not config.security.strict:
+        return
+    facts = await ask_about_readers(config, connection, tables)
+    found = [one for one in check_readers(facts, config) if one.level == "error"]
+    if found:
+        lines = [f"{one.subject}: {one.found}" for one in found]
+        raise ConfigError(
+            "\n  ".join(["security.strict refuses to start:", *lines]),
+            hint=" ".join(
+                [*dict.fromkeys(one.fix for one in found), "Without security.strict they are warnings."]
+            ),
+        )
+
+
+def check_readers(facts: ReadersFacts, config: Config) -> Iterator[Finding]:
+    """What `cdcd check` says of owners and readers."""
+    level: Level = "error" if config.security.strict else "warning"
+    trusted = {*config.postgres.trusted_owners, facts.role}
+    mine = [each for each in facts.owned if facts.names[each.name] is None]
+    missing = list(untrusted(mine, trusted))
+    for each in missing:
+        yield _missing(each, facts.role, level)
+    for reader in facts.readers:
+        if reader.refusal is not None:
+            yield of_error("reader.connect", _subject(reader), reader.refusal)
+        elif reader.elsewhere:
+            yield Finding(
+                "error",
+                "reader.connect",
+                _subject(reader),
+                "its DSN leads to another database than postgres.dsn",
+                f"Let {reader.access.key}.dsn name the same server and database as postgres.dsn.",
+            )
+        else:
+            yield from _check_reader(reader, facts, trusted, level)
+    if facts.owned and not missing:
+        count = len(facts.readers)
+        found = f"{count} readers" if count else "every table belongs to a trusted owner"
+        yield Finding("ok", "reader.missing", SUBJECT, found)
+
+
+def untrusted(owned: Sequence[Owned], trusted: Collection[str]) -> Iterator[OwnedTables]:
+    """Of these relations, the tables whose owners are neither superusers nor trusted, by owner."""
+    by_owner: dict[str, list[Owned]] = {}
+    for each in owned:
+        if not each.is_superuser and each.owner not in trusted:
+            by_owner.setdefault(each.owner, []).append(each)
+    for owner, tables in sorted(by_owner.items()):
+        roots = {each.table for each in tables}
+        # The reader of a partitioned table reads all partitions of that table, also those that other owners own.
+        parts = [each.part for each in owned if each.table in roots]
+        yield OwnedTables(owner, tuple(sorted(roots)), tuple(sorted(set(parts))))
+
+
+def _missing(tables: OwnedTables, role: str, level: Level) -> Finding:
+    names = [".".join(table) for table in tables.tables]
+    return Finding(
+        level,
+        "reader.missing",
+        SUBJECT,
+        f"role {tables.owner} owns {named(names)} and can run code as role {role} whenever cdcd reads these tables",
+        f"Make a reader: {' '.join(tables.statements())} Then add to cdcd.yaml: postgres: {{readers: "
+        f"[{tables.entry()}]}}, with a password. If {tables.owner} is trusted: postgres: {{trusted_owners: "
+        f"{flow([tables.owner])}}}.",
+    )
+
+
+def _check_reader(
+    reader: ReaderFacts, facts: ReadersFacts, trusted: set[str], level: Level
+) -> Iterator[Finding]:
+    subject, role = _subject(reader), identifier(reader.access.role)
+    problems = list(_check_rights(reader, subject, role, level))
+    owners = sorted(
+        {
+            each.owner
+            for each in facts.owned
+            if facts.names[each.name] == reader.access.place
+            and not each.is_superuser
+            and each.owner not in trusted
+        }
+    )
+    if len(owners) > 1:
+        problems.append(
+            Finding(
+                level,
+                "reader.shared",
+                subject,
+                f"reads tables of {named(owners)}, so each of these owners can see the tables of the others",
+                "Give each owner a reader.",
+            )
+        )
+    if reader.others:
+        others = _of_others(reader, facts)
+        whose = f"; {named(others)} of them belong to other readers" if others else ""
+        problems.append(
+            Finding(
+                level,
+                "reader.tables",
+                subject,
+                f"may SELECT from {named(reader.others)}, which it does not read{whose}",
+                f"REVOKE SELECT ON {', '.join(map(_sql_name, reader.others[:NAMED_MAX]))} FROM {role}; or FROM PUBLIC, "  # noqa: S608
+                "if everybody has the right.",
+            )
+        )
+    yield from problems
+    if not reader.tables:
+        yield Finding(
+            "warning",
+            "reader.unmatched",
+            subject,
+            f"{', '.join(reader.access.patterns)} matches no published table that an earlier reader does not read",
+            "Correct the patterns, or take the reader out: <schema>.<table> as PostgreSQL spells them.",
+        )
+    elif not problems:
+        yield Finding("ok", "reader.rights", subject, f"reads {named(reader.tables)} and has no other right")
+
+
+def _check_rights(reader: ReaderFacts, subject: str, role: str, level: Level) -> Iterator[Finding]:
+    needless = [one for one in reader.attributes if not (one == "BYPASSRLS" and reader.has_policies)]
+    if needless:
+        yield Finding(
+            level,
+            "reader.rights",
+            subject,
+            f"has {', '.join(needless)}, which the owner of a table that it reads could use",
+            f"ALTER ROLE {role} {' '.join(f'NO{one}' for one in needless)};",
+        )
+    if reader.memberships:
+        groups = ", ".join(map(identifier, reader.memberships))
+        yield Finding(
+            level,
+            "reader.rights",
+            subject,
+            f"is a member of {named(reader.memberships)}, whose rights the owner of a table that it reads could use",
+            f"REVOKE {groups} FROM {role};",
+        )
+
+
+def _of_others(reader: ReaderFacts, facts: ReadersFacts) -> list[str]:
+    """Of the relations that the reader may read besides its own, those that other readers read."""
+    theirs = {
+        name
+        for each in facts.owned
+        if facts.names[each.name] not in (None, reader.access.place)
+        for name in (each.name, ".".join(each.part))
+    }
+    return [name for name in reader.others if name in theirs]
+
+
+def _subject(reader: ReaderFacts) -> str:
+    return f"{reader.access.key} (role {reader.access.role})"
+
+
+def _sql_name(name: str) -> str:
+    return ".".join(map(identifier, name.split(".", 1)))

@@ -1,0 +1,318 @@
+"""What the decisions and the clients are given of the configuration: the same for `cdcd run` and `cdcd check`."""
+
+import hmac
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cdcd import __version__
+from cdcd.adapters.credentials.columns import PROCESS_KEY, checkpoint_keys, protections
+from cdcd.adapters.credentials.signal_tokens import request_tokens
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.producer import SinkSettings
+from cdcd.adapters.kafka.topics import TopicSpec
+from cdcd.config.loading import Config
+from cdcd.config.sections.columns import ColumnsConfig
+from cdcd.config.sections.format import FormatConfig
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.modes import Modes
+from cdcd.core.catalog.money import DIGITS_OF_C
+from cdcd.core.engine.checkpoint import RecordSettings
+from cdcd.core.engine.checkpoint_record import CheckpointRecords
+from cdcd.core.engine.feedback import interval_for
+from cdcd.core.engine.record_settings import CHANGES
+from cdcd.core.engine.settings import EngineSettings
+from cdcd.core.engine.startup import StartSettings
+from cdcd.core.errors import ConfigError
+from cdcd.core.protocol.shortened import UNLIMITED, MessageLimits
+from cdcd.core.records.cloud_events import CLOUDEVENTS
+from cdcd.core.records.encoder import SKIPPABLE, EncoderSettings
+from cdcd.core.records.schema_registrations import SchemaIds
+from cdcd.core.records.shaping.publishing import PREFIX as PUBLISHED_PREFIX
+from cdcd.core.snapshot.beginning import ONLY
+from cdcd.core.snapshot.signals import CONTENT_MAX, RESERVED
+
+_KEYS: Final = ("hash_key", "encryption_key")
+
+TRANSACTION_S: Final = 60.0
+"""The timeout of Kafka transactions, in seconds, if the brokers do not tell the longest one that they allow."""
+
+
+def start_settings(config: Config) -> StartSettings:
+    """The part of the configuration that the decisions of a start depend on."""
+    postgres, snapshot = config.postgres, config.snapshot
+    return StartSettings(
+        slot=postgres.slot,
+        publication=postgres.publication,
+        checkpoint_topic=config.topics.checkpoint,
+        topics=config.topic_names(),
+        protocol=postgres.protocol,
+        streaming=postgres.streaming,
+        two_phase=postgres.two_phase,
+        messages=config.hears_messages,
+        delivers_messages=config.delivers_messages,
+        publishes_messages=config.outbox.messages,
+        truncate=config.topics.writes_truncates,
+        origin=postgres.origin,
+        failover=postgres.failover,
+        snapshot_mode=snapshot.mode,
+        snapshot_method=snapshot.method,
+        exclude=config.on_demand(),
+        counts_epochs=config.kafka.delivery == "at_least_once",
+        name=config.name,
+        records=record_settings(config),
+        authenticates=bool(checkpoint_keys(config)),
+        protects=bool(config.columns.patterns),
+    )
+
+
+def record_settings(config: Config) -> RecordSettings:
+    """Checksums of the settings that decide how rows become records. Settings at their defaults are left out."""
+    written = config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    for name in _KEYS:
+        # A key in another file is the same key.
+        for key in (name, f"{name}_file"):
+            written.get("columns", {}).pop(key, None)
+    written.get("columns", {}).pop("former_keys", None)
+    found = {name: _at(written, name) for name in CHANGES} | _key_marks(config.columns)
+    return tuple(
+        [
+            (name, zlib.crc32(json.dumps(value, sort_keys=True).encode()))
+            for name, value in sorted(found.items())
+            if value not in (None, {}, [])
+        ]
+    )
+
+
+def _key_marks(columns: ColumnsConfig) -> dict[str, str]:
+    """What tells one key of `columns` from another. A mark says nothing of the key, because the key is the HMAC's."""
+    return {
+        f"columns.{name}": hmac.digest(key.get_secret_value().encode(), b"cdcd settings", "sha256").hex()
+        for name, key, patterns in (
+            ("hash_key", columns.hash_key, columns.hash),
+            ("encryption_key", columns.encryption_key, columns.encrypt),
+        )
+        if key is not None and patterns
+    }
+
+
+def _at(written: Any, name: str) -> Any:
+    for part in name.split("."):
+        written = written.get(part) if isinstance(written, dict) else None
+    return written
+
+
+def engine_settings(
+    config: Config, wal_sender_timeout_s: float, *, delivers_messages: bool = True
+) -> EngineSettings:
+    """The part of the configuration that the engine's decisions depend on.
+
+    Args:
+        delivers_messages: logical messages have records, also those that nobody asked for (`Ready`).
+    """
+    transaction, snapshot = config.kafka.transaction, config.snapshot
+    exactly_once = config.kafka.delivery == "exactly_once"
+    return EngineSettings(
+        name=config.name,
+        bytes_max=transaction.bytes_max,
+        records_max=transaction.records_max,
+        queue_bytes_max=config.kafka.queue_bytes_max,
+        whole_bytes_max=transaction.whole_bytes_max if exactly_once else None,
+        status_interval_s=interval_for(config.postgres.status_interval_s, wal_sender_timeout_s),
+        shutdown_grace_s=config.postgres.shutdown_grace_s,
+        prepared_warning_age_s=config.postgres.prepared_warning_age_s,
+        chunk_bytes=snapshot.chunk_bytes,
+        parallelism=snapshot.parallelism,
+        snapshot_mode=snapshot.mode,
+        added_tables=snapshot.added_tables,
+        signals=snapshot.signals,
+        request_tokens=request_tokens(config),
+        rereads_per_hour_max=config.snapshot.rereads_per_hour_max,
+        truncate=config.topics.writes_truncates,
+        snapshot_only=snapshot.mode == ONLY,
+        heartbeat_s=config.heartbeat.interval_s,
+        heartbeat_query=config.heartbeat.action_query is not None,
+        watermark_s=config.heartbeat.watermark_interval_s,
+        message_prefixes=None if delivers_messages else _published_prefixes(config),
+        record_bytes_max=_record_bytes_max(config),
+    )
+
+
+def _record_bytes_max(config: Config) -> int:
+    """See `EngineSettings.record_bytes_max`."""
+    leaves_out = (
+        config.kafka.oversized != "fail"
+        or config.filters.tables
+        or config.routes.tables
+        or config.outbox.tables
+        or config.topics.skipped_operations
+        or protections(config.columns).rules
+    )
+    return 0 if leaves_out else sink_settings(config, TRANSACTION_S).message_bytes_max
+
+
+def _published_prefixes(config: Config) -> tuple[bytes, ...]:
+    return (PUBLISHED_PREFIX,) if config.outbox.messages else ()
+
+
+def message_limits(config: Config, *, delivers_messages: bool) -> MessageLimits:
+    """How large a logical message may be to be taken whole. Larger ones become their size and digest."""
+    by_prefix = {prefix.encode(): CONTENT_MAX for prefix in RESERVED}
+    if config.outbox.messages:
+        by_prefix[PUBLISHED_PREFIX] = config.outbox.message_bytes_max
+    if not delivers_messages:
+        return MessageLimits(by_prefix, None)
+    # A record is larger than the content in each format. Other policies of `oversized` keep the value somewhere.
+    refuses = config.kafka.oversized == "fail"
+    return MessageLimits(
+        by_prefix, sink_settings(config, TRANSACTION_S).message_bytes_max if refuses else UNLIMITED
+    )
+
+
+def encoder_settings(
+    config: Config,
+    database: str,
+    schema_ids: SchemaIds | None = None,
+    bindings: Bindings | None = None,
+    *,
+    money_digits: int = DIGITS_OF_C,
+) -> EncoderSettings:
+    """What the form of the records depends on.
+
+    Args:
+        database: the name of the source's.
+        money_digits: how many digits of money stand behind the point (`postgres/money.py`). Whoever writes or compares
+            values must give it.
+        schema_ids: the ids of a schema registry that are known.
+        bindings: the columns that the rules of `columns` are bound to.
+    """
+    topics = config.topics
+    return EncoderSettings(
+        version=__version__,
+        prefix=topics.prefix,
+        database=database,
+        message_topic=topics.message,
+        schemas_topic=topics.schemas or None,
+        names=topics.by_table,
+        topic_template=topics.name,
+        checkpoint_topic=topics.checkpoint,
+        dead_letter_topic=config.kafka.dead_letter_topic,
+        tombstones=topics.tombstones,
+        truncate=topics.writes_truncates,
+        unavailable=config.format.placeholder,
+        column_rules=protections(config.columns).rules,
+        key_format=config.format.key,
+        value_format=config.format.value,
+        modes=modes(config.format, money_digits),
+        name_adjustment=config.format.schema_name_adjustment_mode,
+        flattening=config.event_flattening.settings,
+        events=config.cloudevents.settings,
+        skipped=tuple([op for op in SKIPPABLE if op in topics.skipped_operations]),
+        transaction_topic=topics.transaction_topic,
+        heartbeat_topic=config.heartbeat_topic,
+        subjects=config.registry.subjects,
+        key_rules=config.key.rules,
+        partition_rules=config.partitioner.rules,
+        field_rules=config.fields.rules,
+        routes=config.routes.topics,
+        pipeline=config.name,
+        schema_ids=SchemaIds() if schema_ids is None else schema_ids,
+        bindings=Bindings() if bindings is None else bindings,
+    )
+
+
+def modes(chosen: FormatConfig, money_digits: int = DIGITS_OF_C) -> Modes:
+    """How values of some types are written."""
+    return Modes(
+        decimal=chosen.decimal_handling_mode,
+        time_precision=chosen.time_precision_mode,
+        interval=chosen.interval_handling_mode,
+        binary=chosen.binary_handling_mode,
+        hstore=chosen.hstore_handling_mode,
+        money_digits=money_digits,
+    )
+
+
+def require_json(config: Config, command: str, hint: str) -> None:
+    """Refuse a format that the command does not read. Raises ConfigError."""
+    if config.needs_registry or config.format.value == CLOUDEVENTS:
+        raise ConfigError(
+            f"{command} does not read format.value: {config.format.value}, only JSON.", hint=hint
+        )
+
+
+def require_no_registry(config: Config, command: str, hint: str) -> None:
+    """Refuse a format whose records need the ids of a schema registry. Raises ConfigError."""
+    if config.needs_registry:
+        chosen = f"format.value: {config.format.value}"
+        if config.format.value == CLOUDEVENTS:
+            chosen += f" with cloudevents.data: {config.cloudevents.data}"
+        raise ConfigError(
+            f"{command} does not write {chosen}, which needs the ids of a schema registry.", hint=hint
+        )
+
+
+def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
+    """How Kafka is reached, and what is promised.
+
+    Args:
+        timeout_s: seconds after which the broker aborts an open transaction.
+    """
+    connection, producer = client.configured(config.kafka)
+    return SinkSettings(
+        client=connection,
+        producer=producer,
+        exactly_once=config.kafka.delivery == "exactly_once",
+        transactional_id=config.kafka.transactional_id,
+        checkpoint_topic=config.topics.checkpoint,
+        records=checkpoint_records(config),
+        batch_bytes_max=config.kafka.transaction.bytes_max,
+        timeout_s=timeout_s,
+        backoff_initial_s=config.kafka.retry.initial_s,
+        backoff_max_s=config.kafka.retry.max_s,
+        parted=bool(config.partitioner.columns),
+    )
+
+
+def checkpoint_records(config: Config) -> CheckpointRecords:
+    """The records of this pipeline in its checkpoint topic, with its keys."""
+    return CheckpointRecords(config.name, checkpoint_keys(config), PROCESS_KEY)
+
+
+def topic_spec(config: Config) -> TopicSpec:
+    """How missing topics are created."""
+    create = config.topics.create
+    return TopicSpec(create.enabled, create.partitions, create.replication_factor, dict(create.config))
+
+
+def own_topics(config: Config, *, messages: bool) -> list[str]:
+    """The topics that a start needs, whatever the tables are.
+
+    Args:
+        messages: logical messages have records, so their topic is needed.
+    """
+    topics = [config.topics.checkpoint]
+    if config.topics.schemas:
+        topics.append(config.topics.schemas)
+    if messages:
+        topics.append(config.topics.message)
+    if config.topics.transaction_topic is not None:
+        topics.append(config.topics.transaction_topic)
+    if config.heartbeat_topic is not None:
+        topics.append(config.heartbeat_topic)
+    if config.kafka.oversized == "dead_letter":
+        topics.append(config.kafka.dead_letter_topic)
+    return [*topics, *config.outbox.topics]
+
+
+def names(config: Config) -> Mapping[str, str]:
+    """The names that hints about Kafka leave open, as `<name>` (`kafka/errors.py`)."""
+    known = {
+        "bootstrap": config.kafka.bootstrap_servers,
+        "prefix": config.topics.prefix,
+        "checkpoint": config.topics.checkpoint,
+        "transactional.id": config.kafka.transactional_id,
+    }
+    user = config.kafka.librdkafka().get("sasl.username")
+    return {**known, "user": str(user)} if user else known

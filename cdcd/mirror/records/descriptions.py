@@ -1,0 +1,350 @@
+"""The schemas topic as a job knows it: every form that each table had, by the id that changes name.
+
+A description is in the Kafka transaction of the first change that names it; yet a reader may see the change a moment
+earlier, since a transaction's markers reach partitions one after the other. So an id that is not known is waited for a
+little before it is said to be unknown.
+"""
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from cdcd.core.catalog.relations import ColumnForm
+from cdcd.core.errors import SinkError, SourceError
+from cdcd.core.records.schema_registrations import is_registration
+from cdcd.core.records.schemas import TableForm, read_form
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.platform.kafka_admin import Admin, Ends, ReadEnds
+from cdcd.mirror.records.mode_types import UnreadableFormError
+from cdcd.mirror.records.rule import Rule
+from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.records.types import rules, table_schema
+from cdcd.mirror.targets.evolution import IncompatibleSchemaError, way_on
+
+PATIENCE_S: Final = 10.0
+_PAUSE_S: Final = 0.2
+
+
+@dataclass(slots=True)
+class _Words:
+    """The labels of a column's enum: `now`, by their oids, and the oid of each word that one has or had."""
+
+    now: dict[int, str]
+    oids: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """The numbers of a relation's columns: in the last description, in former ones, and in a former one and a later one
+    but not in one between them."""
+
+    last: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    returned: set[int] = field(default_factory=set)
+
+    def take(self, columns: Collection[ColumnForm]) -> None:
+        """PostgreSQL gives no number twice. So a column that returns was dropped and added again, and the daemon, which
+        was behind, numbered the former one like the later one. Or the publication left it out meanwhile."""
+        numbers = {column.id for column in columns if column.id is not None}
+        self.returned |= numbers & self.gone
+        if len(numbers) == len(columns):
+            self.gone |= self.last - numbers
+        self.last = numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of a table: in Spark's types, and how its values come to be of them."""
+
+    schema: TableSchema
+    rules: dict[str, Rule]
+
+
+class Descriptions:
+    """The forms in `topic`. `refresh` reads what is new; the others only look at what was read.
+
+    Args:
+        variant: json columns are VARIANT.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: KafkaSource,
+        admin: Admin | ReadEnds | Ends,
+        topic: str,
+        *,
+        variant: bool = False,
+    ) -> None:
+        self.problems: dict[str, str] = {}
+        self._spark = spark
+        self._source = source
+        self._admin = admin
+        self._topic = topic
+        self._variant = variant
+        self._next: dict[int, int] = {}
+        self._forms: dict[str, TableForm] = {}
+        self._by_topic: dict[str, str] = {}
+        self._numbers: dict[int | None, _Numbers] = {}
+        """By oid of the relation."""
+        self._lowest: dict[tuple[int | None, int | None], int] = {}
+        """By oid of the relation and `rewritten`: the lowest `last_id` of the descriptions."""
+        self._words: dict[tuple[str, int | None, int | str], _Words] = {}
+        """By topic, oid of the relation and column."""
+        self._labels: dict[str, int] = {}
+        self._unknown: set[str] = set()
+        # Tables are worked on in several threads.
+        self._refreshing = Lock()
+
+    def refresh(self) -> None:
+        """Read what came since.
+
+        Raises:
+            SinkError: there is no such topic, or Kafka refuses.
+            SinkUnavailableError: Kafka does not answer.
+        """
+        ends = self._admin.ends([self._topic]).get(self._topic)
+        if ends is None:
+            raise SinkError(
+                f"There is no topic {self._topic}, which says what the columns of the tables are.",
+                hint="Start the daemon, which writes it. If the daemon runs, compare topics.schemas and topics.prefix "
+                "in both configurations.",
+            )
+        if all(self._next.get(partition, 0) >= end for partition, end in ends.items()):
+            return
+        records = self._source.read(self._spark, self._topic, self._next, ends)
+        for record in records.select("partition", "offset", "value").orderBy("partition", "offset").collect():
+            where = f"{self._topic}[{record['partition']}]@{record['offset']}"
+            self._take(bytes(record["value"] or b""), where)
+        self._next = dict(ends)
+
+    def _take(self, value: bytes, where: str) -> None:
+        try:
+            fingerprint, form = read_form(value)
+        except ValueError as error:
+            if is_registration(value):
+                raise SinkError(
+                    "The topics of this pipeline have records in Avro or Protobuf, whose schemas are in a registry, "
+                    f"as {where} says. The mirror reads JSON.",
+                    hint="Set format.value: json (and format.key) in the daemon's configuration, with a topics.prefix "
+                    "of its own, and mirror those topics.",
+                ) from None
+            self.problems[where] = str(error)
+            return
+        form = self._forms[fingerprint] = self._numbered(fingerprint, form)
+        self._numbers.setdefault(form.oid, _Numbers()).take(form.columns)
+        if form.last_id is not None:
+            seen = form.oid, form.rewritten
+            self._lowest[seen] = min(form.last_id, self._lowest.get(seen, form.last_id))
+        for column in form.columns:
+            if column.labels:
+                self._learn(form, column)
+        self._by_topic.pop(form.topic, None)
+        self._by_topic[form.topic] = fingerprint
+
+    def _learn(self, form: TableForm, column: ColumnForm) -> None:
+        """A label keeps its oid when it is renamed, and descriptions come in the order in which labels change."""
+        known = self._words.setdefault(_place(form, column), _Words({}, {}))
+        labels = dict(column.labels)
+        if known.now != labels:
+            self._labels[form.topic] = self._labels.get(form.topic, 0) + 1
+        known.now = labels
+        known.oids |= {word: oid for oid, word in column.labels}
+
+    def labels_version(self, topic: str) -> int:
+        """Another number after labels of enums in the table were renamed or added."""
+        return self._labels.get(topic, 0)
+
+    def _numbered(self, fingerprint: str, form: TableForm) -> TableForm:
+        """The description with the numbers that it lacks, of columns that other descriptions of the table know.
+
+        Columns are in the order of their numbers. If those that were found are not, they are of other columns.
+        """
+        others = [
+            other
+            for known, other in self._forms.items()
+            if known == fingerprint or (other.topic == form.topic and other.oid in (form.oid, None))
+        ]
+        taken = {column.id for column in form.columns}
+
+        def numbered(column: ColumnForm) -> ColumnForm:
+            ids = {
+                each.id
+                for other in others
+                for each in other.columns
+                if (each.name, each.type_oid) == (column.name, column.type_oid) and each.id not in taken
+            }
+            return replace(column, id=ids.pop()) if column.id is None and len(ids) == 1 else column
+
+        found = tuple([numbered(column) for column in form.columns])
+        ids = [column.id for column in found if column.id is not None]
+        return replace(form, columns=found) if ids == sorted(ids) else form
+
+    @property
+    def read_to(self) -> dict[int, int]:
+        """By partition of the topic, before which everything was read."""
+        return dict(self._next)
+
+    def topics(self) -> Collection[str]:
+        """The topics of all tables that are described."""
+        return self._by_topic.keys()
+
+    def table(self, topic: str) -> str | None:
+        """`schema.table` of a topic."""
+        fingerprint = self._by_topic.get(topic)
+        return (
+            None
+            if fingerprint is None
+            else f"{self._forms[fingerprint].schema}.{self._forms[fingerprint].table}"
+        )
+
+    def topic(self, table: str) -> str | None:
+        """The topic of `schema.table`; the one that was described last, if it was renamed in the configuration."""
+        found = [topic for topic in self._by_topic if self.table(topic) == table]
+        return found[-1] if found else None
+
+    def newest(self, topic: str) -> Form:
+        """The form that was described last. KeyError: no form is known."""
+        return self._form(self._by_topic[topic])
+
+    def get(self, topic: str, schema_id: str) -> Form | None:
+        """A form of the table with this topic."""
+        form = self._forms.get(schema_id)
+        return None if form is None or form.topic != topic else self._form(schema_id)
+
+    def all(self, topic: str) -> dict[str, Form | None]:
+        """Every form that the table had. None: one that has words of labels which mean other labels by now."""
+        found: dict[str, Form | None] = {}
+        for schema_id, form in self._forms.items():
+            if form.topic == topic:
+                try:
+                    found[schema_id] = self._form(schema_id)
+                except IncompatibleSchemaError:
+                    found[schema_id] = None
+        return found
+
+    def known(self, topic: str, ids: Collection[str]) -> dict[str, Form]:
+        """Those of `ids` that are described."""
+        return dict(self._known(topic, ids))
+
+    def find(self, topic: str, ids: Collection[str]) -> dict[str, Form]:
+        """Those of `ids` that are described, after having waited a little, once, for the others."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found = dict(self._known(topic, ids))
+            missing = set(ids) - found.keys() - self._unknown
+            if not missing:
+                return found
+            if time.monotonic() > deadline:
+                self._unknown |= missing
+                return found
+            self.wait_for_more()
+            time.sleep(_PAUSE_S)
+
+    def wait_for_more(self) -> None:
+        """Read what came since, one thread at a time."""
+        with self._refreshing:
+            self.refresh()
+
+    def _known(self, topic: str, ids: Collection[str]) -> Iterator[tuple[str, Form]]:
+        for schema_id in ids:
+            form = self.get(topic, schema_id)
+            if form is not None:
+                yield schema_id, form
+
+    def _form(self, schema_id: str) -> Form:
+        form = self._forms[schema_id]
+        columns, former = [], {}
+        for column in form.columns:
+            words = self._words.get(_place(form, column))
+            if words is not None:
+                _check_words(form, column, words)
+                former[column.name] = {
+                    word: words.now[oid]
+                    for word, oid in words.oids.items()
+                    if oid in words.now and word not in words.now.values()
+                }
+                columns.append(replace(column, labels=tuple(words.now.items())))
+            else:
+                columns.append(column)
+        lowest = self._lowest.get((form.oid, form.rewritten), form.last_id)
+        form = replace(form, columns=tuple(columns), last_id=lowest)
+        if form.flattened:
+            raise SourceError(
+                f"{form.schema}.{form.table}: its records are flattened (event_flattening), so they do not tell which"
+                " change of a row comes first.",
+                hint="Mirror a pipeline without event_flattening, or leave the table out of the mirror.",
+            )
+        if form.routes:
+            raise SourceError(
+                f"{form.schema}.{form.table}: its rows are routed to several topics (routes.tables), and the mirror "
+                "follows one topic of a table.",
+                hint="Mirror a pipeline without routes of this table: a second one, with a slot and a prefix of its "
+                "own; or leave the table out of the mirror.",
+            )
+        if form.cloudevents:
+            raise SourceError(
+                f"{form.schema}.{form.table}: its records are CloudEvents (format.value), which the mirror"
+                " does not read.",
+                hint="Mirror a pipeline with format.value: json, or leave the table out of the mirror.",
+            )
+        if form.repeats:
+            raise SourceError(
+                f"{form.schema}.{form.table}: several of its rows may have the same key (key.columns), so its records"
+                " do not tell which row they change.",
+                hint="Add the columns of its primary key to key.columns of the daemon's configuration, or leave the"
+                " table out of the mirror.",
+            )
+        if form.moves:
+            raise SourceError(
+                f"{form.schema}.{form.table}: columns that are not of its key choose the partitions of its records"
+                " (partitioner.columns), so the records of a row have no order among each other.",
+                hint="Choose the partitions by columns of the key in the daemon's configuration, or leave the table out"
+                " of the mirror.",
+            )
+        if form.skipped:
+            raise SourceError(
+                f"{form.schema}.{form.table}: its topic leaves out the operations {', '.join(form.skipped)}, so that it"
+                " does not tell what is in the table.",
+                hint="Take topics.skipped_operations out of the daemon's configuration, or leave the table out of the"
+                " mirror.",
+            )
+        try:
+            schema = table_schema(schema_id, form, variant=self._variant)
+            if returned := self._numbers[form.oid].returned:
+                found = [
+                    replace(each, default_lost=True) if each.id in returned else each
+                    for each in schema.columns
+                ]
+                schema = replace(schema, columns=tuple(found))
+            return Form(schema, rules(form, variant=self._variant, words=former))
+        except UnreadableFormError as error:
+            what, hint = error.args
+            raise SourceError(f"{form.schema}.{form.table}: {what}.", hint=hint) from None
+        except ValueError as error:
+            raise SourceError(
+                f"{form.schema}.{form.table}: {error}.",
+                hint="The daemon that wrote the description is newer: bring the mirror to its version.",
+            ) from None
+
+
+def _place(form: TableForm, column: ColumnForm) -> tuple[str, int | None, int | str]:
+    return form.topic, form.oid, column.name if column.id is None else column.id
+
+
+def _check_words(form: TableForm, column: ColumnForm, words: _Words) -> None:
+    """That no word of this description is another label's by now: a record with it may be from before or after."""
+    labels = dict(column.labels)
+    used = [word for oid, word in words.now.items() if word in labels.values() and labels.get(oid) != word]
+    if used:
+        table = f"{form.schema}.{form.table}"
+        raise IncompatibleSchemaError(
+            table,
+            f"{', '.join(map(repr, used))} is the word of another label of {column.type} by"
+            f" now, so that values of column {column.name} that were written before are not known.",
+            f"{way_on(table)} Do so when the daemon is not behind.",
+        )

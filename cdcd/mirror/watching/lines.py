@@ -1,0 +1,123 @@
+"""Facts of the mirror as lines for a person (`log.format: console`). Nothing here needs PySpark."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from cdcd.core.facts import Fact
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.mirror.watching.progress import (
+    BatchDone,
+    LoadRestarted,
+    LoadWaiting,
+    MirrorServing,
+    MirrorStarted,
+    Replayed,
+    Retrying,
+    SetChanged,
+    TableFailed,
+    TableLaidOut,
+    TableLoaded,
+    TableMaintained,
+    TableReloaded,
+    TableReloading,
+    TableRestored,
+    TableResumed,
+    TableRolledBack,
+    TopicUnfit,
+    Unmirrored,
+    lag_s,
+)
+
+
+def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C901, PLR0912  a table, by kind
+    """A fact for a person. `now`: with a time zone; lag is counted to it."""
+    match fact:
+        case MirrorStarted():
+            mode = "what is there now" if fact.once else "what comes"
+            yield f"{fact.name}: {fact.topics} tables, {mode}"
+        case MirrorServing():
+            yield f"http: {fact.address} has /metrics and /healthz"
+        case BatchDone():
+            yield from _batch(fact, now or datetime.now(UTC))
+        case TableFailed():
+            yield f"{fact.table} {'STOPPED' if fact.stopped else 'failed, trying again'}: {fact.message}"
+            if fact.hint:
+                yield f"  {fact.hint}"
+        case TableResumed():
+            yield f"{fact.table} goes on again"
+        case TableReloading():
+            waits = f" Waiting for {fact.waiting}." if fact.waiting else ""
+            yield f"{fact.table} is read again from the database: {fact.message}{waits}"
+        case TableReloaded():
+            yield (
+                f"{fact.table} was read again: {fact.rows} rows in {fact.seconds:.1f} s, as of"
+                f" {Lsn(fact.commit_lsn)}{_bad(fact.quarantined, 'to')}"
+            )
+        case TableLoaded():
+            rate = fact.rows / max(fact.seconds, 1e-3)
+            yield (
+                f"snapshot: {fact.table} {fact.rows:,} rows, {rate:,.0f} rows/s, as of {Lsn(fact.commit_lsn)}"
+                f"{_bad(fact.quarantined, 'in')}"
+            )
+        case LoadWaiting():
+            yield f"snapshot: waiting for {fact.waiting} to end ({fact.waited_s:.0f} s)"
+        case LoadRestarted():
+            yield f"snapshot: {fact.message}; once more, at a new one"
+        case Replayed():
+            gone = f", {fact.gone} gone from the topic" if fact.gone else ""
+            yield f"{fact.table}: {fact.replayed} records from quarantine, {fact.left} stay{gone}"
+        case SetChanged():
+            whole = "all tables are in the common points"
+            left = f"not in the common points: {', '.join(fact.without)}"
+            yield f"from LSN {Lsn(fact.consistent_lsn)} on, {left if fact.without else whole}"
+        case TableLaidOut() if not fact.changed:
+            yield f"{fact.table} has {_layout(fact.after, fact.deletes_after, fact.fields_after)} already"
+        case TableLaidOut():
+            yield (
+                f"{fact.table}: {_layout(fact.before, fact.deletes_before, fact.fields_before)} before,"
+                f" {_layout(fact.after, fact.deletes_after, fact.fields_after)} now, in {fact.seconds:.1f} s"
+            )
+        case TableRestored():
+            yield f"{fact.table} was restored to version {fact.version}: two mirrors committed at the same moment"
+            yield f"  {fact.hint}"
+        case TableRolledBack():
+            yield f"{fact.table}: {fact.message} Later changes are read from the topic again."
+            yield f"  {fact.hint}"
+        case TableMaintained():
+            yield (
+                f"{fact.table}: {fact.compacted_files} files into {fact.written_files}, "
+                f"{fact.expired_versions} former versions gone"
+            )
+        case Unmirrored():
+            yield f"{fact.topic} is not mirrored: {fact.message}"
+        case TopicUnfit():
+            yield f"{fact.topic} {fact.message}."
+            yield f"  {fact.hint}"
+        case Retrying():
+            yield f"{fact.message} Trying again in {fact.wait_s:.1f} s. {fact.hint}"
+
+
+def _layout(buckets: int, deletes: str, fields: tuple[str, ...]) -> str:
+    by = f", partitions by {', '.join(fields)}" if fields else ""
+    return f"{buckets} buckets and `deletes: {deletes}`{by}"
+
+
+def _bad(quarantined: int, where: str) -> str:
+    return f", {quarantined} {where} quarantine" if quarantined else ""
+
+
+def _batch(fact: BatchDone, now: datetime) -> Iterator[str]:
+    changes, lsn = fact.changes, fact.commit_lsn
+    rate = changes / fact.seconds if fact.seconds else 0.0
+    consistent = "" if fact.cut is None else ", all tables consistent"
+    where = f", LSN {Lsn(lsn)}{consistent}" if lsn else ""
+    bad = f", {fact.quarantined} records to quarantine" if fact.quarantined else ""
+    yield f"batch {fact.batch_id}: {changes} changes in {fact.seconds:.1f} s, {rate:.0f}/s{where}{bad}"
+    shown, others = fact.named
+    for table in shown:
+        lag = "" if table.commit_time is None else f", {lag_s(table.commit_time, now):.1f} s behind"
+        held = f", {table.held} waiting for the others" if table.held else ""
+        bad = _bad(table.quarantined, "to")
+        yield f"  {table.table}: {table.changes} changes in {table.seconds:.1f} s{lag}{held}{bad}"
+    if others:
+        yield f"  and {others} more tables"

@@ -1,0 +1,387 @@
+"""What a mirror tells while it runs: frozen facts. `lines` has them for a person.
+
+The facts are the daemon's kind (`cdcd.core.facts`), so that one mechanism logs both. docs/events.md lists them. Nothing
+here needs PySpark.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import ClassVar, Final
+
+from cdcd.core.facts import Fact, Level, Observer, facts_of, rows
+from cdcd.core.protocol.lsn import Lsn
+
+__all__ = [
+    "BatchDone",
+    "Fact",
+    "LoadRestarted",
+    "LoadWaiting",
+    "MirrorServing",
+    "MirrorStarted",
+    "Observer",
+    "Progress",
+    "Replayed",
+    "Retrying",
+    "SetChanged",
+    "TableFailed",
+    "TableLaidOut",
+    "TableLoaded",
+    "TableMaintained",
+    "TableReloaded",
+    "TableReloading",
+    "TableRestored",
+    "TableResumed",
+    "TableStopped",
+    "TopicUnfit",
+    "Unmirrored",
+    "first_lines",
+    "lag_s",
+    "markdown",
+]
+
+SHOWN_MAX: Final = 12
+"""Tables of a batch that are shown by name, those with most changes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What became of one table in one batch.
+
+    Attributes:
+        records: that were read; tombstones are not counted, nor repeats in a batch that went in at once.
+        changes: that were new to the target.
+        quarantined: records that went to the quarantine table.
+        held: records that wait for the next batch, because they lie after the bound of the step's `Reach`.
+        commit_lsn: of the newest change that the target has.
+        commit_time: when that was committed, by the source's clock; None where the batch had none.
+        seconds: that it took.
+        ahead: the table is at an LSN that is later than this batch's common one.
+        versions: of the table's targets at the common LSN, by their names without catalog.
+    """
+
+    table: str
+    records: int = 0
+    changes: int = 0
+    quarantined: int = 0
+    held: int = 0
+    commit_lsn: int = 0
+    commit_time: datetime | None = None
+    seconds: float = 0.0
+    ahead: bool = False
+    versions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStarted(Fact):
+    """The stream begins, or goes on. `once`: the stream ends when it has mirrored what is in the topics now."""
+
+    event: ClassVar[str] = "mirror.started"
+    name: str
+    topics: int
+    once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorServing(Fact):
+    """The HTTP server of the mirror answers at `address`."""
+
+    event: ClassVar[str] = "mirror.serving"
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone(Fact):
+    """A batch is in every table that had changes and is not stopped. `tables` has the 12 tables with most changes, each
+    with `table`, `changes`, `quarantined`, `held`, `commit_lsn`, `lag_s` and `seconds`; `more_tables` is the number of
+    the others.
+    """
+
+    # `cut`: with consistent batches, the common LSN; None also where it has not risen, and nothing was done.
+
+    event: ClassVar[str] = "mirror.batch"
+    batch_id: int
+    tables: tuple[Progress, ...]
+    seconds: float
+    cut: int | None = None
+
+    @property
+    def changes(self) -> int:
+        """Changes that were new to the tables."""
+        return sum(table.changes for table in self.tables)
+
+    @property
+    def quarantined(self) -> int:
+        """Records that went to the quarantine table."""
+        return sum(table.quarantined for table in self.tables)
+
+    @property
+    def commit_lsn(self) -> int:
+        """The common LSN, or that of the newest change of all tables; 0: there was none."""
+        return max([table.commit_lsn for table in self.tables], default=0) if self.cut is None else self.cut
+
+    @property
+    def named(self) -> tuple[list[Progress], int]:
+        """The tables that are shown by name, and the number of the others."""
+        most = sorted(self.tables, key=lambda table: -table.changes)
+        return [table for table in most[:SHOWN_MAX] if table.records], max(0, len(most) - SHOWN_MAX)
+
+    @classmethod
+    def fields_logged(cls) -> tuple[str, ...]:
+        return (
+            "batch_id", "seconds", "changes", "quarantined", "commit_lsn", "consistent_lsn", "tables", "more_tables",
+        )  # fmt: skip
+
+    def logged(self) -> dict[str, object]:
+        now = datetime.now(UTC)
+        shown, others = self.named
+        return {
+            "batch_id": self.batch_id,
+            "seconds": round(self.seconds, 3),
+            "changes": self.changes,
+            "quarantined": self.quarantined,
+            "commit_lsn": self.commit_lsn,
+            "consistent_lsn": self.cut,
+            "tables": [
+                {
+                    "table": table.table,
+                    "changes": table.changes,
+                    "quarantined": table.quarantined,
+                    "held": table.held,
+                    "commit_lsn": str(Lsn(table.commit_lsn)),
+                    "lag_s": None if table.commit_time is None else round(lag_s(table.commit_time, now), 3),
+                    "seconds": round(table.seconds, 3),
+                }
+                for table in shown
+            ],
+            "more_tables": others,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TableFailed(Fact):
+    """A table could not follow, or could not be tidied up. It is tried again."""
+
+    event: ClassVar[str] = "table.retrying"
+    level: ClassVar[Level] = "warning"
+    stopped: ClassVar[bool] = False
+    table: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableStopped(TableFailed):
+    """A table could not follow, and is left as it is until the next start; the others go on. `hint` says what to do."""
+
+    event: ClassVar[str] = "table.stopped"
+    level: ClassVar[Level] = "error"
+    stopped: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class TableResumed(Fact):
+    """A table that had stopped, in this process or in one before it, goes on."""
+
+    event: ClassVar[str] = "table.resumed"
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableReloading(Fact):
+    """A table that could not follow is read again from its database. `waiting`: for what, or empty."""
+
+    event: ClassVar[str] = "table.reloading"
+    level: ClassVar[Level] = "warning"
+    table: str
+    message: str
+    waiting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReloaded(Fact):
+    """The table was read again, and goes on from `commit_lsn`."""
+
+    event: ClassVar[str] = "table.reloaded"
+    table: str
+    rows: int
+    quarantined: int
+    commit_lsn: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoaded(Fact):
+    """`--snapshot` read the table whole, as of `commit_lsn`."""
+
+    event: ClassVar[str] = "table.loaded"
+    table: str
+    rows: int
+    quarantined: int
+    commit_lsn: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWaiting(Fact):
+    """A snapshot waits for open transactions at the source, or for the lock on a table: `waiting` names the holder."""
+
+    event: ClassVar[str] = "load.waiting"
+    level: ClassVar[Level] = "warning"
+    waiting: str
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRestarted(Fact):
+    """A snapshot was lost while tables were read at it. Those that are left are read at a new one."""
+
+    event: ClassVar[str] = "load.restarted"
+    level: ClassVar[Level] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed(Fact):
+    """Quarantine was replayed for a table: `replayed` records are in the table now, or lie before its last truncate or
+    snapshot. `left` are still no changes, `gone` are in the topic no more.
+    """
+
+    event: ClassVar[str] = "quarantine.replayed"
+    table: str
+    replayed: int
+    left: int
+    gone: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetChanged(Fact):
+    """With consistent batches: from the common LSN `consistent_lsn` on, the tables `without` are not part of the common
+    points.
+    """
+
+    event: ClassVar[str] = "points.changed"
+    level: ClassVar[Level] = "warning"
+    consistent_lsn: int
+    without: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRestored(Fact):
+    """Two mirrors committed to a changelog at the same moment. The next mirror restored the changelog to `version`, and
+    reads the later changes again. `hint` says what to do.
+    """
+
+    event: ClassVar[str] = "table.restored"
+    level: ClassVar[Level] = "warning"
+    table: str
+    version: int
+    hint: str = "Run one mirror for each table. Read again what was taken from this table in between."
+
+
+@dataclass(frozen=True, slots=True)
+class TableRolledBack(Fact):
+    """Somebody rolled a target table back or restored it. The mirror reads the later changes from the topic again, so
+    the table will equal its source. `hint` says what to do.
+    """
+
+    event: ClassVar[str] = "table.rollback"
+    level: ClassVar[Level] = "warning"
+    table: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableMaintained(Fact):
+    """Small files were written together, former versions let go."""
+
+    event: ClassVar[str] = "table.maintained"
+    table: str
+    compacted_files: int
+    written_files: int
+    expired_versions: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableLaidOut(Fact):
+    """A mirror was written anew in another layout. If nothing differs before and after, it was left alone.
+
+    `before` and `after` are numbers of buckets. `deletes_before` and `deletes_after` say what becomes of deleted rows,
+    `fields_before` and `fields_after` by which fields the mirror is partitioned.
+    """
+
+    event: ClassVar[str] = "table.relayout"
+    table: str
+    before: int
+    after: int
+    deletes_before: str
+    deletes_after: str
+    seconds: float
+    fields_before: tuple[str, ...] = ()
+    fields_after: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """It was written anew."""
+        before = (self.before, self.deletes_before, self.fields_before)
+        return before != (self.after, self.deletes_after, self.fields_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Unmirrored(Fact):
+    """A topic of the pipeline that no description fits is not mirrored."""
+
+    event: ClassVar[str] = "topic.unmirrored"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUnfit(Fact):
+    """A topic whose settings let records go that the mirror needs."""
+
+    event: ClassVar[str] = "topic.unfit"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying(Fact):
+    """Something that all tables need is away. The stream starts again after `wait_s`."""
+
+    event: ClassVar[str] = "mirror.retrying"
+    level: ClassVar[Level] = "warning"
+    message: str
+    hint: str
+    wait_s: float
+
+
+def first_lines(error: object) -> str:
+    """The first words of an error of Spark or Java. A stack trace follows them."""
+    return " ".join(str(error).split("\n\n")[0].split())[:600]
+
+
+def lag_s(commit_time: datetime, now: datetime) -> float:
+    """How long ago a commit was, as a batch gives its time. `now`: with a time zone."""
+    # Spark hands out instants in local time without a zone.
+    return max(0.0, (now - commit_time.astimezone(UTC)).total_seconds())
+
+
+_HEAD: Final = """
+## The mirror
+
+Made from `cdcd/mirror/watching/progress.py`. `cdcd mirror` logs them with `log.format: json`, and `fatal` when an error
+ends it.
+
+| event | level | meaning | fields |
+|---|---|---|---|
+"""
+
+
+def markdown() -> str:
+    """The mirror's part of docs/events.md."""
+    return _HEAD + rows(facts_of(globals()))

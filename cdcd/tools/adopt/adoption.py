@@ -1,0 +1,385 @@
+"""From a connector's configuration to cdcd's: the findings, the tables, the publication, and the file's text.
+
+options  ->  findings  ->  keys  ->  cdcd.yaml
+                ^
+                └─ what the database has: tables, publication
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cdcd.adapters.postgres.connection import connect, parse_dsn
+from cdcd.adapters.postgres.publication import Publication, read_candidates, read_publication
+from cdcd.config.loading import Config
+from cdcd.core.errors import CdcdError, ConfigError
+from cdcd.tools.adopt import settings
+from cdcd.tools.adopt.judging import Finding, is_of_transforms, judge
+from cdcd.tools.adopt.known_tables import captured, read_known
+from cdcd.tools.adopt.publications import Narrowing, narrowing
+from cdcd.tools.adopt.reach import KnownTable
+from cdcd.tools.adopt.references import References
+from cdcd.tools.adopt.settings import Settings
+from cdcd.tools.adopt.tables import OPTIONS, Choice, Lists, choose, read_lists
+from cdcd.tools.adopt.verdicts import Kind, Verdict
+from cdcd.tools.operations.first_files import name_for
+
+_NAMED_MAX: Final = 5
+
+FOUND: Final = 10
+"""The exit code if an option is impossible or unknown (`errors.EXIT_CODES`)."""
+
+BLOCKING: Final = (Kind.IMPOSSIBLE, Kind.UNKNOWN)
+"""Kinds of findings that a person must accept by name before a takeover."""
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """What the connector's database has.
+
+    Attributes:
+        tables: every one that could be published, by schema and name.
+        publication: the connector's; None: there is none.
+        known: those that the connector captures, with their columns.
+    """
+
+    tables: tuple[tuple[str, str], ...]
+    publication: Publication | None
+    known: tuple[KnownTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What becomes of a connector.
+
+    Attributes:
+        settings: the keys of cdcd.yaml.
+        draft: keys that a person completes, which are comments there.
+        config: the same, as cdcd reads them, with stand-ins for secrets that are not here.
+        lists: the connector's lists of tables.
+        narrowing: the publication that must be made; None: the connector's is used, or the database was not asked.
+        not_asked: why the database was not looked at; None: it was, or was not to be.
+    """
+
+    findings: tuple[Finding, ...]
+    settings: settings.Settings
+    config: Config
+    references: References
+    lists: Lists
+    narrowing: Narrowing | None
+    not_asked: CdcdError | None
+    draft: Settings
+
+    def of(self, *kinds: Kind) -> list[Finding]:
+        return [finding for finding in self.findings if finding.verdict.kind in kinds]
+
+    @property
+    def blocking(self) -> list[str]:
+        """The options that stand in the way of a takeover."""
+        return [finding.name for finding in self.of(*BLOCKING)]
+
+    def is_blocked(self, accepted: Collection[str]) -> bool:
+        """Whether an option stands in the way of a takeover that is not among the accepted ones."""
+        return "all" not in accepted and not set(self.blocking) <= set(accepted)
+
+    def exit_code(self, accepted: Collection[str]) -> int:
+        """0: nothing stands in the way, or what does is accepted; else that of what does not fit.
+
+        Args:
+            accepted: names of options; `all` stands for all of them.
+        """
+        if self.is_blocked(accepted):
+            return FOUND
+        return 0 if self.not_asked is None else self.not_asked.exit_code
+
+    def refuse_unneeded(self, accepted: Collection[str]) -> None:
+        """ConfigError: an accepted name is none of an option that stands in the way, so it may be misspelt."""
+        if unneeded := sorted(set(accepted) - {"all"} - set(self.blocking)):
+            raise ConfigError(
+                f"--accept {unneeded[0]}: no option of this name stands in the way.",
+                hint=f"Those that do: {', '.join(self.blocking) or 'none'}.",
+            )
+
+    def refuse_unasked(self) -> None:
+        """What could not be asked is raised. ConfigError: a secret is not here, without which no side can be."""
+        if self.missing:
+            raise ConfigError(
+                f"{_listed(self.missing)} {'is' if len(self.missing) == 1 else 'are'} not here, so the takeover "
+                "cannot ask PostgreSQL and Kafka. Nothing was touched.",
+                hint="Set these variables in the environment of this command, and make these files readable for it.",
+            )
+        if self.not_asked is not None:
+            raise self.not_asked
+
+    @property
+    def driver_confirms(self) -> bool:
+        """Whether the connector's driver may move the slot past its offset."""
+        return ("lsn.flush.mode", "connector_and_driver") in self._values
+
+    @property
+    def drops_slot(self) -> bool:
+        """Whether the connector drops its slot when it stops."""
+        return ("slot.drop.on.stop", "false") not in self._values
+
+    @property
+    def _values(self) -> set[tuple[str, str]]:
+        return {(finding.name, finding.value.lower()) for finding in self.findings}
+
+    @property
+    def missing(self) -> list[str]:
+        """Secrets that are not here: variables and files."""
+        return settings.missing_secrets(self.settings, self.references)
+
+
+def adopt(
+    options: Mapping[str, str], extra: Mapping[str, object], file: str, *, asks_database: bool
+) -> Adoption:
+    """What becomes of a connector with these options.
+
+    Args:
+        extra: keys of cdcd's that are given beside the connector's configuration; they win.
+        file: the configuration's name, for errors.
+        asks_database: compare with the database's tables and publication, if it can be reached.
+
+    Raises ConfigError: no configuration of cdcd's can be made of it.
+    """
+    references = References()
+    findings = judge(options, references)
+    lists = read_lists(options)
+    prefix = options.get("topic.prefix", options.get("database.server.name", "")).strip()
+    is_unnamed = "name" not in extra and not options.get("name", "").strip()
+    if is_unnamed:
+        findings = _with_name(findings, prefix)
+    # What transforms become is for the records, and may depend on the database. So do rules for columns.
+    keys = {**keys_of([each for each in findings if not is_of_transforms(each)]), **extra}
+    _require(keys)
+    config = settings.checked(settings.nested(keys), references, file)
+    database: Database | None = None
+    not_asked: CdcdError | None = None
+    if asks_database:
+        missing = settings.missing_secrets(settings.nested(keys), references)
+        try:
+            database = _look(config, missing, lists)
+        except CdcdError as error:
+            not_asked = error
+    if database is not None:
+        findings = judge(options, references, database.known)
+        findings = _with_name(findings, prefix) if is_unnamed else findings
+    findings = _with_tables(
+        findings, lists, choose(lists, None if database is None else database.tables), options
+    )
+    narrowed = None if database is None else _narrowed(config.name, database, lists)
+    findings = [
+        _with_publication(finding, database, narrowed, lists)
+        if finding.name == "publication.name"
+        else finding
+        for finding in findings
+    ]
+    findings = _that_fit(findings, extra, references, file)
+    made = settings.nested({**keys_of(findings), **extra})
+    return Adoption(
+        tuple(findings),
+        made,
+        settings.checked(made, references, file),
+        references,
+        lists,
+        narrowed,
+        not_asked,
+        settings.drafted(settings.merged([finding.verdict.draft for finding in findings])),
+    )
+
+
+def _with_name(findings: Sequence[Finding], prefix: str) -> list[Finding]:
+    """The findings, in which the pipeline of a connector without a name is called after its topics' prefix.
+
+    A connector's name stands beside its configuration in Kafka Connect's API and in Strimzi's resources.
+    """
+    name = name_for(prefix)
+    why = (
+        f"The configuration has no name, so the pipeline is called {name}, after topic.prefix. --name gives it another "
+        "one."
+    )
+    return [
+        Finding("name", "", is_default=True, verdict=Verdict(Kind.DIFFERENT, why, {"name": name})),
+        *findings,
+    ]
+
+
+def keys_of(findings: Sequence[Finding]) -> dict[str, object]:
+    """The keys of the findings. Transforms come last, because they change what the connector has made."""
+    ordered = sorted(findings, key=is_of_transforms)
+    return settings.merged([finding.verdict.keys for finding in ordered])
+
+
+def _that_fit(
+    findings: Sequence[Finding], extra: Mapping[str, object], references: References, file: str
+) -> list[Finding]:
+    """The findings, in which transforms have no keys if cdcd refuses these beside the others."""
+    try:
+        settings.checked(settings.nested({**keys_of(findings), **extra}), references, file)
+    except ConfigError as error:
+        why = (
+            f"cdcd refuses what the transforms would become: {error.message} Write it into cdcd.yaml by hand, and "
+            "accept this option."
+        )
+        return [
+            replace(finding, verdict=Verdict(Kind.IMPOSSIBLE, why))
+            if is_of_transforms(finding) and finding.verdict.keys
+            else finding
+            for finding in findings
+        ]
+    return list(findings)
+
+
+def _require(keys: Mapping[str, object]) -> None:
+    if "kafka.bootstrap_servers" not in keys:
+        raise ConfigError(
+            "Kafka's brokers are not known: a connector's configuration does not name them.",
+            hint="Give them by --kafka HOST:PORT, or give the worker's properties by --worker FILE.",
+        )
+    absent = [
+        option
+        for option, key in (("database.hostname", "dsn.host"), ("topic.prefix", "topics.prefix"))
+        if key not in keys
+    ]
+    if absent:
+        raise ConfigError(
+            f"The configuration has no {' and no '.join(absent)}: it is not one of Debezium's PostgreSQL connector.",
+            hint="Give the connector's own configuration: `curl http://connect:8083/connectors/NAME/config` shows it.",
+        )
+
+
+def _look(config: Config, missing: Sequence[str], lists: Lists) -> Database:
+    if missing:
+        raise ConfigError(
+            f"The database was not asked, because {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} "
+            "not here.",
+            hint="Set it in the environment of this command, and run it again; or compare by `cdcd check` later.",
+        )
+    return asyncio.run(_ask(config, lists))
+
+
+async def _ask(config: Config, lists: Lists) -> Database:
+    connection = await connect(
+        parse_dsn(*config.postgres.access()),
+        application_name=f"{config.name} adopt",
+        connect_timeout_s=config.postgres.connect_timeout_s,
+    )
+    try:
+        publication = await read_publication(connection, config.postgres.publication)
+        candidates = await read_candidates(connection)
+        tables = [each.table for each in candidates] if publication is None else publication.tables
+        known = await read_known(connection, captured(tables, lists), config)
+    finally:
+        await connection.close()
+    names = dict.fromkeys((each.table.schema, each.table.name) for each in candidates)
+    if publication is not None:
+        names |= dict.fromkeys((table.schema, table.name) for table in publication.tables)
+    return Database(tuple(names), publication, known)
+
+
+def _with_tables(
+    findings: Sequence[Finding], lists: Lists, choice: Choice, options: Mapping[str, str]
+) -> list[Finding]:
+    """The findings, in which the lists of tables have the verdict of their choice."""
+    verdict = _tables_verdict(lists, choice)
+    return [
+        replace(finding, verdict=verdict)
+        if finding.name in OPTIONS and options.get(finding.name, "").strip()
+        else finding
+        for finding in findings
+    ]
+
+
+def _tables_verdict(lists: Lists, choice: Choice) -> Verdict:
+    if lists.unreadable:
+        return Verdict(
+            Kind.IMPOSSIBLE,
+            f"Only Java reads {_listed(lists.unreadable)}. Name the tables in postgres.tables, and see that the "
+            "publication has no others.",
+        )
+    if choice.patterns is None:
+        return Verdict(
+            Kind.UNKNOWN,
+            "The database has no table that it captures."
+            if choice.is_checked
+            else "It cannot be translated without the database. Run this where the database can be reached, without "
+            "--offline.",
+        )
+    keys = {"postgres.tables": list(choice.patterns)} if choice.patterns else {}
+    shown = _listed(choice.patterns) or "all tables"
+    if choice.excluded:
+        return Verdict(
+            Kind.DIFFERENT,
+            f"postgres.tables: {shown}; tables.exclude: {_listed(choice.excluded)}. Not compared with the database: "
+            "names that differ in case only, or have a point, may be chosen otherwise.",
+            {**keys, "tables.exclude": list(choice.excluded)},
+        )
+    if choice.is_exact and choice.is_checked:
+        return Verdict(
+            Kind.SAME, f"postgres.tables: {shown}. It chooses the same tables of the database.", keys
+        )
+    if choice.is_exact:
+        return Verdict(
+            Kind.DIFFERENT,
+            f"postgres.tables: {shown}. Not compared with the database: names that differ in case only, or have a "
+            "point, may be chosen otherwise.",
+            keys,
+        )
+    return Verdict(
+        Kind.DIFFERENT,
+        f"postgres.tables: {shown}. No pattern says the same, so these are the tables of today. Add a later one to "
+        "the publication.",
+        keys,
+    )
+
+
+def _narrowed(pipeline: str, database: Database, lists: Lists) -> Narrowing | None:
+    if database.publication is None or lists.unreadable or not lists.given:
+        return None
+    found = narrowing(f"cdcd_{pipeline}", database.publication, lists)
+    if found is not None and not found.tables:
+        raise ConfigError(
+            f"Publication {database.publication.name} has none of the tables that the connector captures.",
+            hint="The connector delivers nothing. Correct table.include.list, or add tables to the publication.",
+        )
+    return found
+
+
+def _with_publication(
+    finding: Finding, database: Database | None, narrowed: Narrowing | None, lists: Lists
+) -> Finding:
+    """The finding of publication.name, with what the database has."""
+    if database is None:
+        why = "Not compared with the database. cdcd delivers all tables of it: see that the connector leaves none out."
+        verdict = Verdict(Kind.DIFFERENT, why, finding.verdict.keys)
+        return replace(finding, verdict=verdict) if lists.given else finding
+    if database.publication is None:
+        return replace(
+            finding,
+            verdict=Verdict(
+                Kind.UNKNOWN,
+                "There is no such publication. A slot sends nothing by a publication that is made later: see "
+                "whether the connector runs.",
+                finding.verdict.keys,
+            ),
+        )
+    if narrowed is None:
+        return finding
+    count = len(narrowed.left_out)
+    return replace(
+        finding,
+        verdict=Verdict(
+            Kind.DIFFERENT,
+            f"It also has {count} {'table' if count == 1 else 'tables'} that the connector leaves out "
+            f"({_listed(narrowed.left_out)}), and cdcd delivers all tables of its publication. It reads by "
+            f"{narrowed.name} instead, which --takeover makes while the connector runs.",
+            {"postgres.publication": narrowed.name},
+        ),
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED_MAX])
+    return shown if len(names) <= _NAMED_MAX else f"{shown} and {len(names) - _NAMED_MAX} more"

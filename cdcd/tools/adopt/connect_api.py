@@ -1,0 +1,153 @@
+"""A connector at Kafka Connect's REST API: its configuration, its state, its offset; and its stop.
+
+Stopping a connector, and reading its offset, came with Kafka Connect 3.5 (KIP-875). A worker that rebalances answers
+409 for a while, and is asked again.
+"""
+
+import base64
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from cdcd.adapters.credentials.command import without_secrets
+from cdcd.adapters.credentials.requests import REDIRECTED, REDIRECTS, opener, reason
+from cdcd.config.masking import mask_text
+from cdcd.core.errors import ConfigError, ConnectError
+from cdcd.tools.adopt.reading import BYTES_MAX, from_json
+
+ANSWER_S: Final = 30.0
+"""Seconds that a worker may take for an answer. One that is not the leader asks the leader first."""
+
+STOPPED_S: Final = 120.0
+"""Seconds until the task must have ended: Connect gives it 5 s, and Debezium its executors 4 s."""
+
+_POLL_S: Final = 0.5
+_REBALANCING: Final = 409
+_SINCE: Final = "That takes Kafka Connect 3.5 or newer."
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Of a connector: RUNNING, PAUSED, STOPPED, FAILED, UNASSIGNED; and of its tasks."""
+
+    connector: str
+    tasks: tuple[str, ...]
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.connector == "STOPPED" and not self.tasks
+
+
+class Connector:
+    """A connector by its URL, such as http://connect:8083/connectors/inventory; user and password may be in it.
+
+    Every method raises ConnectError: the worker does not answer, or refuses.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Raises ConfigError: the URL is not that of a connector."""
+        parts = urlsplit(url)
+        before, found, name = parts.path.rstrip("/").rpartition("/connectors/")
+        if (
+            parts.scheme not in {"http", "https"}
+            or not parts.hostname
+            or not found
+            or not name
+            or "/" in name
+        ):
+            raise ConfigError(
+                f"{mask_text(url)} is not the URL of a connector.",
+                hint="Write http://connect:8083/connectors/NAME. `curl http://connect:8083/connectors` lists them.",
+            )
+        host = parts.netloc.rpartition("@")[2]
+        self.url = urlunsplit((parts.scheme, host, f"{before}{found}{quote(unquote(name))}", "", ""))
+        self.name = unquote(name)
+        self._headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if parts.username is not None:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+
+    def options(self) -> dict[str, str]:
+        """The connector's configuration, with placeholders as they are."""
+        return from_json(self._ask("GET", "/config"), self.url)
+
+    def state(self) -> State:
+        found = self._object("GET", "/status")
+        return State(
+            str(found.get("connector", {}).get("state")),
+            tuple(str(task.get("state")) for task in found.get("tasks", [])),
+        )
+
+    def offset(self) -> dict[str, Any]:
+        """What the connector stored last; {}: nothing yet."""
+        found = self._object("GET", "/offsets", _SINCE).get("offsets", [])
+        if len(found) > 1:
+            raise ConnectError(
+                f"{self.url} has offsets of {len(found)} sources.",
+                hint="A connector has one source. Delete the offsets of those that it had formerly: "
+                f"PATCH {self.url}/offsets",
+            )
+        return dict(found[0].get("offset") or {}) if found else {}
+
+    def stop(self) -> None:
+        """End its task, and keep its configuration and offset. Returns when it has ended."""
+        self._ask("PUT", "/stop", _SINCE)
+        deadline = time.monotonic() + STOPPED_S
+        while not self.state().is_stopped:
+            if time.monotonic() > deadline:
+                raise ConnectError(
+                    f"{self.url} has not stopped within {STOPPED_S:.0f} s.",
+                    hint="Look into the worker's log, and run this command again.",
+                )
+            time.sleep(_POLL_S)
+
+    def _object(self, method: str, path: str, since: str = "") -> dict[str, Any]:
+        try:
+            found = json.loads(self._ask(method, path, since))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ConnectError(f"{self.url}{path} does not answer as Kafka Connect does.")
+        return found
+
+    def _ask(self, method: str, path: str, since: str = "") -> str:
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                return self._answer(method, path)
+            except urllib.error.HTTPError as error:
+                with error:
+                    said = _reason(error)
+                if error.code != _REBALANCING or time.monotonic() > deadline:
+                    hint = (
+                        REDIRECTED if error.code in REDIRECTS else since if error.code in {404, 405} else ""
+                    )
+                    raise ConnectError(
+                        f"{method} {self.url}{path}: HTTP {error.code}{said}", hint=hint
+                    ) from None
+                time.sleep(_POLL_S)
+            except (OSError, http.client.HTTPException) as error:
+                raise ConnectError(
+                    f"Kafka Connect does not answer at {self.url}: {reason(error)}",
+                    hint="Start a worker of the cluster, or name one that runs.",
+                ) from None
+
+    def _answer(self, method: str, path: str) -> str:
+        request = urllib.request.Request(  # noqa: S310  http or https
+            f"{self.url}{path}", headers=self._headers, method=method
+        )
+        with opener().open(request, timeout=ANSWER_S) as answer:
+            return str(answer.read(BYTES_MAX).decode(errors="replace"))
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        message = str(json.loads(error.read(BYTES_MAX)).get("message", ""))
+    except (ValueError, AttributeError, OSError):
+        return ""
+    return f": {without_secrets(message)}" if message else ""

@@ -1,0 +1,110 @@
+"""What comes twice, and what may not come at all, when one reader of a slot follows another.
+
+PostgreSQL sends every transaction again that ends after the position that the slot has confirmed. Of those, the former
+reader had written some events to Kafka already: these come twice. It had confirmed only what Kafka has, and its own
+offset says up to where. A slot that is past that offset was moved by somebody else.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cdcd.adapters.postgres.pending import PendingTransaction
+from cdcd.core.protocol.lsn import Lsn
+
+POSITIONS: Final = ("lsn", "lsn_proc", "lsn_commit")
+"""The LSNs in an offset of Debezium's: of the last event, of the last one that was processed, of the last commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An event in a topic, as its `source` says: the transaction's id, and the event's LSN."""
+
+    xid: int
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """What is in the topics already, and comes again.
+
+    Attributes:
+        events: so many events.
+        transactions: so many transactions have events among them.
+        first, last: where the first and the last of them end; None: there are none.
+        partly: where the last of them ends, if the topics have only a part of it.
+        pending: events of all transactions that the slot sends: no more can come twice.
+        is_complete: False: the slot has more transactions than were looked at, so it may be more.
+        is_readable: False: the topics have records that cannot be read, so that `events` is none.
+    """
+
+    events: int
+    transactions: int
+    first: Lsn | None
+    last: Lsn | None
+    partly: Lsn | None
+    pending: int
+    is_complete: bool
+    is_readable: bool
+
+
+def twice(
+    pending: Collection[PendingTransaction],
+    written: Iterable[Written],
+    *,
+    is_complete: bool = True,
+    is_readable: bool = True,
+) -> Twice:
+    """Compare what the slot sends with what the topics have."""
+    there = Counter(written)
+    events, again = 0, []
+    partly: int | None = None
+    for transaction in pending:
+        found = sum(
+            min(count, there[Written(transaction.xid, lsn)]) for lsn, count in transaction.events.items()
+        )
+        if found:
+            events += found
+            again.append(transaction.end_lsn)
+            partly = transaction.end_lsn if found < sum(transaction.events.values()) else None
+    return Twice(
+        events,
+        len(again),
+        Lsn(min(again)) if again else None,
+        Lsn(max(again)) if again else None,
+        Lsn(partly) if partly is not None else None,
+        sum(sum(transaction.events.values()) for transaction in pending),
+        is_complete,
+        is_readable,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Changes that committed between these positions may be in no topic: the slot was moved past them."""
+
+    after: Lsn
+    up_to: Lsn
+
+
+def gap(offset: Mapping[str, Any], confirmed: int) -> Gap | None:
+    """Whether the slot is past the connector's offset. An offset without a position says nothing."""
+    positions = [int(offset[name]) for name in POSITIONS if offset.get(name) is not None]
+    if not positions or confirmed <= max(positions):
+        return None
+    return Gap(Lsn(max(positions)), Lsn(confirmed))
+
+
+def unfinished_snapshot(offset: Mapping[str, Any]) -> bool:
+    """Whether the connector was still reading rows that existed before its stream."""
+    return offset.get("snapshot") is not None and not _true(offset.get("snapshot_completed"))
+
+
+def unfinished_tables(offset: Mapping[str, Any]) -> bool:
+    """Whether an incremental snapshot was being read."""
+    return bool(offset.get("incremental_snapshot_collections"))
+
+
+def _true(value: object) -> bool:
+    return str(value).lower() == "true"

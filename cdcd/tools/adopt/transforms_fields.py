@@ -1,0 +1,296 @@
+"""Transforms that change the fields of records: ReplaceField, InsertField and MaskField of Kafka Connect.
+
+All three act on the fields at the top of a key or value. Behind ExtractNewRecordState these are columns. Before it, or
+without it, they are the envelope's own fields (`before`, `after`, `source`, `op`), which cdcd does not change; a
+transform that names none of them does nothing there.
+
+cdcd's `fields.tables` and `columns` go by columns, and give a field one name wherever it is, in the key too. So a name
+of today's records is traced back to its column, and a column that is in a key is a case of its own.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from cdcd.tools.adopt.course import CONNECT, Course, RefusedError, Renamed, Transform
+from cdcd.tools.adopt.options_flattening import FLATTENING
+from cdcd.tools.adopt.reach import Reach
+from cdcd.tools.adopt.tables import quoted
+from cdcd.tools.adopt.verdicts import Kind, Verdict, not_needed, same
+
+REPLACE_VALUE: Final = f"{CONNECT}replacefield$value"
+REPLACE_KEY: Final = f"{CONNECT}replacefield$key"
+
+_ENVELOPE: Final = frozenset({"before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns"})
+_NO_ROWS: Final = frozenset({"op", "ts_ms", "ts_us", "ts_ns", "source", "transaction", "message"})
+"""Fields of records that are no rows: heartbeats and logical messages."""
+
+NOWHERE: Final = not_needed("Its predicate is true for no table's records, so it changes none of them.")
+_NO_ENVELOPE: Final = same(
+    "It does nothing: records are envelopes here, which have none of the fields that it names. Columns are inside of "
+    "before and after, which it does not look into."
+)
+_IN_ENVELOPE: Final = (
+    "Records are envelopes here, and it changes {fields}, beside the rows in before and after. cdcd writes envelopes "
+    "as Debezium does. Let the consumers read them so, and accept this option. {instead}"
+)
+_DEFAULTS: Final = (
+    "NULL stays null in a column that has a default, where the transform writes the default "
+    "(replace.null.with.default)."
+)
+_TODAY: Final = (
+    "The tables are those of today, because no pattern says the same. Add a later one to the rule by hand."
+)
+_BY_KEY: Final = (
+    "The database was not asked. If the column is in a key, cdcd names it so there too, and keys have other bytes: "
+    "run this where the database can be reached."
+)
+
+
+def translated(why: str, keys: Mapping[str, object], notes: Iterable[str]) -> Verdict:
+    """The verdict on a transform that cdcd has keys for: same without notes, different with them."""
+    said = [each for each in notes if each]
+    return Verdict(Kind.DIFFERENT if said else Kind.SAME, " ".join([why, *said]), keys)
+
+
+def today(reach: Reach) -> str:
+    """The note for patterns that are a list of tables."""
+    return "" if reach.is_exact else _TODAY
+
+
+def replace_in_values(transform: Transform, course: Course) -> Verdict:
+    """ReplaceField$Value: `columns.exclude`, and `rename` of `fields.tables`."""
+    reach = course.reach(transform, skips_tombstones=True)
+    if not reach.patterns:
+        return NOWHERE
+    excluded, renames = transform.texts("exclude"), _renames(transform)
+    if course.flattening is None:
+        if transform.texts("include"):
+            raise RefusedError(_IN_ENVELOPE.format(fields="leaves fields out", instead=""))
+        return _of_envelope(
+            {*excluded, *renames}, "columns.exclude and fields.tables do the same inside of rows."
+        )
+    if transform.texts("include"):
+        raise RefusedError(
+            "cdcd has no list of the only fields that records have. Give the publication a list of the columns: "
+            "ALTER PUBLICATION ... SET TABLE orders (id, note); (PostgreSQL 15 and newer). Then accept this option."
+        )
+    out = [column for name in excluded if (column := _column(course, name, reach)) is not None]
+    new = {
+        column: name
+        for field, name in renames.items()
+        if field not in excluded and (column := _column(course, field, reach)) is not None
+    }
+    for column in out:
+        _refuse_in_key(column, reach, course)
+    for column, name in new.items():
+        if not _has_twin(course, transform, REPLACE_KEY, column, name):
+            _refuse_renamed_key(column, reach, course)
+    for former in (*excluded, *renames):
+        course.renamed[former] = Renamed(None, reach.patterns)
+    for column, name in new.items():
+        course.renamed[name] = Renamed(column, reach.patterns)
+    keys: dict[str, object] = {}
+    if out:
+        keys["columns.exclude"] = _of_columns(reach, out)
+    if new:
+        course.claim("fields.tables", reach.patterns, transform.alias, merges=True)
+        keys["fields.tables"] = {pattern: {"rename": new} for pattern in reach.patterns}
+    notes = [today(reach), _DEFAULTS if transform.flag("replace.null.with.default", default=True) else ""]
+    notes.append(_BY_KEY if new and course.known is None else "")
+    notes.append(_in_other_records({*out, *new}))
+    return translated(f"{' and '.join(keys) or 'No field has these names'}.", keys, notes)
+
+
+def replace_in_keys(transform: Transform, course: Course) -> Verdict:
+    """ReplaceField$Key: `rename` of `fields.tables`, where ReplaceField$Value has the same names."""
+    reach = course.reach(transform, skips_tombstones=False)
+    if not reach.patterns:
+        return NOWHERE
+    if transform.texts("exclude") or transform.texts("include"):
+        raise RefusedError(
+            "cdcd leaves no column out of a key. Choose the columns of keys in key.columns, and accept this option."
+        )
+    new = _renames(transform)
+    alone = [
+        column
+        for column, name in new.items()
+        if not _has_twin(course, transform, REPLACE_VALUE, column, name)
+    ]
+    if alone:
+        raise RefusedError(
+            f"It renames {alone[0]} in keys only. cdcd gives a column one name in rows and keys (fields.tables, "
+            "rename). Let the consumers read the former name, or rename it in both, and accept this option."
+        )
+    course.claim("fields.tables", reach.patterns, transform.alias, merges=True)
+    return translated(
+        "fields.tables renames in rows and keys alike.",
+        {"fields.tables": {pattern: {"rename": new} for pattern in reach.patterns}},
+        [today(reach), "The headers __debezium.newkey and __debezium.oldkey have the new names too."],
+    )
+
+
+def insert_in_values(transform: Transform, course: Course) -> Verdict:
+    """InsertField$Value with a constant: `constants` of `fields.tables`."""
+    reach = course.reach(transform, skips_tombstones=True)
+    if not reach.patterns:
+        return NOWHERE
+    facts = [
+        each for each in ("topic", "partition", "offset", "timestamp") if transform.text(f"{each}.field")
+    ]
+    given = transform.text("static.field")
+    if facts or not given:
+        raise RefusedError(
+            f"cdcd adds constants only ({', '.join(facts) or 'static.field'}.field is not one). Whoever reads a "
+            "record knows its topic, partition, offset and time; event_flattening.add_fields has fields of `source`. "
+            "Accept this option."
+        )
+    name = given.removesuffix("?").removesuffix("!")
+    if course.flattening is None:
+        raise RefusedError(_IN_ENVELOPE.format(fields=f"adds {name}", instead=_CONSTANTS))
+    course.claim("fields.tables", reach.patterns, transform.alias, merges=True)
+    course.inserted.add(name)
+    value = course.references.replace(transform.options.get("static.value", "").strip())
+    return translated(
+        "fields.tables has the constant.",
+        {"fields.tables": {pattern: {"constants": {name: value}} for pattern in reach.patterns}},
+        [
+            "It stands before the columns, and not behind them. Heartbeats and logical messages do not have it.",
+            _OPTIONAL if course.has_schemas and not given.endswith("!") else "",
+            _DEFAULTS if transform.flag("replace.null.with.default", default=True) else "",
+            today(reach),
+        ],
+    )
+
+
+_CONSTANTS: Final = "fields.tables (constants) adds fields inside of rows."
+_OPTIONAL: Final = "Schemas say that it is never null, and not that it is optional."
+
+
+def mask_values(transform: Transform, course: Course) -> Verdict:
+    """MaskField$Value: `columns.mask`, or `columns.truncate` to nothing."""
+    reach = course.reach(transform, skips_tombstones=True)
+    if not reach.patterns:
+        return NOWHERE
+    names, text = transform.texts("fields"), transform.options.get("replacement", "").strip()
+    if course.flattening is None:
+        return _of_envelope(set(names), "columns.mask masks columns inside of rows.")
+    masked = [column for name in names if (column := _column(course, name, reach)) is not None]
+    for column in masked:
+        _refuse_in_key(column, reach, course)
+        others = [
+            each for each in reach.tables(course.known) if column in each.columns and column not in each.texts
+        ]
+        if others:
+            raise RefusedError(
+                f"Column {column} of {others[0].qualified} is no text. MaskField writes 0, or the replacement as a "
+                "value of the column's type, and columns.mask writes a text whatever the type is. Write columns.mask "
+                "or columns.exclude into cdcd.yaml, let the consumers take a text, and accept this option. Do not "
+                "take over before that: cdcd would deliver the whole values."
+            )
+    patterns = _of_columns(reach, masked)
+    key = "columns.mask" if text else "columns.truncate"
+    value: object = course.references.replace(text) if text else 0
+    return translated(
+        f"{key}.",
+        {key: dict.fromkeys(patterns, value)} if patterns else {},
+        [
+            "An unchanged TOAST value stays the placeholder, which says nothing of the value.",
+            "" if course.known is not None else _TEXTS_ONLY,
+            _DEFAULTS if transform.flag("replace.null.with.default", default=True) else "",
+            today(reach),
+        ],
+    )
+
+
+_TEXTS_ONLY: Final = (
+    "The database was not asked. In a column that is no text, cdcd writes a text where the transform writes a "
+    "number, or refuses to start: run this where the database can be reached."
+)
+
+
+def _of_envelope(names: set[str], instead: str) -> Verdict:
+    """A transform whose fields are those of an envelope."""
+    touched = sorted(names & _ENVELOPE)
+    if touched:
+        raise RefusedError(_IN_ENVELOPE.format(fields=", ".join(touched), instead=instead))
+    return _NO_ENVELOPE
+
+
+def _renames(transform: Transform) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in transform.texts("renames"):
+        field, colon, name = each.partition(":")
+        if not colon or not field or not name or ":" in name:
+            raise RefusedError(
+                f"Its option renames has {each}, which Kafka Connect refuses. Correct the connector, and run this "
+                "again."
+            )
+        found[field] = name
+    return found
+
+
+def _column(course: Course, field: str, reach: Reach) -> str | None:
+    """The column that a field of the row is now; None: no field has this name any more.
+
+    RefusedError: the field is no column, or is one in some of the tables only.
+    """
+    if field in course.inserted:
+        raise RefusedError(
+            f"Field {field} is one that another transform adds. Take it out there (add.fields, static.field), or "
+            "give it its last name there, and run this again."
+        )
+    found = course.renamed.get(field)
+    if found is None:
+        return field
+    if found.patterns != reach.patterns:
+        raise RefusedError(
+            f"An earlier transform renames or leaves out field {field} in other tables than this one. Write the "
+            "result into fields.tables and columns by hand, and accept this option."
+        )
+    return found.column
+
+
+def _of_columns(reach: Reach, columns: Iterable[str]) -> list[str]:
+    """Patterns of columns."""
+    return [f"{pattern}.{quoted(column)}" for pattern in reach.patterns for column in columns]
+
+
+def _refuse_in_key(column: str, reach: Reach, course: Course) -> None:
+    if held := course.in_keys(column, reach):
+        raise RefusedError(
+            f"Column {column} is in the key of {held[0].qualified}. The transform leaves the key alone, and cdcd "
+            "keeps a column of a key in the row, with its value. Choose another key in key.columns, or let the "
+            "consumers read the column, and accept this option. Do not take over before that if its values must not "
+            "be seen."
+        )
+
+
+def _refuse_renamed_key(column: str, reach: Reach, course: Course) -> None:
+    if held := course.in_keys(column, reach):
+        raise RefusedError(
+            f"Column {column} is in the key of {held[0].qualified}. The transform leaves the key alone, and cdcd "
+            "gives a column one name in rows and keys, so that keys would have other bytes and go to other "
+            "partitions. Keep the name, or write it into fields.tables (rename) and begin with new topics. Then "
+            "accept this option."
+        )
+
+
+def _has_twin(course: Course, transform: Transform, kind: str, column: str, name: str) -> bool:
+    """Whether the other part of records, key or value, gets the same name by a transform of this class."""
+    flat = next(
+        (place for place, each in enumerate(course.transforms) if each.type == FLATTENING),
+        len(course.transforms),
+    )
+    condition = ("predicate", "negate")
+    return any(
+        each.type == kind
+        and _renames(each).get(column) == name
+        and [each.options.get(one) for one in condition] == [transform.options.get(one) for one in condition]
+        and (kind == REPLACE_KEY or place > flat)
+        for place, each in enumerate(course.transforms)
+    )
+
+
+def _in_other_records(names: set[str]) -> str:
+    held = sorted(names & _NO_ROWS)
+    return f"Heartbeats and logical messages keep their field {held[0]}." if held else ""

@@ -1,0 +1,121 @@
+"""Transforms that rename topics: RegexRouter of Kafka Connect, and Debezium's routers of logical tables.
+
+They follow each other, so what counts is where a topic ends up: the last of them has the keys for all of them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from cdcd.config.sections.outbox import may_be_of_a_table
+from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Transform
+from cdcd.tools.adopt.java_regex import Router, compiled
+from cdcd.tools.adopt.topic_course import UnnamedError
+from cdcd.tools.adopt.transforms_fields import translated
+from cdcd.tools.adopt.verdicts import Kind, Verdict
+
+REGEX_ROUTER: Final = f"{CONNECT}regexrouter"
+LOGICAL_ROUTERS: Final = (
+    f"{DEBEZIUM}bylogicaltablerouter",
+    f"{DEBEZIUM}tologicaltopicrouter",
+)
+_ROUTERS: Final = (REGEX_ROUTER, *LOGICAL_ROUTERS)
+
+_OPTIONS: Final = {REGEX_ROUTER: ("regex", "replacement")}
+_KEY_FIELDS: Final = dict(
+    zip(LOGICAL_ROUTERS, ("__dbz__physicalTableIdentifier", "__dbz__sourceIdentifier"), strict=True)
+)
+_SCHEMAS: Final = "Schemas are named after the new topics, and not after the former ones."
+_TODAY: Final = (
+    "The tables are those of today, one by one, because no template of topics.name says the same. Give a later table "
+    "its topic in topics.names before it is written to."
+)
+
+
+def route(transform: Transform, course: Course) -> Verdict:
+    """`topics.name`, or `topics.names`; topics that are no tables' besides."""
+    expression, replacement = [
+        transform.text(each) for each in _OPTIONS.get(transform.type, ("topic.regex", "topic.replacement"))
+    ]
+    if not expression or not replacement:
+        raise RefusedError(
+            "It lacks its expression or its replacement, so Kafka Connect refuses the connector. Correct it, and run "
+            "this again."
+        )
+    reach = course.reach(transform, skips_tombstones=False)
+    router = Router(compiled(expression), replacement)
+    course.topics = course.topics.routed(router, course.accepts(transform), is_everywhere=reach.is_all)
+    if any(each.type in _ROUTERS for each in _behind(transform, course)):
+        return Verdict(Kind.SAME, "The router behind it has the keys for both.")
+    if any(each.type == f"{DEBEZIUM}contentbasedrouter" for each in course.transforms):
+        raise RefusedError(
+            "A ContentBasedRouter is beside it, and the topics of one depend on the other. Write topics.name and "
+            "routes.tables by hand, and accept this option."
+        )
+    return _verdict(transform, course)
+
+
+def _behind(transform: Transform, course: Course) -> tuple[Transform, ...]:
+    return course.transforms[course.transforms.index(transform) + 1 :]
+
+
+def _verdict(transform: Transform, course: Course) -> Verdict:
+    try:
+        named = dict(course.topics.keys)
+    except UnnamedError as error:
+        raise RefusedError(str(error)) from None
+    others, notes = _others(course)
+    keys = {**named, **others}
+    if named and transform.type == REGEX_ROUTER and course.has_schemas:
+        notes.append(_SCHEMAS)
+    if named and course.topics.is_of_today:
+        notes.append(_TODAY)
+    if not named and course.topics.is_of_today:
+        notes.append("It renames no topic of the tables of today.")
+    if field := _key_field(transform):
+        return Verdict(
+            Kind.IMPOSSIBLE,
+            f"It adds the field {field} to keys, and cdcd adds none. Keys without it have other bytes, and go to "
+            "other partitions: wait until consumers have read all, or create new topics. Then accept this option, or "
+            "set key.enforce.uniqueness to false in the connector before. "
+            + " ".join(
+                [f"{' and '.join(keys)} {'are' if len(keys) > 1 else 'is'} written." if keys else "", *notes]
+            ),
+            keys,
+        )
+    why = f"{' and '.join(keys)}." if keys else "It renames no topic of a table."
+    return translated(why, keys, notes)
+
+
+def _key_field(transform: Transform) -> str:
+    """The field that Debezium's routers add to keys; "": none."""
+    if transform.type not in _KEY_FIELDS or not transform.flag("key.enforce.uniqueness", default=True):
+        return ""
+    return transform.text("key.field.name", _KEY_FIELDS[transform.type])
+
+
+def _others(course: Course) -> tuple[Mapping[str, object], list[str]]:
+    """Keys for topics that are no tables', and notes for those that keep their names."""
+    keys: dict[str, object] = {}
+    notes: list[str] = []
+    for key, what, topic in own_topics(course):
+        final = course.topics.final(topic)
+        if final == topic:
+            continue
+        if may_be_of_a_table(final, course.prefix) or not final:
+            notes.append(f"{what} stay in {topic}: {final} could be the topic of a table.")
+        else:
+            keys[key] = final
+    return keys, notes
+
+
+def own_topics(course: Course) -> Iterator[tuple[str, str, str]]:
+    """Topics of the connector's that are no tables': the key of cdcd's, what they hold, the name."""
+    options, prefix = course.options, course.prefix
+    if options.get("heartbeat.interval.ms", "0").strip() not in ("", "0"):
+        begin = options.get("topic.heartbeat.prefix", "").strip() or "__debezium-heartbeat"
+        named = options.get("topic.heartbeat.name", "").strip()
+        yield "topics.heartbeat", "Heartbeats", named or f"{begin}.{prefix}"
+    if options.get("provide.transaction.metadata", "").strip().lower() == "true":
+        name = options.get("topic.transaction", "").strip() or "transaction"
+        yield "topics.transaction", "BEGIN and END of transactions", f"{prefix}.{name}"
+    yield "topics.message", "Logical messages", f"{prefix}.message"

@@ -1,0 +1,249 @@
+"""What `cdcd check` says of Kafka: broker, limits of transactions, and topics that are to be created."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from cdcd.adapters.kafka.admin import Admin, ClusterInfo, TopicInfo
+from cdcd.adapters.kafka.errors import rights_hint
+from cdcd.adapters.kafka.topics import (
+    TopicSpec,
+    checkpoint_problem,
+    colliding,
+    collision_hint,
+    create_hint,
+    refusals,
+)
+from cdcd.core.errors import CdcdError, SinkError
+from cdcd.telemetry.findings import Finding, named
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+MESSAGE_MAX_BYTES: Final = 1_000_000
+"""librdkafka's message.max.bytes where the configuration sets none."""
+
+TIMEOUT_MAX_MS: Final = 900_000
+"""Kafka's default of transaction.max.timeout.ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableTopic:
+    """What goes to the topic of a table.
+
+    Attributes:
+        table: as `schema.table`.
+        keyless: its records have no key.
+        truncated: TRUNCATE makes a record, which has no key.
+        whole: each record has all values (REPLICA IDENTITY FULL).
+        marked: it gets watermarks, which have no key.
+        outdated: the next start ends its former rows by a truncate record, which has no key.
+    """
+
+    table: str
+    keyless: bool = False
+    truncated: bool = False
+    whole: bool = False
+    marked: bool = False
+    outdated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the configuration asks of Kafka.
+
+    Attributes:
+        topics: the topics to look at: cdcd's own, or those of tables.
+        tables: whose rows go to which of them.
+        transaction_timeout_s: None: as long as the brokers allow.
+        schemas: the topic of descriptions; "": none.
+    """
+
+    topics: Sequence[str]
+    checkpoint: str
+    spec: TopicSpec
+    tables: Mapping[str, TableTopic] = field(default_factory=dict)
+    exactly_once: bool = True
+    transaction_timeout_s: float | None = None
+    message_max_bytes: int = MESSAGE_MAX_BYTES
+    schemas: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the checks look at.
+
+    Attributes:
+        broker: the settings of one broker.
+        topics: None: there is no such topic.
+        configs: the settings of the topics that exist, if this principal may read them.
+        refused: why the broker would not create a topic that is missing.
+        names: every topic that this principal may see.
+    """
+
+    cluster: ClusterInfo
+    broker: Mapping[str, str] | CdcdError
+    topics: Mapping[str, TopicInfo | CdcdError | None]
+    configs: Mapping[str, Mapping[str, str]]
+    refused: Mapping[str, CdcdError]
+    checkpoint_problem: str
+    names: frozenset[str]
+
+    @property
+    def timeout_max_ms(self) -> int | None:
+        """The longest timeout of transactions that the brokers allow; None: they do not tell."""
+        if isinstance(self.broker, CdcdError):
+            return None
+        return int(self.broker.get("transaction.max.timeout.ms", TIMEOUT_MAX_MS))
+
+
+Check = Callable[[Facts, Wanted], Iterator[Finding]]
+
+
+def examine(facts: Facts, wanted: Wanted, checks: Iterable[Check]) -> list[Finding]:
+    """What the checks find, in their order."""
+    return [finding for check in checks for finding in check(facts, wanted)]
+
+
+def read_facts(admin: Admin, wanted: Wanted) -> Facts:
+    """Ask the broker; nothing is changed. Raises TransientError and SinkError."""
+    cluster = admin.cluster()
+    topics = admin.each_topic(list(wanted.topics))
+    existing = [name for name, topic in topics.items() if isinstance(topic, TopicInfo)]
+    missing = [name for name, topic in topics.items() if topic is None]
+    configs = _or_error(admin.topic_configs, existing) if existing else {}
+    refused: Mapping[str, CdcdError] = {}
+    if missing and wanted.spec.enabled:
+        refused = refusals(admin, missing, wanted.spec, compacted={wanted.checkpoint, wanted.schemas})
+    return Facts(
+        cluster,
+        _or_error(admin.broker_config, cluster.brokers[0][0]),
+        topics,
+        {} if isinstance(configs, CdcdError) else configs,
+        refused,
+        checkpoint_problem(admin, wanted.checkpoint) if wanted.checkpoint in existing else "",
+        frozenset(admin.names()),
+    )
+
+
+def _or_error(ask: Callable[[A], T], about: A) -> T | CdcdError:
+    try:
+        return ask(about)
+    except SinkError as error:
+        return error
+
+
+def check_cluster(facts: Facts, _: Wanted) -> Iterator[Finding]:
+    """Who answers."""
+    brokers = ", ".join(address for _, address in facts.cluster.brokers)
+    version = ""
+    if not isinstance(facts.broker, CdcdError):
+        version = facts.broker.get("inter.broker.protocol.version", "")
+    spoken = f", protocol {version}" if version else ""
+    yield Finding("ok", "kafka.cluster", "kafka", f"cluster {facts.cluster.cluster_id}: {brokers}{spoken}")
+
+
+def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """What the brokers allow transactions, and whether their log can exist at all."""
+    if not wanted.exactly_once:
+        return
+    name = "transaction.max.timeout.ms"
+    limit_ms = facts.timeout_max_ms
+    if limit_ms is None or isinstance(facts.broker, CdcdError):
+        found = (
+            "not known, because this principal may not read the brokers' settings (DescribeConfigs on the cluster); "
+            "without kafka.transaction.timeout_s, transactions have 60 s"
+        )
+        yield Finding("ok", "transaction.timeout", name, found)
+        return
+    if wanted.transaction_timeout_s is not None and wanted.transaction_timeout_s * 1000 > limit_ms:
+        yield Finding(
+            "error",
+            "transaction.timeout",
+            name,
+            f"{limit_ms}, less than kafka.transaction.timeout_s of {wanted.transaction_timeout_s:g}",
+            f"Set kafka.transaction.timeout_s to {limit_ms // 1000} at most, or raise {name} on the brokers.",
+        )
+    else:
+        yield Finding("ok", "transaction.timeout", name, str(limit_ms))
+    count = len(facts.cluster.brokers)
+    name = "transaction.state.log.replication.factor"
+    replicas = int(facts.broker.get(name, "3"))
+    if replicas > count and "__transaction_state" not in facts.names:
+        yield Finding(
+            "error",
+            "transaction.log",
+            name,
+            f"{replicas}, but there are {count} brokers: no transaction can begin",
+            f"Set {name}={count} and transaction.state.log.min.isr={count} on the brokers, or add brokers.",
+        )
+    elif replicas == 1 and count > 1:
+        yield Finding(
+            "warning",
+            "transaction.log",
+            name,
+            "1: if a disk is lost, open transactions are lost with it",
+            f"Set {name}=3 on the brokers.",
+        )
+    else:
+        yield Finding("ok", "transaction.log", name, str(replicas))
+
+
+def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """Topics that are to be created, and whether the broker would do that."""
+    missing = [name for name, topic in facts.topics.items() if topic is None]
+    if not missing:
+        return
+    spec, brokers = wanted.spec, len(facts.cluster.brokers)
+    willing = [name for name in missing if name not in facts.refused]
+    by_hint: dict[str, list[str]] = {}
+    for name, error in facts.refused.items():
+        by_hint.setdefault(error.hint, []).append(name)
+    for hint, names in by_hint.items():
+        others = f"; and {len(names) - 1} more topics likewise" if len(names) > 1 else ""
+        yield Finding("error", "topic.missing", "topics", f"{facts.refused[names[0]].message}{others}", hint)
+    if not spec.enabled:
+        yield Finding(
+            "error",
+            "topic.missing",
+            "topics",
+            f"missing, and topics.create is off: {named(missing)}",
+            create_hint(missing, compacted={wanted.checkpoint, wanted.schemas}),
+        )
+    elif willing:
+        yield Finding("ok", "topic.missing", "topics", f"will be created: {named(willing)}")
+        if not facts.cluster.may_alter:
+            yield Finding(
+                "unknown",
+                "topic.write",
+                "topics",
+                "not checked: the right to write to topics that do not exist yet. Kafka tells rights only for topics "
+                f"that exist: {named(willing)}",
+                rights_hint(),
+            )
+        if spec.replication_factor == 1 and brokers > 1:
+            yield Finding(
+                "warning",
+                "topic.replicas",
+                "topics.create.replication_factor",
+                "1: a created topic is lost with its broker",
+                "Set topics.create.replication_factor: 3 and min.insync.replicas: 2 in topics.create.config.",
+            )
+
+
+def check_names(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """Names that Kafka takes for the same."""
+    new = [name for name in wanted.topics if name not in facts.names and name not in facts.refused]
+    for one, other in colliding([*sorted(facts.names), *new]):
+        if {one, other} & set(wanted.topics):
+            yield Finding(
+                "error",
+                "topic.name",
+                "topic names",
+                f"{one} and {other} differ only in '.' and '_', which Kafka refuses",
+                collision_hint(),
+            )
+
+
+BROKER: Final[tuple[Check, ...]] = (check_cluster, check_transactions)
+TOPICS: Final[tuple[Check, ...]] = (check_missing, check_names)

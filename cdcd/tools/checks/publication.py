@@ -1,0 +1,248 @@
+"""What `cdcd check` says of the publication and of the tables in it."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from cdcd.adapters.postgres.inspection import Facts, Wanted
+from cdcd.adapters.postgres.publication import (
+    OPERATIONS,
+    PARTITION_ROOT,
+    PublishedTable,
+    creation,
+    creation_hint,
+)
+from cdcd.adapters.postgres.publication_history import TOO_YOUNG_HINT
+from cdcd.core.catalog.routing import TopicNames, collisions
+from cdcd.core.errors import CdcdError
+from cdcd.core.pasted import quoted as identifier
+from cdcd.telemetry.findings import NAMED_MAX, Finding, named, of_error
+
+
+def sql_name(table: PublishedTable) -> str:
+    """How SQL calls the table."""
+    return f"{identifier(table.schema)}.{identifier(table.name)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a command: all of them, or the first ones and an ellipsis to be filled in."""
+    return ", ".join([*names[:NAMED_MAX], *["..."] * (len(names) > NAMED_MAX)])
+
+
+def check_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """What it publishes, or whether it can be created."""
+    publication = facts.publication
+    if publication is None:
+        yield from _missing_publication(facts, wanted)
+        return
+    name = f"publication {publication.name}"
+    quoted = identifier(publication.name)
+    scope = "all tables, those to come too" if publication.all_tables else f"{len(publication.tables)} tables"
+    if publication.schemas:
+        scope += f", schemas {', '.join(publication.schemas)} with all that is to come"
+    if not publication.tables:
+        yield Finding(
+            "warning",
+            "publication.state",
+            name,
+            "publishes no table, so no change arrives",
+            f"ALTER PUBLICATION {quoted} ADD TABLE ...;",
+        )
+    else:
+        found = f"{scope}: {named([table.qualified for table in publication.tables])}"
+        yield Finding("ok", "publication.state", name, found)
+    if facts.too_young is not None:
+        yield of_error("publication.age", name, facts.too_young)
+    missing = [operation for operation in OPERATIONS if operation not in publication.operations]
+    if missing:
+        yield Finding(
+            "warning",
+            "publication.operations",
+            name,
+            f"does not publish {', '.join(missing)}: consumers will not hear of them",
+            f"ALTER PUBLICATION {quoted} SET (publish = '{', '.join(OPERATIONS)}');",
+        )
+    for what, tables in (
+        ("a row filter", [table for table in publication.tables if table.row_filter]),
+        ("a column list", [table for table in publication.tables if table.columns]),
+    ):
+        if tables:
+            found = f"{what} leaves a part out: {named([table.qualified for table in tables])}"
+            yield Finding("ok", "publication.part", name, found)
+
+
+def _missing_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    name = f"publication {wanted.publication}"
+    session = facts.session
+    by_hand = creation_hint(wanted.publication, facts.target, via_root=bool(facts.partitioned))
+    why = ""
+    if isinstance(facts.matched, CdcdError):
+        yield of_error("publication.state", name, facts.matched)
+        return
+    if not session.superuser:
+        if wanted.tables is None:
+            why = "only a superuser may create it for all tables"
+        elif facts.foreign:
+            why = f"role {session.role} does not own {named(sorted(facts.foreign))}"
+        elif not session.may_create:
+            why = f"role {session.role} may not create it"
+        if why and not session.may_create and "may not create it" not in why:
+            why += f"; role {session.role} may not create it"
+    if facts.slot is not None and facts.slot.confirmed_flush_lsn is not None:
+        yield Finding(
+            "warning",
+            "publication.age",
+            name,
+            f"is missing, and slot {facts.slot.name} is there. PostgreSQL cannot decode changes that were written "
+            "while there was no publication",
+            f"If its tables were written to meanwhile: {TOO_YOUNG_HINT}",
+        )
+    if why:
+        yield Finding("error", "publication.state", name, f"is missing, and {why}", by_hand)
+        return
+    tables = [table.qualified for table in facts.sent]
+    scope = "all tables" if wanted.tables is None else named(tables)
+    yield Finding("ok", "publication.state", name, f"will be created for {scope}")
+
+
+def check_patterns(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """An existing publication counts, and not `postgres.tables`: so the two should name the same tables."""
+    publication = facts.publication
+    if publication is None or wanted.tables is None:
+        return
+    name, quoted = f"publication {publication.name}", identifier(publication.name)
+    lacking, extra = facts.differences.lacking, facts.differences.extra
+    if lacking:
+        yield Finding(
+            "warning",
+            "publication.tables",
+            name,
+            f"lacks tables that postgres.tables names, so their changes are not sent: {named(lacking)}",
+            f"ALTER PUBLICATION {quoted} ADD TABLE {listed(lacking)}; or take them out of postgres.tables.",
+        )
+    if extra:
+        remove = f"ALTER PUBLICATION {quoted} DROP TABLE {listed(extra)};"
+        if publication.all_tables:
+            remove = "Take postgres.tables out of the configuration: the publication is for all tables,"
+        yield Finding(
+            "warning",
+            "publication.tables",
+            name,
+            f"has tables that postgres.tables does not name; their changes are sent all the same: {named(extra)}",
+            f"{remove} or add them to postgres.tables.",
+        )
+
+
+def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """What `tables.include` and `tables.exclude` leave of the publication."""
+    selection = wanted.selection
+    if selection.is_all or not facts.sent:
+        return
+    count, left = len(facts.left_out), len(facts.tables)
+    names = [table.qualified for table in facts.sent]
+    if not left:
+        yield Finding(
+            "warning",
+            "tables.left_out",
+            "tables",
+            "tables.include and tables.exclude leave out every published table, so no change arrives",
+            "Correct the patterns.",
+        )
+    else:
+        which = f": {named(sorted(facts.left_out))}" if count else ""
+        yield Finding(
+            "ok",
+            "tables.left_out",
+            "tables",
+            f"the pipeline has {left} of {len(names)} published tables, and leaves out {count}{which}",
+        )
+    for pattern in selection.unmatched(names):
+        yield Finding(
+            "warning",
+            "tables.unmatched",
+            "tables",
+            f"{pattern} matches no published table",
+            "Correct the pattern, or take it out: <schema>.<table> as PostgreSQL spells them, case included.",
+        )
+
+
+def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """Before the first start, which decides how topics are called."""
+    publication = facts.publication
+    if publication is not None and publication.via_root:
+        return
+    roots = sorted({*(table.root for table in facts.tables if table.root), *facts.partitioned})
+    if not roots or (publication is None and facts.slot is not None):
+        # A publication that is created again follows the checkpoint.
+        return
+    subject = f"publication {wanted.publication}"
+    found = (
+        f"without {PARTITION_ROOT.split(' ', 1)[0]}, each partition has a topic of its own: {named(roots)}"
+    )
+    if facts.slot is not None:
+        # The start compares this with the checkpoint. Older checkpoints do not know it: `check_root_topics`.
+        yield Finding("ok", "publication.partitions", subject, found)
+        return
+    command = (
+        creation(wanted.publication, facts.target, via_root=True)
+        if publication is None
+        else f"ALTER PUBLICATION {identifier(publication.name)} SET ({PARTITION_ROOT})"
+    )
+    yield Finding(
+        "warning",
+        "publication.partitions",
+        subject,
+        f"{found}. A row that moves to another partition is a delete in one topic and an insert in another.",
+        f"For one topic for each partitioned table, before the first start: {command};",
+    )
+
+
+def check_root_topics(facts: Facts, wanted: TopicNames, topics: Collection[str]) -> Iterator[Finding]:
+    """Topics of partitioned tables that receive nothing, because the publication publishes partitions.
+
+    Args:
+        topics: all topics that exist in Kafka.
+    """
+    publication = facts.publication
+    if publication is None or publication.via_root or facts.slot is None:
+        return
+    for root in sorted({table.root for table in facts.tables if table.root}):
+        schema, _, name = root.partition(".")
+        there = sorted({*wanted.all_of(schema, name)}.intersection(topics))
+        if there:
+            yield Finding(
+                "warning",
+                "publication.partitions",
+                f"topic {there[0]}",
+                f"it is the topic of the partitioned table {root}, and receives nothing: publication "
+                f"{publication.name} publishes each partition into a topic of its own",
+                f"If the pipeline delivered {root} as a whole: ALTER PUBLICATION {identifier(publication.name)} SET "
+                f"({PARTITION_ROOT});",
+            )
+
+
+def check_identities(facts: Facts, _: Wanted) -> Iterator[Finding]:
+    """REPLICA IDENTITY of what is published."""
+    operations = facts.publication.operations if facts.publication else OPERATIONS
+    changing = [operation.upper() for operation in ("update", "delete") if operation in operations]
+    unnamed = [table for table in facts.sent if not table.has_identity]
+    if unnamed and changing:
+        fixes = [f"ALTER TABLE {sql_name(table)} REPLICA IDENTITY FULL;" for table in unnamed[:2]]
+        yield Finding(
+            "warning",
+            "table.identity",
+            "replica identity",
+            f"no primary key, so PostgreSQL rejects {' and '.join(changing)} on these tables while they are published: "
+            f"{named([table.qualified for table in unnamed])}",
+            f"Add a primary key, or: {' '.join(fixes)}{' ...' if len(unnamed) > len(fixes) else ''}",
+        )
+    full = [table for table in facts.sent if table.replica_identity == "f"]
+    if full:
+        found = f"FULL, whole old rows are written to the WAL: {named([table.qualified for table in full])}"
+        yield Finding("ok", "table.identity", "replica identity", found)
+    if facts.sent and not unnamed and not full:
+        yield Finding("ok", "table.identity", "replica identity", "every published table has one")
+
+
+def check_topic_names(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """Each table must have a topic that Kafka allows, and that is nobody else's."""
+    for error in collisions([(table.schema, table.name) for table in facts.tables], wanted.topics):
+        yield of_error("topic.name", "topic names", error)

@@ -1,0 +1,326 @@
+"""A rehearsal of the start of `cdcd run`: what the start would refuse and read. Nothing is changed.
+
+`engine/startup.py` has the steps and every refusal. Here each of its requests that would change something is answered
+by a look: the lock is not taken, nobody is fenced, and the slot that would be created is assumed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+from cdcd.adapters.durable.log import look
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.admin import Admin
+from cdcd.adapters.kafka.checkpoint import peek_at_start
+from cdcd.adapters.kafka.descriptions import SchemasTopic
+from cdcd.adapters.kafka.errors import unavailable
+from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
+from cdcd.adapters.postgres.inspection import Facts
+from cdcd.adapters.postgres.money import find_money_digits
+from cdcd.adapters.postgres.publication_history import read_roots
+from cdcd.adapters.postgres.replication import Identity, ReplicationStream
+from cdcd.adapters.postgres.slot import read_slot, seen
+from cdcd.adapters.postgres.source import read_source
+from cdcd.adapters.postgres.tables import published_tables
+from cdcd.config.loading import Config
+from cdcd.core.engine.checkpoint import Checkpoint, Source
+from cdcd.core.engine.checkpoint_record import Ignored
+from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.engine.logged import DurableLog
+from cdcd.core.engine.startup import Start
+from cdcd.core.engine.startup_requests import (
+    BindColumns,
+    ConnectCatalog,
+    ConnectStream,
+    CreateSlot,
+    DropSlot,
+    EndFormerStream,
+    EndTwoPhase,
+    EnsurePublication,
+    Fence,
+    ImportSnapshot,
+    ListTables,
+    LookAtLog,
+    LookAtSlot,
+    PeekCheckpoint,
+    PrepareSink,
+    ReadMoneyDigits,
+    ReadRoots,
+    ReadSource,
+    RemoveLogged,
+    Request,
+    SetFailover,
+    SlotMade,
+    SlotSeen,
+    StreamEarly,
+    TakeLock,
+    WriteCheckpoint,
+)
+from cdcd.core.errors import CdcdError, TransientError
+from cdcd.core.facts import Fact, RecordSettingChanged
+from cdcd.core.snapshot.beginning import NEVER, wanted
+from cdcd.core.snapshot.progress import EXPORTED
+from cdcd.daemon.settings import checkpoint_records, start_settings
+from cdcd.tools.checks.rows import Reading
+
+CHECKPOINT_S: Final = 10.0
+"""Seconds that the broker may take for the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a start would come to.
+
+    Attributes:
+        refusal: what it would end with; None: it would stream.
+        position: where it would resume; "" if it would not start.
+        has_checkpoint: whether Kafka has a checkpoint of the pipeline.
+        reading: the tables that it would read.
+        changed: the settings of records that are not those of the checkpoint.
+        ignored: records of the checkpoint topic that do not count; None: there are none.
+    """
+
+    refusal: CdcdError | None
+    position: str
+    has_checkpoint: bool
+    reading: Reading
+    changed: tuple[RecordSettingChanged, ...] = ()
+    ignored: Ignored | None = None
+
+
+async def rehearse(config: Config, facts: Facts) -> Outcome:
+    """Go through the start. `facts`: what `cdcd check` has read of PostgreSQL already."""
+    async with AsyncExitStack() as stack:
+        return await _Rehearsal(config, facts, stack).run()
+
+
+class _Rehearsal:
+    def __init__(self, config: Config, facts: Facts, stack: AsyncExitStack) -> None:
+        self._config = config
+        self._facts = facts
+        self._stack = stack
+        self._dsn = parse_dsn(*config.postgres.access())
+        self._found: Checkpoint | None = None
+        # What the requests make, in this order.
+        self._sql: Connection | None = None
+        self._stream: ReplicationStream | None = None
+        self._identity: Identity | None = None
+        self._seen: SlotSeen | None = None
+        self._has_fenced = False
+        self._has_peeked = False
+        self._changed: list[RecordSettingChanged] = []
+        self._ignored: Ignored | None = None
+
+    def _hear_ignored(self, ignored: Ignored) -> None:
+        self._ignored = ignored
+
+    def _hear(self, fact: Fact) -> None:
+        if isinstance(fact, RecordSettingChanged):
+            self._changed.append(fact)
+
+    async def run(self) -> Outcome:
+        requests = Start(start_settings(self._config), self._hear).run()
+        answer: object = None
+        try:
+            while True:
+                request = requests.send(answer)
+                answer = await _ANSWERED[type(request)](self, request)
+        except StopIteration as end:
+            progress = end.value.checkpoint.snapshot
+            names = end.value.published
+            tables: frozenset[str] = frozenset()
+            outdated: frozenset[str] = frozenset()
+            if progress is not None:
+                outdated = frozenset(names[oid] for oid in progress.outdated.oids if oid in names)
+                left = progress.waiting.oids[progress.begun :]
+                tables = frozenset(names[oid] for oid in left if oid in names)
+                tables |= {names.get(task.oid, task.name) for task in progress.tasks}
+            # An instance that is active has a snapshot to read at, if its start made the slot.
+            beside = end.value.exported is None and not self._facts.active
+            return Outcome(
+                None,
+                str(end.value.checkpoint.position),
+                self._found is not None,
+                Reading(tables, beside, outdated),
+                tuple(self._changed),
+                self._ignored,
+            )
+        except CdcdError as error:
+            reading = self._assumed() if await self._knows_checkpoint() else Reading()
+            return Outcome(error, "", self._found is not None, reading, ignored=self._ignored)
+
+    async def _knows_checkpoint(self) -> bool:
+        """Whether a checkpoint was looked for. A start that is refused early has not looked: then do it now.
+
+        Without this answer, nobody knows whether the next start reads rows, and an error about them may be wrong.
+        """
+        if not self._has_peeked:
+            with suppress(CdcdError):
+                await self._peek_checkpoint(PeekCheckpoint())
+        return self._has_peeked
+
+    def _assumed(self) -> Reading:
+        """What a first start would read, once nothing keeps it from starting."""
+        config = self._config.snapshot
+        if config.mode == NEVER or self._found is not None:
+            return Reading()
+        names = {table.oid: table.qualified for table in self._facts.tables}
+        beside = self._facts.slot is not None or config.method != EXPORTED
+        return Reading(frozenset(wanted(names, config.exclude or ()).values()), beside)
+
+    # What the requests ask for, in the order in which they come.
+
+    async def _nothing(self, _request: Request[Any]) -> None:
+        """The request would change something, or wait for it."""
+
+    async def _connect_catalog(self, _request: ConnectCatalog) -> bool:
+        postgres = self._config.postgres
+        self._sql = await connect(
+            self._dsn,
+            application_name=f"{self._config.name} check",
+            connect_timeout_s=postgres.connect_timeout_s,
+        )
+        self._stack.push_async_callback(self._sql.close)
+        return self._facts.session.in_recovery
+
+    async def _read_money_digits(self, _request: ReadMoneyDigits) -> int:
+        postgres = self._config.postgres
+        return await find_money_digits(
+            self._dsn,
+            self._config.money.digits,
+            application_name=f"{self._config.name} check",
+            connect_timeout_s=postgres.connect_timeout_s,
+        )
+
+    async def _connect_stream(self, _request: ConnectStream) -> int:
+        self._stream = await ReplicationStream.open(
+            self._dsn,
+            application_name=f"{self._config.name} check",
+            connect_timeout_s=self._config.postgres.connect_timeout_s,
+        )
+        self._stack.callback(self._stream.close)
+        return self._stream.server_version
+
+    async def _look_at_slot(self, _request: LookAtSlot) -> SlotSeen | None:
+        assert self._sql is not None
+        assert self._stream is not None
+        self._identity = await self._stream.identify()
+        # Nobody was shut out: an instance that is active may have moved the slot behind the checkpoint that was read.
+        if not self._has_fenced:
+            state = await read_slot(self._sql, self._config.postgres.slot)
+            self._seen = None if state is None else seen(state, self._identity.database)
+        return self._seen
+
+    async def _peek_checkpoint(self, request: PeekCheckpoint) -> Checkpoint | None:
+        config = self._config
+        connection, _ = client.configured(config.kafka)
+        try:
+            self._found = await asyncio.to_thread(
+                peek_at_start,
+                connection,
+                config.topics.checkpoint,
+                checkpoint_records(config),
+                CHECKPOINT_S,
+                Event(),
+                exists=False,
+                newest=request.newest,
+                told=request.told,
+                on_ignored=self._hear_ignored,
+            )
+        except TransientError as error:
+            raise unavailable(error) from error
+        self._has_peeked = True
+        if self._found is None:
+            try:
+                await asyncio.to_thread(self._refuse_other_pipelines)
+            except TransientError as error:
+                raise unavailable(error) from error
+        return self._found
+
+    def _refuse_other_pipelines(self) -> None:
+        config = self._config
+        connection, _ = client.configured(config.kafka)
+        topic = config.topics.schemas
+        if topic and topic in Admin(connection, CHECKPOINT_S).names():
+            SchemasTopic(topic, connection, config.name, CHECKPOINT_S).refuse_others()
+
+    async def _read_source(self, request: ReadSource) -> Source:
+        assert self._stream is not None
+        assert self._identity is not None
+        postgres = self._config.postgres
+        return await read_source(
+            self._stream,
+            self._identity,
+            request.slot_confirmed,
+            request.found,
+            slot_name=postgres.slot,
+            options=self._config.stream_options,
+        )
+
+    async def _look_at_log(self, _request: LookAtLog) -> DurableLog | None:
+        folder = self._config.spool.durable_directory
+        return None if folder is None else await asyncio.to_thread(look, Path(folder))
+
+    async def _fence(self, _request: Fence) -> Checkpoint | None:
+        self._has_fenced = True
+        return self._found
+
+    async def _published(self, _request: Request[Mapping[int, str]]) -> Mapping[int, str]:
+        """What is published, or what the publication that would be created would publish."""
+        assert self._sql is not None
+        if self._facts.publication is not None:
+            sent = await published_tables(self._sql, self._facts.publication.name)
+            has = self._config.tables.selection.test()
+            return {oid: name for oid, name in sent.items() if has(name)}
+        return {table.oid: table.qualified for table in self._facts.tables}
+
+    async def _read_roots(self, _request: ReadRoots) -> bool | None:
+        assert self._sql is not None
+        if self._facts.publication is None:
+            return True if self._facts.partitioned else None
+        return await read_roots(self._sql, self._facts.publication.name)
+
+    async def _create_slot(self, request: CreateSlot) -> SlotMade:
+        assert self._identity is not None
+        postgres = self._config.postgres
+        slot = SlotSeen(self._identity.flushed, postgres.two_phase, postgres.failover)
+        return SlotMade(slot, "assumed" if request.export else None)
+
+    async def _import_snapshot(self, _request: ImportSnapshot) -> ExportedTables:
+        return ExportedTables({}, {}, {})
+
+    async def _bind_columns(self, _request: BindColumns) -> str:
+        """No bindings: the findings about columns tell which rules cannot be followed."""
+        return ""
+
+
+_ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[object]]]] = {
+    TakeLock: _Rehearsal._nothing,
+    ConnectCatalog: _Rehearsal._connect_catalog,
+    ReadMoneyDigits: _Rehearsal._read_money_digits,
+    EndFormerStream: _Rehearsal._nothing,
+    ConnectStream: _Rehearsal._connect_stream,
+    StreamEarly: _Rehearsal._nothing,
+    PrepareSink: _Rehearsal._nothing,
+    LookAtSlot: _Rehearsal._look_at_slot,
+    PeekCheckpoint: _Rehearsal._peek_checkpoint,
+    ReadSource: _Rehearsal._read_source,
+    LookAtLog: _Rehearsal._look_at_log,
+    RemoveLogged: _Rehearsal._nothing,
+    Fence: _Rehearsal._fence,
+    EnsurePublication: _Rehearsal._published,
+    ReadRoots: _Rehearsal._read_roots,
+    DropSlot: _Rehearsal._nothing,
+    CreateSlot: _Rehearsal._create_slot,
+    EndTwoPhase: _Rehearsal._nothing,
+    SetFailover: _Rehearsal._nothing,
+    ImportSnapshot: _Rehearsal._import_snapshot,
+    ListTables: _Rehearsal._published,
+    BindColumns: _Rehearsal._bind_columns,
+    WriteCheckpoint: _Rehearsal._nothing,
+}
+"""Who answers which request; the same requests as in `daemon/start_requests.py`, as a test sees."""

@@ -1,0 +1,144 @@
+"""What `cdcd check` says of the slot, and of the WAL that the server keeps for it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from cdcd.adapters.postgres.inspection import Facts, Wanted
+from cdcd.adapters.postgres.slot import check_slot
+from cdcd.core.engine.startup import ENDED_ROWS_HINT, LEFT_ROWS_HINT
+from cdcd.core.errors import CdcdError, PositionError
+from cdcd.core.protocol.versions import ALTER_TWO_PHASE_SINCE
+from cdcd.telemetry.findings import Finding, named, of_error
+
+KEEP_SIZE_SMALL_MB: Final = 1024
+"""A max_slot_wal_keep_size below this may be used up by an outage of minutes on a busy server."""
+
+RETAINED_BYTES: Final = 1 << 30
+"""A slot that keeps more WAL than this is behind."""
+
+
+def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """The slot, its WAL, and what its creation would wait for."""
+    name = f"slot {wanted.slot}"
+    slot = facts.slot
+    if slot is None:
+        found = (
+            "will be created: changes are sent from then on, rows that exist by then as snapshot.mode says"
+        )
+        yield Finding("ok", "slot.state", name, found)
+        if facts.session.open_transactions:
+            yield Finding(
+                "warning",
+                "slot.state",
+                name,
+                f"its creation will wait for {named(facts.session.open_transactions)}",
+                "COMMIT or ROLLBACK them (ROLLBACK PREPARED for prepared ones).",
+            )
+        return
+    try:
+        check_slot(slot, facts.session.database)
+    except PositionError as error:
+        if wanted.when_needed:
+            yield _replaced(name, error.message, wanted)
+        else:
+            yield of_error("slot.state", name, error)
+        return
+    except CdcdError as error:
+        yield of_error("slot.state", name, error)
+        return
+    reader = (
+        f"read by {facts.slot_reader or 'a session'} (PID {slot.active_pid})"
+        if slot.active
+        else "nobody reads it"
+    )
+    found = f"{reader}; keeps {_size(slot.retained_bytes)} of WAL ({slot.wal_status})"
+    if slot.wal_status == "lost" and wanted.when_needed:
+        yield _replaced(name, f"{found}: the server has removed WAL that the pipeline needs", wanted)
+    elif slot.wal_status in ("unreserved", "lost"):
+        yield Finding(
+            "error",
+            "slot.state",
+            name,
+            found,
+            "Its WAL is about to be removed: start cdcd now, or raise max_slot_wal_keep_size.",
+        )
+    elif slot.active and facts.slot_reader not in ("", wanted.pipeline):
+        yield Finding(
+            "error",
+            "slot.active",
+            name,
+            found,
+            f"End that session: SELECT pg_terminate_backend({slot.active_pid}); or give this pipeline a slot of its "
+            "own (postgres.slot). Two programs must not share a slot: cdcd never gets changes that the other confirms.",
+        )
+    else:
+        yield Finding("ok", "slot.state", name, found)
+    if slot.two_phase and not wanted.two_phase:
+        altered = facts.server_version >= ALTER_TWO_PHASE_SINCE
+        yield Finding(
+            "ok" if altered else "warning",
+            "slot.two_phase",
+            name,
+            "decodes prepared transactions at PREPARE"
+            + (", which cdcd changes when it starts" if altered else ", whatever the stream asks for"),
+            ""
+            if altered
+            else "Set postgres.two_phase: true to be rid of this warning: before PostgreSQL 18 a slot keeps that mode.",
+        )
+
+
+def _replaced(name: str, why: str, wanted: Wanted) -> Finding:
+    """A slot of no use, which the next start heals."""
+    return Finding(
+        "warning",
+        "slot.state",
+        name,
+        f"{why} snapshot.mode: when_needed makes a new slot at the next start, and reads the tables again.",
+        ENDED_ROWS_HINT if wanted.truncate else LEFT_ROWS_HINT,
+    )
+
+
+def check_retention(facts: Facts, _: Wanted) -> Iterator[Finding]:
+    """How much WAL an outage of ours may cost, and when the slot is given up for it."""
+    keep = facts.settings["max_slot_wal_keep_size"]
+    unlimited = "unlimited: while cdcd or Kafka is away, WAL piles up until the disk is full"
+    if keep.value < 0 and facts.slot is not None and facts.slot.retained_bytes < RETAINED_BYTES:
+        # Said before the first start, when the operator decides, and when it matters.
+        yield Finding("ok", "wal.keep", "max_slot_wal_keep_size", unlimited)
+    elif keep.value < 0:
+        yield Finding(
+            "warning",
+            "wal.keep",
+            "max_slot_wal_keep_size",
+            unlimited,
+            "Watch the retained WAL (cdcd's metrics), or set a limit that outlasts your longest outage, beyond which "
+            "the slot is lost: ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();",
+        )
+    elif keep.value < KEEP_SIZE_SMALL_MB:
+        yield Finding(
+            "warning",
+            "wal.keep",
+            "max_slot_wal_keep_size",
+            f"{keep.shown}: a short outage on a busy server is enough to lose the slot",
+            "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();",
+        )
+    else:
+        yield Finding("ok", "wal.keep", "max_slot_wal_keep_size", keep.shown)
+    idle = facts.settings.get("idle_replication_slot_timeout")
+    if idle is not None and idle.value > 0:
+        yield Finding(
+            "warning",
+            "slot.idle",
+            "idle_replication_slot_timeout",
+            f"{idle.shown}: a pipeline that stands still for longer loses its slot",
+            "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
+        )
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TB"

@@ -1,0 +1,273 @@
+"""`cdcd handover prepare` and `cancel`: the pipeline is drained to a fence on the former server, and sealed.
+
+    look  ->  slot on the new server  ->  fence  ->  delivered  ->  instances stopped  ->  applied  ->  sealed
+
+The rule: the seal is written when Kafka holds everything up to the fence, the new server has applied everything up to
+it, and no instance is active. The slot on the new server is older than the seal, so it has all that is written there
+afterwards. Each step may be done again, so a command that was killed is run again. Until the seal, `cdcd run` goes on
+as ever.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.forgetting import replace_checkpoint
+from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.logical_message import emit_message
+from cdcd.adapters.postgres.pending import current_lsn
+from cdcd.adapters.postgres.replication import ReplicationStream
+from cdcd.adapters.postgres.slot import check_slot, create_slot, read_slot
+from cdcd.config.loading import Config
+from cdcd.core.engine.checkpoint import Checkpoint, Seal, tables_sum
+from cdcd.core.errors import ConfigError, TransientError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.records.protobuf.form import PROTOBUF
+from cdcd.core.snapshot.signals import WATERMARK
+from cdcd.daemon.settings import checkpoint_records
+from cdcd.tools.handover.sealing import (
+    Subscription,
+    refuse_lower,
+    refuse_other_numbers,
+    refuse_same_oids,
+    refuse_unfit,
+    refuse_unsealable,
+    sealed,
+    unsealed,
+)
+from cdcd.tools.handover.servers import (
+    POLL_S,
+    Say,
+    holding_lock,
+    open_sql,
+    open_stream,
+    published,
+    read_columns,
+    read_numbers,
+    read_subscription,
+)
+from cdcd.tools.operations.sides import peek
+
+WRITER_S: Final = 60.0
+"""Seconds that the broker may take to end a transaction that a killed daemon left open."""
+
+UNREAD_S: Final = 2.0
+"""Seconds until a slot without a reader is reported. A reader that connects again takes less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What is asked for.
+
+    Attributes:
+        former, new: the configurations of the pipeline on the two servers.
+        subscription: the name of the subscription; None: there is only one.
+        wait_s: seconds that each wait may take.
+        accept_lower_lsns: go on although LSNs of the new server are lower.
+        accept_same_oids: go on although tables have the same oid on both servers, and other columns.
+        accept_other_numbers: go on although records in Protobuf get other field numbers.
+    """
+
+    former: Config
+    new: Config
+    subscription: str | None
+    wait_s: float
+    accept_lower_lsns: bool
+    accept_same_oids: bool
+    accept_other_numbers: bool
+
+
+def prepare(wanted: Preparation, say: Say) -> Seal:
+    """Seal the pipeline. `say` is told of each step.
+
+    Raises:
+        ConfigError: the two servers do not fit together.
+        PositionError: the checkpoint cannot be sealed.
+        FencedError: an instance stays active.
+        TransientError, SourceError, SinkError: a side cannot be asked, or does not get there in time.
+    """
+    _refuse_other_pipeline(wanted.former, wanted.new)
+    return asyncio.run(_prepare(wanted, say))
+
+
+def cancel(former: Config, say: Say) -> None:
+    """Take the seal away, so that the pipeline goes on from the former server. Errors as `prepare`."""
+    asyncio.run(_cancel(former, say))
+
+
+def _refuse_other_pipeline(former: Config, new: Config) -> None:
+    same = {
+        "name": (former.name, new.name),
+        "topics.checkpoint": (former.topics.checkpoint, new.topics.checkpoint),
+        "topics.prefix": (former.topics.prefix, new.topics.prefix),
+        "topics.name": (former.topics.name, new.topics.name),
+        "kafka.delivery": (former.kafka.delivery, new.kafka.delivery),
+        "kafka.transactional_id": (former.kafka.transactional_id, new.kafka.transactional_id),
+    }
+    for key, (one, other) in same.items():
+        if one != other:
+            raise ConfigError(
+                f"{key} is {one!r} for the former server and {other!r} for the new one.",
+                hint="Both configurations are of one pipeline. Only postgres differs.",
+            )
+
+
+async def _prepare(wanted: Preparation, say: Say) -> Seal:
+    former, new = wanted.former, wanted.new
+    async with AsyncExitStack() as stack:
+        sql = await open_sql(former, stack)
+        there = await open_sql(new, stack)
+        _, identity = await open_stream(former, stack)
+        stream, new_identity = await open_stream(new, stack)
+        if identity.system_identifier == new_identity.system_identifier:
+            raise ConfigError(
+                "Both configurations lead to the same server.",
+                hint="Give --to the configuration of the new server.",
+            )
+        refuse_unsealable(await asyncio.to_thread(peek, former), identity.system_identifier)
+        tables = await published(new, there)
+        subscription = await read_subscription(there, wanted.subscription, tables)
+        former_tables = await published(former, sql)
+        refuse_unfit(subscription, former_tables.values(), tables.values())
+        same = former_tables.keys() & tables.keys()
+        columns = (await read_columns(sql, same), await read_columns(there, same))
+        refuse_same_oids(former_tables, tables, columns, accept=wanted.accept_same_oids)
+        if new.format.value == PROTOBUF:
+            numbers = (await read_numbers(sql, former_tables), await read_numbers(there, tables))
+            refuse_other_numbers(*numbers, accept=wanted.accept_other_numbers)
+        slot_lsn = await _slot(new, stream, there, new_identity.database, say)
+        accept = wanted.accept_lower_lsns
+        refuse_lower(await current_lsn(sql), slot_lsn, accept=accept)
+        token = secrets.token_hex(8)
+        fence = await emit_message(sql, WATERMARK, json.dumps({"handover": token}))
+        say(
+            f"The fence is at {fence} of the former server. Waits until Kafka holds all that was committed before."
+        )
+        await _delivered(former, sql, fence, wanted.wait_s, say)
+        say("Kafka holds it.")
+        async with holding_lock(former, wanted.wait_s, say):
+            found = await asyncio.to_thread(peek, former)
+            refuse_unsealable(found, identity.system_identifier)
+            assert found is not None
+            end = found.position.end_lsn
+            say(f"Waits until the new server has applied all up to {Lsn(end)}.")
+            await _applied(sql, subscription, end, wanted.wait_s, say)
+            refuse_lower(end, slot_lsn, accept=accept)
+            seal = Seal(
+                end,
+                new_identity.system_identifier,
+                slot_lsn,
+                subscription.origin,
+                tables_sum(tables),
+                token,
+            )
+            await replace(former, lambda last: sealed(last, identity.system_identifier, end, seal))
+    return seal
+
+
+async def _cancel(former: Config, say: Say) -> None:
+    async with AsyncExitStack() as stack:
+        _, identity = await open_stream(former, stack)
+        # `replace` shuts out the daemon of the new server, so it must not come first where there is nothing to cancel.
+        unsealed(await asyncio.to_thread(peek, former), identity.system_identifier)
+        async with holding_lock(former, 0.0, say):
+            await replace(former, lambda last: unsealed(last, identity.system_identifier))
+
+
+async def replace(config: Config, change: Callable[[Checkpoint | None], Checkpoint]) -> Checkpoint:
+    """Write the pipeline's checkpoint anew, when every other writer is shut out."""
+    kafka = config.kafka
+    connection, producer = client.configured(kafka)
+    transactional_id = kafka.transactional_id if kafka.delivery == "exactly_once" else None
+    return await asyncio.to_thread(
+        replace_checkpoint,
+        connection,
+        producer,
+        config.topics.checkpoint,
+        checkpoint_records(config),
+        transactional_id,
+        WRITER_S,
+        change,
+    )
+
+
+async def _slot(new: Config, stream: ReplicationStream, sql: Connection, database: str, say: Say) -> int:
+    """Where the pipeline's slot on the new server begins. It is made if it is missing."""
+    name = new.postgres.slot
+    there = await read_slot(sql, name)
+    if there is not None:
+        check_slot(there, database)
+        assert there.confirmed_flush_lsn is not None
+        say(f"Slot {name} is on the new server already, at {Lsn(there.confirmed_flush_lsn)}.")
+        return there.confirmed_flush_lsn
+    made = await create_slot(stream, name, failover=new.postgres.failover)
+    say(f"Made slot {name} on the new server, at {Lsn(made.consistent_point)}.")
+    return made.consistent_point
+
+
+async def _delivered(former: Config, sql: Connection, fence: int, wait_s: float, say: Say) -> None:
+    name = former.postgres.slot
+    await await_confirmed(
+        sql,
+        name,
+        fence,
+        wait_s,
+        TransientError(
+            f"Slot {name} of the former server was not confirmed up to the fence ({Lsn(fence)}) in {wait_s:g} s.",
+            hint="An instance of the pipeline must run meanwhile: `cdcd status` says what keeps it. A prepared "
+            "transaction that nobody decides keeps the slot too. Then run the command again.",
+        ),
+        lambda: say(
+            f"Nobody reads slot {name} of the former server. Start the pipeline there, if it was stopped."
+        ),
+    )
+
+
+async def _applied(sql: Connection, subscription: Subscription, end: int, wait_s: float, say: Say) -> None:
+    """The subscription confirms to the former server what the new one has applied and flushed."""
+    await await_confirmed(
+        sql,
+        subscription.slot,
+        end,
+        wait_s,
+        TransientError(
+            f"Subscription {subscription.name} has not applied all up to {Lsn(end)} in {wait_s:g} s.",
+            hint="See pg_stat_subscription and the log of the new server. `cdcd run` may go on with the former server "
+            "meanwhile. Then run the command again.",
+        ),
+        lambda: say(
+            f"Nobody reads slot {subscription.slot} of the former server. Look why subscription {subscription.name} "
+            "does not (the log of the new server)."
+        ),
+    )
+
+
+async def await_confirmed(  # noqa: PLR0917  a slot, and what is said of it
+    sql: Connection, name: str, lsn: int, wait_s: float, error: TransientError, unread: Callable[[], None]
+) -> None:
+    """Wait until the reader of the slot has confirmed this position. Raises the error after `wait_s` seconds.
+
+    Args:
+        unread: called once if the slot has no reader for `UNREAD_S` seconds: without one, the wait is in vain.
+    """
+    deadline = time.monotonic() + wait_s
+    read_at, has_said = time.monotonic(), False
+    while True:
+        slot = await read_slot(sql, name)
+        if slot is not None and (slot.confirmed_flush_lsn or 0) >= lsn:
+            return
+        now = time.monotonic()
+        if slot is not None and slot.active:
+            read_at = now
+        elif now - read_at >= UNREAD_S and not has_said:
+            has_said = True
+            unread()
+        if now > deadline:
+            raise error
+        await asyncio.sleep(POLL_S)

@@ -1,0 +1,252 @@
+"""The checkpoint of a pipeline that changes its server: what may be sealed, and what it is afterwards. Without I/O."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from cdcd.core.catalog.oids import Oids
+from cdcd.core.engine.checkpoint import Checkpoint, Seal, refuse_other_server, refuse_sealed, tables_sum
+from cdcd.core.errors import ConfigError, PositionError
+from cdcd.core.pasted import identifier
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.transactions.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A subscription on the new server, by which it gets the changes of the former one.
+
+    Attributes:
+        origin: the replication origin of what it applies.
+        slot: its slot on the former server.
+        unready: tables that it does not follow yet.
+        without: published tables that it does not have.
+    """
+
+    name: str
+    origin: str
+    slot: str
+    enabled: bool
+    unready: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+
+def refuse_unfit(subscription: Subscription, former: Collection[str], new: Collection[str]) -> None:
+    """Raise ConfigError unless the new server gets all tables of the pipeline by this subscription.
+
+    Args:
+        former, new: names of the tables that the pipeline has of the publications on the two servers.
+    """
+    if set(former) != set(new):
+        only = [(name, "former") for name in sorted(set(former) - set(new))]
+        only += [(name, "new") for name in sorted(set(new) - set(former))]
+        named = ", ".join(f"{name} (on the {which} server)" for name, which in only[:5])
+        raise ConfigError(
+            f"{len(only)} tables are published on one of the two servers only: {named}.",
+            hint="Make both publications publish the same tables, choose the same in tables.include and "
+            "tables.exclude of both configurations, and run the command again.",
+        )
+    if not subscription.enabled or not subscription.slot:
+        raise ConfigError(
+            f"Subscription {subscription.name} is not enabled, or has no slot.",
+            hint=f"ALTER SUBSCRIPTION {identifier(subscription.name)} ENABLE on the new server, and run the "
+            "command again.",
+        )
+    if subscription.without:
+        raise ConfigError(
+            f"Subscription {subscription.name} does not have {', '.join(subscription.without[:5])}.",
+            hint="Changes of all tables of the pipeline must come by one subscription, because only one has them in "
+            "the order of their commits. Add them on the former server, and ALTER SUBSCRIPTION … REFRESH PUBLICATION.",
+        )
+    if subscription.unready:
+        raise ConfigError(
+            f"Subscription {subscription.name} still copies {', '.join(subscription.unready[:5])}.",
+            hint="Wait until pg_subscription_rel.srsubstate is r for each of its tables, and run the command again.",
+        )
+
+
+def refuse_same_oids(
+    former: Mapping[int, str],
+    new: Mapping[int, str],
+    columns: tuple[Mapping[int, str], Mapping[int, str]],
+    *,
+    accept: bool,
+) -> None:
+    """Raise ConfigError if `cdcd mirror` would take columns of the new server for others of the former one.
+
+    A mirror knows a table by its oid and a column by its number. If both are the same it goes on, and if the table has
+    another oid it stops by name. With the same oid by chance, and other numbers, it would be wrong in silence.
+
+    Args:
+        former, new: names of the published tables of the two servers, by oid.
+        columns: what their columns are, by the oid of the table.
+    """
+    there, here = columns
+    mixed = [
+        name
+        for oid, name in sorted(former.items())
+        if new.get(oid) == name and there.get(oid) != here.get(oid)
+    ]
+    if mixed and not accept:
+        raise ConfigError(
+            f"{len(mixed)} tables have the same oid on both servers, and columns with other numbers, types or labels: "
+            f"{', '.join(mixed[:5])}.",
+            hint="cdcd mirror would take one column for another. Create these tables again on the new server, so that "
+            "they get other oids (DROP TABLE, CREATE TABLE, ALTER SUBSCRIPTION … REFRESH PUBLICATION), and run the "
+            "command again. If no mirror reads the topics: --accept-same-oids.",
+        )
+
+
+def refuse_other_numbers(
+    former: Mapping[str, Mapping[str, int]], new: Mapping[str, Mapping[str, int]], *, accept: bool
+) -> None:
+    """Raise ConfigError if columns have other attribute numbers on the new server, where Protobuf's fields have those.
+
+    A table that was made anew by its dump has no gaps of dropped columns, so that a number may be another column's.
+
+    Args:
+        former, new: the numbers of columns, by the name of the table and that of the column.
+    """
+    moved = [
+        f"{table}.{column} ({number}, there {new[table][column]})"
+        for table, columns in sorted(former.items())
+        for column, number in sorted(columns.items(), key=lambda pair: pair[1])
+        if table in new and new[table].get(column, number) != number
+    ]
+    if moved and not accept:
+        raise ConfigError(
+            f"{len(moved)} columns have another attribute number on the new server, and so another field number in "
+            f"Protobuf: {', '.join(moved[:5])}.",
+            hint="Programs that were compiled with the schemas of the former server would take one column for another. "
+            "Create these tables again on the new server with a column in each place of a dropped one, and drop "
+            "those (ALTER TABLE … DROP COLUMN). ALTER SUBSCRIPTION … REFRESH PUBLICATION, and run the command again. "
+            "If all programs go by the schema that each record names: --accept-other-numbers.",
+        )
+
+
+def refuse_lower(former: int, slot: int, *, accept: bool) -> None:
+    """Raise PositionError if LSNs of the new server are not higher than those that consumers have seen.
+
+    Args:
+        former: how far the former server's WAL is.
+        slot: where the pipeline's slot on the new server begins.
+    """
+    if slot > former or accept:
+        return
+    raise PositionError(
+        f"The slot on the new server begins at {Lsn(slot)}, and the former server's WAL is at {Lsn(former)}. Consumers "
+        "that order changes by LSN, as cdcd mirror does, would take new changes for old ones.",
+        hint="If the new server's WAL is higher by now, drop the slot there (SELECT pg_drop_replication_slot), and run "
+        "the command again. Else raise it: stop the new server, and let pg_resetwal --next-wal-file begin a WAL file "
+        "far behind that of the former one, before a slot is made there. If no consumer orders by LSN: "
+        "--accept-lower-lsns.",
+    )
+
+
+def refuse_unsealable(checkpoint: Checkpoint | None, system_identifier: str) -> None:
+    """Raise PositionError unless this checkpoint of the former server can be sealed."""
+    if checkpoint is None:
+        raise PositionError(
+            "The pipeline has no checkpoint, so it has delivered nothing.",
+            hint="Point it at the new server, and start it there with `cdcd run`.",
+        )
+    refuse_sealed(checkpoint)
+    refuse_other_server(checkpoint, system_identifier)
+    snapshot = checkpoint.snapshot
+    if snapshot is not None and not (snapshot.is_done and not snapshot.unlisted):
+        raise PositionError(
+            f"Tables are still being read ({snapshot.tables_left} are left).",
+            hint="Wait until `cdcd snapshot status` shows none, and run the command again.",
+        )
+
+
+def sealed(checkpoint: Checkpoint | None, system_identifier: str, fence_lsn: int, seal: Seal) -> Checkpoint:
+    """The checkpoint with the seal. PositionError: it has moved since the fence was known."""
+    refuse_unsealable(checkpoint, system_identifier)
+    assert checkpoint is not None
+    position = checkpoint.position
+    if position.end_lsn != fence_lsn or position.events_done:
+        raise PositionError(
+            f"The checkpoint is at {position}, and was at {Lsn(fence_lsn)}: an instance was still at work.",
+            hint="Stop all instances of the pipeline, and run the command again.",
+        )
+    return replace(checkpoint, seal=seal, epoch=checkpoint.epoch + 1)
+
+
+def unsealed(checkpoint: Checkpoint | None, system_identifier: str) -> Checkpoint:
+    """The checkpoint of the former server without the seal. PositionError: it is not the former server."""
+    if checkpoint is None or checkpoint.seal is None:
+        refuse_other_server(checkpoint, system_identifier)
+        raise PositionError(
+            "The pipeline is not sealed, so there is nothing to cancel.", hint="`cdcd run` goes on with it."
+        )
+    if checkpoint.system_identifier != system_identifier:
+        raise PositionError(
+            f"The pipeline was sealed on system_identifier {checkpoint.system_identifier}, the server's is "
+            f"{system_identifier}.",
+            hint="Give --config the configuration of the former server.",
+        )
+    return replace(checkpoint, seal=None, epoch=checkpoint.epoch + 1)
+
+
+def seal_for(
+    checkpoint: Checkpoint | None, system_identifier: str, slot_lsn: int | None, published: Mapping[int, str]
+) -> Seal:
+    """The seal, if it is for this server. PositionError: it is not, or something was changed there since.
+
+    Args:
+        slot_lsn: where the pipeline's slot on this server is confirmed; None: there is none.
+    """
+    seal = None if checkpoint is None else checkpoint.seal
+    if seal is None:
+        raise PositionError(
+            "The pipeline is not sealed.",
+            hint="Run `cdcd handover prepare` first, with the configuration of the former server.",
+        )
+    if seal.system_identifier != system_identifier:
+        raise PositionError(
+            f"The pipeline was sealed for system_identifier {seal.system_identifier}, the server's is "
+            f"{system_identifier}.",
+            hint="Give --config the configuration of the new server.",
+        )
+    if slot_lsn != seal.slot_lsn:
+        where = "is gone" if slot_lsn is None else f"is at {Lsn(slot_lsn)}"
+        raise PositionError(
+            f"The slot on the new server {where}, and was made at {Lsn(seal.slot_lsn)}. What was written in between "
+            "cannot be known.",
+            hint="Find out who moved or dropped it. Then `cdcd handover cancel` with the configuration of the former "
+            "server, and prepare again.",
+        )
+    if tables_sum(published) != seal.tables:
+        raise PositionError(
+            "The new server publishes other tables than when the handover was prepared.",
+            hint="Publish the same tables as then, adopt, and add the others afterwards.",
+        )
+    return seal
+
+
+def adopted(
+    checkpoint: Checkpoint, system_identifier: str, timeline: int, position: int, published: Mapping[int, str]
+) -> Checkpoint:
+    """The checkpoint with which the pipeline goes on at this position of the new server.
+
+    Its tables have other oids there. All that are published had their rows delivered from the former server.
+    """
+    snapshot = checkpoint.snapshot
+    if snapshot is not None and snapshot.known is not None:
+        # Labels of enums are looked at anew, because types have other oids too.
+        snapshot = replace(
+            snapshot, known=Oids(published, published), waiting=Oids(()), begun=0, unlisted=Oids(()), labels=0
+        )
+    return replace(
+        checkpoint,
+        system_identifier=system_identifier,
+        timeline=timeline,
+        position=Position(end_lsn=position),
+        flushed_lsn=position,
+        epoch=checkpoint.epoch + 1,
+        snapshot=snapshot,
+        seal=None,
+        # Both are of oids.
+        bindings="",
+        tables=(),
+    )

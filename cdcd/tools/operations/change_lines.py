@@ -1,0 +1,277 @@
+"""What `cdcd tail` shows of a record: which changes are wanted, and how they look, as a line or as JSON."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from cdcd.core.bounded_json import is_deep
+from cdcd.core.catalog.patterns import TablePattern
+from cdcd.core.errors import ConfigError
+from cdcd.core.records.encoder import HEADER_UNCHANGED, is_watermark
+from cdcd.core.records.flattening import DELETED_FIELD
+from cdcd.telemetry.terminal_text import cut, plain
+from cdcd.tools.operations.conditions import Condition, Row
+
+_FLAT: Final = "flattened"
+"""Stands in the source of what is made of a flattened record, which does not say when and where it came from."""
+
+VALUE_MAX: Final = 60
+"""Characters of a value in a line."""
+
+OPERATIONS: Final = {
+    "c": "INSERT",
+    "u": "UPDATE",
+    "d": "DELETE",
+    "r": "READ",
+    "t": "TRUNCATE",
+    "m": "MESSAGE",
+}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+TS_MS_MAX: Final = 8_000_000_000_000
+"""Milliseconds from 1970 that a date of Python's can have: the year 2223 and 1716."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record as it was read. `partition` and `offset` are None if the record comes from a slot."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    partition: int | None = None
+    offset: int | None = None
+
+
+@dataclass(slots=True)
+class Filter:
+    """Which changes are wanted: `next` gives what is to be shown of a record.
+
+    Attributes:
+        tables: patterns; () for all.
+        condition: None for all rows.
+        flattened: if records are flattened (`event_flattening`), the table of a topic.
+        notices: what was left out for another reason than being unwanted, in words, each once. The caller takes them.
+    """
+
+    tables: tuple[TablePattern, ...] = ()
+    condition: Condition | None = None
+    flattened: Callable[[str], str] | None = None
+    notices: list[str] = field(default_factory=list)
+    _told: set[str] = field(default_factory=set)
+
+    def wanted(self, seen: Seen) -> dict[str, Any] | None:
+        """The envelope of the record; None: it is not wanted, or a tombstone or watermark.
+
+        Raises ConfigError: the condition cannot be judged on the record.
+        """
+        if is_watermark(seen.value, seen.headers):
+            return None
+        envelope = _envelope(seen) if seen.value is not None else None
+        if envelope is None and self.flattened is not None:
+            envelope = _around_row(seen, self.flattened(seen.topic))
+        elif seen.value is None:
+            return None
+        if envelope is None:
+            self._notice(f"{plain(seen.topic)} has records that are not changes. They are not shown.")
+            return None
+        table = table_of(envelope)
+        if self.tables and not any(pattern.matches_name(table) for pattern in self.tables):
+            return None
+        return envelope if self.condition is None or self._holds(seen, envelope, table) else None
+
+    def _holds(self, seen: Seen, envelope: dict[str, Any], table: str) -> bool:
+        assert self.condition is not None
+        op = envelope["op"]
+        values = envelope.get("after") or envelope.get("before")
+        if not isinstance(values, dict):
+            self._notice(
+                f"{OPERATIONS.get(op, op)} has no row to judge the condition on. Such records are not shown."
+            )
+            return False
+        unsent = _unsent(seen)
+        if op == "d":
+            # A delete has null in all columns but those of the replica identity, unless the identity is FULL.
+            unsent |= {name for name, value in values.items() if value is None}
+        row = Row(values, unsent)
+        try:
+            outcome = self.condition(row)
+        except ConfigError as error:
+            raise ConfigError(f"{error.message[:-1]}, in {plain(table)}.", hint=error.hint) from None
+        if outcome is None and row.lacking:
+            columns = ", ".join(sorted(row.lacking))
+            why = {
+                "d": "they are NULL, or not part of the replica identity",
+                "u": "the column did not change and is large (TOAST), or there is no such column",
+            }.get(op, "there is no such column")
+            self._notice(
+                f"A record of {plain(table)} ({OPERATIONS.get(op, op)}) has no value of {plain(columns)}: {why}. The "
+                "condition cannot be judged on such records, and they are not shown."
+            )
+        return outcome is True
+
+    def _notice(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.notices.append(text)
+
+
+def table_of(envelope: dict[str, Any]) -> str:
+    """`schema.table`; "" for a logical message."""
+    source = envelope["source"]
+    if _FLAT in source:
+        return str(source[_FLAT])
+    return f"{source['schema']}.{source['table']}" if source.get("table") else ""
+
+
+def payload_of(found: Any) -> Any:
+    """What a record says, of the JSON that it is: of a record with a schema its payload (`format: json_schema`)."""
+    if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
+        schema = found["schema"]
+        # A key may have columns with these two names.
+        if isinstance(schema, dict) and schema.get("type") == "struct":
+            return found["payload"]
+    return found
+
+
+def _parsed(data: bytes | None) -> Any:
+    """Parse the JSON of a record, which anybody may have written. ValueError: the text is not JSON, or too deep."""
+    if is_deep(data or b""):
+        raise ValueError("too deep")
+    return json.loads(data or b"", parse_float=Decimal)
+
+
+def _unsent(seen: Seen) -> set[str]:
+    """The columns that the record has not, by its header."""
+    try:
+        found = [each for name, data in seen.headers if name == HEADER_UNCHANGED for each in _parsed(data)]
+    except (ValueError, TypeError):
+        return set()
+    return {each for each in found if isinstance(each, str)}
+
+
+def key_of(seen: Seen) -> dict[str, Any]:
+    """The key of a record; empty if it has none, or none that is an object."""
+    try:
+        found = payload_of(_parsed(seen.key)) if seen.key else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _envelope(seen: Seen) -> dict[str, Any] | None:
+    """None: it is no record of cdcd's."""
+    try:
+        found = payload_of(_parsed(seen.value))
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("op"), str):
+        return None
+    source = found.get("source")
+    if (
+        not isinstance(source, dict)
+        or not isinstance(source.get("schema"), str | None)
+        or "schema" not in source
+    ):
+        return None
+    ts_ms = source.get("ts_ms")
+    is_ours = (
+        isinstance(ts_ms, int) and abs(ts_ms) <= TS_MS_MAX and isinstance(source.get("table"), str | None)
+    )
+    return found if is_ours and isinstance(found.get("message"), dict | None) else None
+
+
+def _around_row(seen: Seen, table: str) -> dict[str, Any] | None:
+    """What an envelope would say of a flattened record, as far as that is known. None: it is none.
+
+    A record without a value is a delete here; its key is shown.
+    """
+    data = seen.key if seen.value is None else seen.value
+    try:
+        row = payload_of(_parsed(data))
+    except ValueError:
+        return None
+    if not isinstance(row, dict):
+        return None
+    is_deleted = seen.value is None or row.get(DELETED_FIELD) == "true"
+    row = {name: value for name, value in row.items() if name != DELETED_FIELD}
+    place = "before" if is_deleted else "after"
+    return {"op": "d" if is_deleted else "", place: row, "source": {_FLAT: table}}
+
+
+def as_json(seen: Seen) -> str:
+    """A line with the record as it is: where it lies, its key, its value."""
+    where = {"topic": seen.topic, "partition": seen.partition, "offset": seen.offset}
+    head = json.dumps(where, ensure_ascii=False)[:-1]
+    return f'{head}, "key": {_json_of(seen.key)}, "value": {_json_of(seen.value)}}}'
+
+
+def _json_of(data: bytes | None) -> str:
+    """JSON as it is, in one line; of what is not JSON (an event of an outbox), its text as a string."""
+    if data is None:
+        return "null"
+    try:
+        _parsed(data)
+        return data.decode().replace("\r", " ").replace("\n", " ")
+    except ValueError:
+        return json.dumps(data.decode("utf-8", "backslashreplace"), ensure_ascii=False)
+
+
+_JSON_TEXTS: Final = frozenset({"{}", "[]"})
+"""The first and the last character of an object and of an array."""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        _parsed(text.encode())
+    except ValueError:
+        return False
+    return True
+
+
+def as_line(seen: Seen, envelope: dict[str, Any]) -> str:
+    """A line for people: time of the commit (UTC), what happened, the table, the values."""
+    op = envelope["op"]
+    ts_ms = envelope["source"].get("ts_ms")
+    if ts_ms is None:
+        head = f"{OPERATIONS.get(op, 'ROW'):8} {plain(table_of(envelope))}"
+        return " ".join([head, *_values(seen, envelope)])
+    at = (_EPOCH + timedelta(milliseconds=int(ts_ms))).isoformat(sep=" ", timespec="milliseconds")
+    head = f"{at.removesuffix('+00:00')} {OPERATIONS.get(op, plain(str(op))):8} {plain(table_of(envelope))}"
+    if op == "m":
+        message = envelope.get("message") or {}
+        return f"{head}prefix={plain(str(message.get('prefix')))} content={_shown(message.get('content'))}"
+    return " ".join([head, *_values(seen, envelope)])
+
+
+def _values(seen: Seen, envelope: dict[str, Any]) -> Iterator[str]:
+    before, after = envelope.get("before"), envelope.get("after")
+    unsent = _unsent(seen)
+    if isinstance(after, dict):
+        for name, value in after.items():
+            if name in unsent:
+                yield f"{plain(name)}=(unchanged)"
+            elif isinstance(before, dict) and before.get(name) != value and envelope["op"] == "u":
+                yield f"{plain(name)}={_shown(before.get(name))}→{_shown(value)}"
+            else:
+                yield f"{plain(name)}={_shown(value)}"
+    elif isinstance(before, dict):
+        key = key_of(seen)
+        for name, value in before.items():
+            # What is not part of the replica identity is null, and says nothing.
+            if value is not None or name in key:
+                yield f"{plain(name)}={_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, str) and value[:1] + value[-1:] in _JSON_TEXTS and _is_json(value):
+        # Of a column of json or jsonb, whose values are texts in records.
+        return cut(plain(value), VALUE_MAX)
+    return cut(plain(json.dumps(value, ensure_ascii=False, default=str)), VALUE_MAX)

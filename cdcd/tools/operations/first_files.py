@@ -1,0 +1,320 @@
+"""The two files that `cdcd init` writes: the configuration, and the SQL that a database administrator runs."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.adapters.postgres.surroundings import Surroundings
+from cdcd.config.types import NAME_LENGTH_MAX
+from cdcd.core.pasted import cdcd, literal, shell
+from cdcd.core.pasted import quoted as identifier
+from cdcd.daemon.rules.reader_proposal import OwnedTables, flow
+from cdcd.daemon.rules.readers import untrusted
+from cdcd.telemetry.findings import named
+from cdcd.telemetry.terminal_text import number
+
+_WIDTH: Final = 110
+
+PASSWORD: Final = "CDCD_POSTGRES__PASSWORD"  # noqa: S105  the name of a variable
+"""The variable that holds the password of cdcd's role, for psql and for cdcd. PGPASSWORD is the administrator's."""
+
+READER_PASSWORD: Final = "CDCD_READER_PASSWORD"  # noqa: S105
+"""The variable that holds the password of all readers, for psql and for the configuration."""
+
+_RANDOM: Final = '"$(head -c 18 /dev/urandom | base64)"'
+"""A new password, for every POSIX shell. openssl is not installed everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What was asked.
+
+    Attributes:
+        dsn: of the pipeline, without a secret.
+        admin_dsn: of whoever runs the SQL, without a secret.
+        tables: patterns.
+        brokers: number of brokers that Kafka has; None: it could not be asked.
+    """
+
+    name: str
+    dsn: str
+    role: str
+    tables: tuple[str, ...]
+    bootstrap_servers: str
+    brokers: int | None
+    admin_dsn: str
+
+    @property
+    def publication(self) -> str:
+        return f"cdcd_{self.name}"
+
+
+def name_for(database: str) -> str:
+    """A name for the pipeline of a database, of the letters that a slot may have."""
+    return re.sub(r"[^a-z0-9_]+", "_", database.lower()).strip("_")[:NAME_LENGTH_MAX] or "cdcd"
+
+
+def readers(answers: Answers, found: Surroundings) -> list[OwnedTables]:
+    """The tables that a reader must read for each owner: of owners that are neither superusers nor cdcd's role."""
+    return list(untrusted(found.owned, {answers.role}))
+
+
+def configuration(answers: Answers, found: Surroundings) -> str:
+    """The text of cdcd.yaml."""
+    replicas = min(3, answers.brokers or 1)
+    why = (
+        "Kafka could not be asked: 3 where there are three brokers or more."
+        if answers.brokers is None
+        else f"Kafka has {answers.brokers} broker{'' if answers.brokers == 1 else 's'}."
+    )
+    patterns = ", ".join(json.dumps(pattern, ensure_ascii=False) for pattern in answers.tables)
+    return f"""\
+# Written by `cdcd init`. `cdcd config --reference` shows every other key, its default and why.
+name: {answers.name}
+postgres:
+  # The password does not belong here: password_file, the variable {PASSWORD}, or ~/.pgpass.
+  dsn: {json.dumps(answers.dsn, ensure_ascii=False)}
+  tables: [{patterns}]
+{_readers(readers(answers, found))}kafka:
+  bootstrap_servers: {json.dumps(answers.bootstrap_servers)}
+topics:
+  create:
+    # {why}
+    replication_factor: {replicas}
+"""
+
+
+def _readers(owners: Sequence[OwnedTables]) -> str:
+    """The lines of `postgres.readers`, with the line's end."""
+    if not owners:
+        return ""
+    lines = [
+        "  # The owner of a table can run code as the role that reads the table. So each owner's tables have a role of",
+        "  # their own. Its password comes from the environment; password_file and password_command are other ways.",
+        f"  # For an owner that you trust as much as cdcd, write instead: trusted_owners: {flow([owners[0].owner])}",
+        "  readers:",
+    ]
+    return "\n".join([*lines, *(f"    - {each.entry(password=_REFERENCE)}" for each in owners)]) + "\n"
+
+
+_REFERENCE: Final = f"${{{READER_PASSWORD}}}"
+
+
+def psql(answers: Answers, found: Surroundings, file: str) -> str:
+    """The command that runs the SQL, for a shell in which the variables of `passwords` are set."""
+    given = [
+        f'-v {variable}="${name}"'
+        for variable, name, is_new in (
+            ("password", PASSWORD, not found.has_role),
+            ("reader_password", READER_PASSWORD, _has_new_reader(answers, found)),
+        )
+        if is_new
+    ]
+    return " ".join([shell("psql", "-d", answers.admin_dsn), *given, shell("-f", file)])
+
+
+def passwords(answers: Answers, found: Surroundings) -> list[str]:
+    """Commands that set the variables with the passwords: a new one for a new role, else one that is typed in."""
+    typed = "read -r {0} && export {0}"
+    lines = [typed.format(PASSWORD) if found.has_role else f"export {PASSWORD}={_RANDOM}"]
+    if readers(answers, found):
+        is_new = _has_new_reader(answers, found)
+        lines.append(f"export {READER_PASSWORD}={_RANDOM}" if is_new else typed.format(READER_PASSWORD))
+    return lines
+
+
+def _has_new_reader(answers: Answers, found: Surroundings) -> bool:
+    return any(each.reader not in found.roles for each in readers(answers, found))
+
+
+def warnings(found: Surroundings, sql: str) -> list[str]:
+    """What needs a decision or a restart, for the terminal."""
+    lines = []
+    if found.keyless and not found.has_publication:
+        count, names = len(found.keyless), [table.qualified for table in found.keyless]
+        lines.append(
+            f"{named(names)} {'has' if count == 1 else 'have'} no primary key. PostgreSQL rejects UPDATE and DELETE on "
+            f"a published table without one, so the publication leaves {'it' if count == 1 else 'them'} out. To "
+            f"deliver {'it' if count == 1 else 'them'}, see the end of {sql}."
+        )
+    if found.wal_level != "logical":
+        lines.append(
+            f"wal_level is {found.wal_level}"
+            + (", and a change waits for the restart" if found.restart_pending else "")
+            + f". {_restart(found)} `cdcd check` sees whether it was restarted."
+        )
+    return lines
+
+
+def _restart(found: Surroundings) -> str:
+    if found.is_rds:
+        return "Set rds.logical_replication = 1 in the parameter group, and restart the instance."
+    return "Restart PostgreSQL." if found.restart_pending else "Run the SQL, then restart PostgreSQL."
+
+
+def steps(answers: Answers, found: Surroundings, *, file: str, sql: str) -> list[tuple[str, list[str]]]:
+    """What to do next: sentences, each with the commands of a shell that do it. All are for one shell."""
+    role = f"role {answers.role}"
+    keep = f"Type the password of {role}" if found.has_role else f"Make a password for {role}, and keep it"
+    restart = "" if found.wal_level == "logical" else _restart(found).removeprefix("Run the SQL, then ")
+    return [
+        (f"Read {sql}.", []),
+        (f"{keep}.", passwords(answers, found)),
+        ("Run the SQL.", [psql(answers, found, sql)]),
+        *([(restart[0].upper() + restart[1:], list[str]())] if restart else []),
+        ("Check both sides.", [cdcd("check", "--config", file)]),
+        ("Start.", [cdcd("run", "--config", file)]),
+    ]
+
+
+def statements(answers: Answers, found: Surroundings, file: str) -> str:
+    """The text of the SQL. It can be run once; what exists already is left out, and said."""
+    role = identifier(answers.role)
+    parts = [
+        f"""\
+-- What the pipeline {answers.name} needs in database {_comment(found.database)}. Written by `cdcd init`.
+-- Read it, then run it as a superuser, or as the owner of the tables with CREATEROLE and REPLICATION:
+--
+{_commented([*passwords(answers, found), psql(answers, found, file)])}
+--
+\\set ON_ERROR_STOP on""",
+        _wal_level(found),
+        _role(answers, found, role),
+        _grants(answers, found, role),
+        *(_reader(each, found) for each in readers(answers, found)),
+        _publication(answers, found),
+        _secured(found, role),
+        _keyless(answers, found),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _wal_level(found: Surroundings) -> str:
+    if found.wal_level == "logical":
+        return ""
+    how = (
+        "-- Set rds.logical_replication = 1 in the parameter group, and restart the instance."
+        if found.is_rds
+        else "-- It is set, and waits for that restart."
+        if found.restart_pending
+        else "ALTER SYSTEM SET wal_level = 'logical';\nSELECT pg_reload_conf();"
+    )
+    return f"-- wal_level is {found.wal_level}. It must be logical, and that takes a restart of PostgreSQL.\n{how}"
+
+
+def _role(answers: Answers, found: Surroundings, role: str) -> str:
+    lines = []
+    if not found.has_role:
+        replication = "" if found.is_rds else " REPLICATION"
+        lines = [
+            "-- The role that cdcd connects as. It can read all published changes: keep its password well.",
+            f"CREATE ROLE {role} LOGIN{replication} PASSWORD :'password';",
+        ]
+    elif found.may_replicate:
+        lines = [f"-- Role {_comment(answers.role)} exists, and may replicate."]
+    else:
+        lines = [f"-- Role {_comment(answers.role)} exists, and may not replicate yet."]
+        if not found.is_rds:
+            lines.append(f"ALTER ROLE {role} REPLICATION;")
+    if found.is_rds and not found.may_replicate:
+        lines.append(f"GRANT rds_replication TO {role};")
+    return "\n".join([*lines, f"GRANT CONNECT ON DATABASE {identifier(found.database)} TO {role};"])
+
+
+def _reader(tables: OwnedTables, found: Surroundings) -> str:
+    make, *grants = tables.statements(password=":'reader_password'")  # noqa: S106  a variable of psql
+    lines = [
+        f"-- Reads the rows of {_comment(tables.owner)}'s tables, and nothing else.",
+        "-- The owner can run code as this role, so give it no other right.",
+        f"GRANT CONNECT ON DATABASE {identifier(found.database)} TO {identifier(tables.reader)};",
+        *grants,
+    ]
+    exists = f"-- Role {_comment(tables.reader)} exists."
+    lines.insert(2, exists if tables.reader in found.roles else make)
+    return "\n".join(lines)
+
+
+def _grants(answers: Answers, found: Surroundings, role: str) -> str:
+    of_readers = {part for each in readers(answers, found) for part in each.parts}
+    others = {each.sql_name for each in found.owned if each.part in of_readers}
+    readable = [name for name in found.readable if name not in others]
+    if not readable:
+        return "-- The rows that exist already are read by the roles below, so this role needs SELECT on no table."
+    of_role = {table.schema for table in found.tables if (table.schema, table.name) not in of_readers}
+    schemas = ", ".join(identifier(schema) for schema in sorted(of_role))
+    return "\n".join(
+        [
+            "-- Lets the role read the rows that exist already. Not needed with snapshot.mode: never.",
+            f"GRANT USAGE ON SCHEMA {schemas} TO {role};",
+            f"GRANT SELECT ON {_listed(readable)}",
+            f"  TO {role};",
+        ]
+    )
+
+
+def _publication(answers: Answers, found: Surroundings) -> str:
+    name = identifier(answers.publication)
+    if found.has_publication:
+        return f"-- Publication {_comment(answers.publication)} exists. Compare: \\dRp+ {answers.publication}"
+    tables = [f"{identifier(table.schema)}.{identifier(table.name)}" for table in found.published]
+    left_out = (
+        f" Not yet: {number(len(found.keyless), 'table')} without a key (below)." if found.keyless else ""
+    )
+    return "\n".join(
+        [
+            f"-- What is delivered.{left_out} A table that is made later: ALTER PUBLICATION ... ADD TABLE ...;",
+            "-- Changes of partitions go to the topic of their table.",
+            f"CREATE PUBLICATION {name}{f' FOR TABLE {_listed(tables)}' if tables else ''}",
+            "  WITH (publish_via_partition_root = true);",
+        ]
+    )
+
+
+def _keyless(answers: Answers, found: Surroundings) -> str:
+    if not found.keyless or found.has_publication:
+        return ""
+    lines = [
+        "-- Not delivered yet, because they have no primary key: PostgreSQL rejects UPDATE and DELETE on such a table",
+        "-- as soon as it is published. Give each a primary key, or let PostgreSQL write whole old rows (more WAL;",
+        "-- records then have no key). If rows are only inserted, the second line is enough. Remove the dashes before:",
+    ]
+    for table in found.keyless:
+        name = f"{identifier(table.schema)}.{identifier(table.name)}"
+        lines += [
+            f"-- ALTER TABLE {_comment(name)} REPLICA IDENTITY FULL;",
+            f"-- ALTER PUBLICATION {identifier(answers.publication)} ADD TABLE {_comment(name)};",
+        ]
+    return "\n".join(lines)
+
+
+def _secured(found: Surroundings, role: str) -> str:
+    if not found.secured:
+        return ""
+    return "\n".join(
+        [
+            f"-- Row-level security hides rows of {_comment(', '.join(found.secured))} from the role. To read them:",
+            f"-- ALTER ROLE {_comment(role)} BYPASSRLS;",
+        ]
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names with commas, in lines that can be read."""
+    lines = [""]
+    for index, name in enumerate(names):
+        text = name + ("," if index < len(names) - 1 else "")
+        if lines[-1] and len(lines[-1]) + len(text) > _WIDTH:
+            lines.append("   ")
+        lines[-1] += (" " if lines[-1].strip() else "") + text
+    return "\n".join(lines)
+
+
+def _commented(commands: Sequence[str]) -> str:
+    return "\n".join(f"--     {_comment(command)}" for command in commands)
+
+
+def _comment(text: str) -> str:
+    """A name within a comment: a line break would end the comment."""
+    return text if text.isprintable() else literal(ascii(text))

@@ -1,0 +1,258 @@
+"""What of a pipeline's status is a problem, what to do about it, and the exit code that follows.
+
+Each function looks for one kind of problem. What a start would refuse is told in the words of the start, with its exit
+code.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from cdcd.adapters.postgres.pipeline_state import Instance
+from cdcd.adapters.postgres.slot import check_slot
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.errors import CdcdError
+from cdcd.core.pasted import cdcd, literal, on_table
+from cdcd.telemetry.progress_bars import size
+from cdcd.telemetry.terminal_text import ago, number, plain
+from cdcd.tools.operations.pipeline_status import PipelineStatus
+
+FOUND: Final = 10
+"""The exit code if both sides answered and something is wrong (`errors.EXIT_CODES`)."""
+
+ROOM_SHARE_MIN: Final = 0.2
+"""A slot that has less than this share of max_slot_wal_keep_size left is warned of."""
+
+Level = Literal["warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person should act on.
+
+    Attributes:
+        code: the same in every version, for programs.
+        exit_code: what `cdcd status` exits with if this is the worst problem; a warning has 0.
+    """
+
+    code: str
+    level: Level
+    message: str
+    hint: str
+    exit_code: int = 0
+
+
+def problems_of(status: PipelineStatus) -> tuple[Problem, ...]:
+    """Errors first, and the one that gives the exit code first of all."""
+    found = [problem for look in _LOOKS for problem in look(status)]
+    return tuple(sorted(found, key=lambda problem: problem.level != "error"))
+
+
+def exit_code_of(status: PipelineStatus) -> int:
+    """0 if there is no error."""
+    return next((problem.exit_code for problem in problems_of(status) if problem.level == "error"), 0)
+
+
+def _sides(status: PipelineStatus) -> Iterator[Problem]:
+    for code, found in (("postgres.away", status.server), ("kafka.away", status.checkpoint)):
+        if isinstance(found, CdcdError):
+            yield Problem(code, "error", found.message, found.hint, found.exit_code)
+
+
+def _slot(status: PipelineStatus) -> Iterator[Problem]:
+    """The slot itself, and whether it goes on where the checkpoint ends."""
+    if isinstance(status.server, CdcdError):
+        return
+    slot = status.server.slot
+    if slot is not None:
+        try:
+            check_slot(slot, status.server.database)
+        except CdcdError as error:
+            code = "slot.lost" if slot.invalidation_reason else "slot.unusable"
+            yield Problem(code, "error", error.message, error.hint, error.exit_code)
+            return
+        if slot.active and status.server.slot_reader not in ("", status.named.pipeline):
+            yield Problem(
+                "slot.foreign",
+                "error",
+                f"Another program reads slot {slot.name}: {status.server.slot_reader}, process {slot.active_pid}.",
+                "Two programs must not share a slot: changes that the other one confirms are lost for cdcd. Give this "
+                "pipeline a slot of its own (postgres.slot).",
+                FOUND,
+            )
+    if status.position is not None:
+        gap = status.position
+        yield Problem("position", "error", gap.message, gap.hint, gap.exit_code)
+
+
+def _ignored(status: PipelineStatus) -> Iterator[Problem]:
+    """Somebody else writes to the checkpoint topic."""
+    ignored = status.ignored
+    if ignored is not None:
+        yield Problem(
+            "checkpoint.ignored",
+            "warning",
+            f"{number(ignored.count, 'record')} of topic {status.named.checkpoint_topic} "
+            f"from offset {ignored.first} to {ignored.last} do not count: {plain(ignored.why)}",
+            "Find out who writes there, and let only the pipeline's principal write to the topic.",
+        )
+
+
+def _instances(status: PipelineStatus) -> Iterator[Problem]:
+    if isinstance(status.server, CdcdError):
+        return
+    named, slot, active = status.named, status.server.slot, status.server.active
+    if active is None and not (slot is not None and slot.active):
+        if slot is None and status.checkpoint is None:
+            message = f"The pipeline has not started yet: there is no slot {named.slot} and no checkpoint."
+        elif slot is None:
+            message = "No instance runs."
+        else:
+            message = f"No instance runs, and PostgreSQL keeps {size(slot.retained_bytes)} of WAL for it"
+            room = (
+                ""
+                if slot.safe_wal_size is None
+                else f"; after {size(slot.safe_wal_size)} more it may be lost"
+            )
+            message += f"{room}."
+        yield Problem(
+            "instance.none",
+            "error",
+            message,
+            f"Start the pipeline: {cdcd('run', '--config', named.file)}",
+            FOUND,
+        )
+    elif active is not None and (slot is None or not slot.active) and not _is_reading(status):
+        yield Problem(
+            "instance.idle",
+            "error",
+            f"The active instance (process {active.pid} of the server{_from(active)}) does not read the slot.",
+            "See its log: the events reconnect.scheduled and slot.waiting say what it waits for.",
+            FOUND,
+        )
+
+
+def _is_reading(status: PipelineStatus) -> bool:
+    """Whether the initial snapshot is being read, before which the slot is not."""
+    return (
+        status.progress is not None and status.progress.method == "exported" and not status.progress.is_done
+    )
+
+
+def _publication(status: PipelineStatus) -> Iterator[Problem]:
+    if isinstance(status.server, CdcdError):
+        return
+    found = status.server.publication
+    if status.server.slot is None and not isinstance(status.checkpoint, Checkpoint):
+        # As far as is known, the pipeline has not started: its start makes the publication.
+        return
+    if found is None:
+        yield Problem(
+            "publication.missing",
+            "error",
+            f"Publication {status.named.publication} is not there: PostgreSQL cannot decode changes without it.",
+            "Create the publication as it was (CREATE PUBLICATION), then start cdcd.",
+            FOUND,
+        )
+    elif not found.tables:
+        yield Problem(
+            "publication.empty",
+            "warning",
+            f"Publication {found.name} has no table, so no change is delivered.",
+            f'ALTER PUBLICATION "{found.name}" ADD TABLE schema.table;',
+        )
+
+
+def _wal(status: PipelineStatus) -> Iterator[Problem]:
+    server, slot = status.server, status.slot
+    if (
+        isinstance(server, CdcdError)
+        or slot is None
+        or slot.invalidation_reason
+        or slot.safe_wal_size is None
+    ):
+        return
+    limit = server.keep_bytes or 0
+    if slot.wal_status == "unreserved" or slot.safe_wal_size < limit * ROOM_SHARE_MIN:
+        yield Problem(
+            "slot.endangered",
+            "error" if slot.wal_status == "unreserved" else "warning",
+            f"Slot {slot.name} may soon be lost: it keeps {size(slot.retained_bytes)} of WAL, and only "
+            f"{size(max(0, slot.safe_wal_size))} more may be written.",
+            "Raise the limit at once: ALTER SYSTEM SET max_slot_wal_keep_size = '...'; SELECT pg_reload_conf(); then "
+            "find out why the pipeline does not keep up.",
+            FOUND if slot.wal_status == "unreserved" else 0,
+        )
+
+
+def _prepared(status: PipelineStatus) -> Iterator[Problem]:
+    if isinstance(status.server, CdcdError):
+        return
+    limit_s = status.named.prepared_warning_age_s
+    for each in status.server.prepared:
+        if (status.server.at - each.since).total_seconds() > limit_s:
+            gid = literal(each.gid)
+            yield Problem(
+                "prepared.old",
+                "warning",
+                f"Prepared transaction {each.gid!r} has been undecided for {ago(each.since, status.server.at)}. The "
+                "slot keeps the WAL since then.",
+                f"Its transaction manager must decide. Otherwise: COMMIT PREPARED {gid}; or ROLLBACK PREPARED "
+                f"{gid};",
+            )
+
+
+def _snapshots(status: PipelineStatus) -> Iterator[Problem]:
+    progress = status.progress
+    if progress is None:
+        return
+    if progress.paused and not progress.is_done:
+        yield Problem(
+            "snapshot.paused",
+            "warning",
+            f"The reading of {number(progress.tables_left, 'table')} is paused.",
+            cdcd("snapshot", "resume", "--config", status.named.file),
+        )
+    for outcome in {each.name: each for each in progress.outcomes}.values():
+        if outcome.error:
+            yield Problem(
+                "snapshot.failed",
+                "warning",
+                f"The rows of {outcome.name} are not all delivered: {outcome.error}",
+                f"{cdcd('snapshot', 'start', '--config', status.named.file)} {on_table('--table', outcome.name)}",
+            )
+
+
+def _daemon_itself(status: PipelineStatus) -> Iterator[Problem]:
+    if status.stranger:
+        yield Problem(
+            "http.foreign",
+            "warning",
+            f"{status.named.url} answers for another pipeline, {status.stranger}.",
+            "Give each pipeline on this machine a port of its own (http.port).",
+        )
+    if status.numbers is not None and status.numbers.reasons and status.numbers.role == "active":
+        yield Problem(
+            "daemon.unready",
+            "warning",
+            f"The daemon is not ready: {'; '.join(status.numbers.reasons)}.",
+            "See its log, and the runbook for the alerts CdcdNotStreaming and CdcdLagging.",
+        )
+
+
+_LOOKS: Final[tuple[Callable[[PipelineStatus], Iterator[Problem]], ...]] = (
+    _slot,
+    _ignored,
+    _sides,
+    _instances,
+    _publication,
+    _wal,
+    _prepared,
+    _snapshots,
+    _daemon_itself,
+)
+"""In the order of what gives the exit code."""
+
+
+def _from(instance: Instance) -> str:
+    return f" from {instance.client}" if instance.client else ""

@@ -1,0 +1,202 @@
+"""What `cdcd status` found of a pipeline, as values. `pipeline_problems.py` says what of it is a problem.
+
+They come from three places: the server, Kafka's checkpoint, and the daemon's HTTP if it answers. Each place may be
+away, which is a problem by itself, and the others are shown all the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal, Self
+
+from cdcd.adapters.postgres.pipeline_state import PipelineState
+from cdcd.adapters.postgres.slot import SlotState
+from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint_record import Ignored
+from cdcd.core.errors import CdcdError
+from cdcd.core.snapshot.progress import Progress
+from cdcd.telemetry.progress_bars import size
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What the daemon says of itself. None: the daemon does not know it yet.
+
+    Attributes:
+        compiled: False if the daemon's code is not compiled.
+        started_at: when the process started.
+        lag_s: age in seconds of the last delivered commit while there is more to deliver.
+        changes: number of delivered changes by `schema.table`, since the process started, without rows that were read.
+        read: the same of rows that were read by snapshots.
+        reasons: why the daemon is not ready.
+        status: all of it (`telemetry/daemon_status.py`).
+    """
+
+    version: str
+    role: str
+    streaming: bool
+    started_at: datetime | None
+    lag_bytes: int | None
+    lag_s: float | None
+    queue_bytes: int
+    queue_bytes_max: int
+    spool_memory_bytes: int
+    spool_disk_bytes: int
+    streamed_open: int
+    prepared_open: int
+    compiled: bool | None = None
+    changes: Mapping[str, int] = field(default_factory=dict)
+    read: Mapping[str, int] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any]) -> Self:
+        """From the object at `/v1/status`."""
+        plain = (
+            "version", "role", "streaming", "lag_bytes", "lag_s", "queue_bytes", "queue_bytes_max",
+            "spool_memory_bytes", "spool_disk_bytes", "streamed_open", "prepared_open",
+        )  # fmt: skip
+        return cls(
+            **{name: status[name] for name in plain},
+            compiled=status.get("compiled"),
+            started_at=datetime.fromisoformat(status["started_at"]),
+            changes={each["table"]: each["rows"] - each["rows_read"] for each in status["tables"]},
+            read={each["table"]: each["rows_read"] for each in status["tables"]},
+            reasons=tuple(status["reasons"]),
+            status=status,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the configuration calls things.
+
+    Attributes:
+        file: the configuration, for commands in hints.
+        url: where the daemon's HTTP is expected; "" if the configuration does not say.
+    """
+
+    pipeline: str
+    file: str
+    slot: str
+    publication: str
+    checkpoint_topic: str
+    url: str = ""
+    prepared_warning_age_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStatus:
+    """A pipeline at one moment, `at` (UTC).
+
+    Attributes:
+        server: what PostgreSQL says, or why it cannot be asked.
+        checkpoint: what Kafka says was delivered, or why it cannot be asked; None: there is no checkpoint.
+        position: why slot and checkpoint do not go together; None: they do, or an instance reads the slot.
+        numbers: the daemon's own; None: it does not answer.
+        stranger: the name of another pipeline whose daemon answers there; "" if none does.
+        selection: which of the published tables the pipeline has.
+        ignored: records of the checkpoint topic that do not count; None: there are none.
+    """
+
+    named: Named
+    at: datetime
+    server: PipelineState | CdcdError
+    checkpoint: Checkpoint | CdcdError | None
+    position: CdcdError | None = None
+    numbers: Numbers | None = None
+    stranger: str = ""
+    selection: TableSelection = field(default_factory=TableSelection)
+    ignored: Ignored | None = None
+
+    @property
+    def slot(self) -> SlotState | None:
+        return None if isinstance(self.server, CdcdError) else self.server.slot
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the reading of tables is; None: not known, or nothing was ever read."""
+        return self.checkpoint.snapshot if isinstance(self.checkpoint, Checkpoint) else None
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """WAL that the server has and Kafka does not; None: a side cannot be asked."""
+        if self.numbers is not None and self.numbers.lag_bytes is not None:
+            return self.numbers.lag_bytes
+        slot = self.slot
+        if slot is None or slot.confirmed_flush_lsn is None:
+            return None
+        return max(0, slot.current_lsn - slot.confirmed_flush_lsn)
+
+    @property
+    def headline(self) -> str:
+        """What an operator wants to know first."""
+        if isinstance(self.server, CdcdError):
+            return "PostgreSQL cannot be asked"
+        if self.slot is None and self.checkpoint is None:
+            return "not started yet"
+        lag = "" if self.lag_bytes is None else f", {size(self.lag_bytes)} behind"
+        if self.server.active is None:
+            return f"no instance runs{lag}"
+        if self.slot is None or not self.slot.active:
+            return f"an instance is active and does not stream{lag}"
+        return f"streams{lag}"
+
+    def tables(self) -> list["TableState"]:
+        """The pipeline's tables and those that are being read: what is not complete first, then by name."""
+        names = {}
+        has = self.selection.test()
+        if isinstance(self.server, PipelineState) and self.server.publication is not None:
+            published = self.server.publication.tables
+            names = {table.oid: table.qualified for table in published if has(table.qualified)}
+        changes = {} if self.numbers is None else self.numbers.changes
+        read = {} if self.numbers is None else self.numbers.read
+        states = {
+            name: TableState(name, rows=read.get(name) or None, changes=changes.get(name))
+            for name in names.values()
+        }
+        for name, state, share, rows in _reading(self.progress, names):
+            if state != "published" or name in states:
+                states[name] = TableState(name, state, share, rows, changes.get(name))
+        return sorted(states.values(), key=lambda table: (_STATES.index(table.state), table.name))
+
+
+TableWord = Literal["failed", "reading", "waiting", "published"]
+_STATES: Final[tuple[TableWord, ...]] = ("failed", "reading", "waiting", "published")
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table of the pipeline.
+
+    Attributes:
+        state: failed: its rows could not be read; reading, waiting: rows are still to be read; published: neither.
+            Changes are delivered in each state.
+        share: how much of it is read, from 0 to 1; None: it is not being read.
+        rows: rows that the last reading delivered; None: not known, because the table was never read, or long ago.
+        changes: delivered since the daemon started, without rows that were read; None: not known, or none.
+    """
+
+    name: str
+    state: TableWord = "published"
+    share: float | None = None
+    rows: int | None = None
+    changes: int | None = None
+
+
+def _reading(
+    progress: Progress | None, names: Mapping[int, str]
+) -> Iterator[tuple[str, TableWord, float | None, int | None]]:
+    if progress is None:
+        return
+    last = {outcome.name: outcome for outcome in progress.outcomes}
+    for outcome in last.values():
+        yield outcome.name, "failed" if outcome.error else "published", None, outcome.rows
+    for oid in progress.waiting.oids[progress.begun :]:
+        yield names.get(oid, f"oid {oid}"), "waiting", None, None
+    for task in progress.tasks:
+        # The record keeps the plan of a table only after its first rows.
+        word: TableWord = "reading" if task.has_begun or task.rows else "waiting"
+        yield task.name or names.get(task.oid, f"oid {task.oid}"), word, task.share, task.rows

@@ -1,0 +1,270 @@
+"""Looks at a pipeline that is to be dropped or reset, and carries the plan of `removal_plan.py` out.
+
+Nothing is taken away unless both sides could be asked and this process holds the pipeline's advisory lock: an instance
+that starts meanwhile stands by. Each step may be repeated, so a command that failed is run again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from cdcd.adapters.durable.log import segments_in
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.admin import Admin
+from cdcd.adapters.kafka.checkpoint import peek_checkpoint
+from cdcd.adapters.kafka.descriptions import SchemasTopic
+from cdcd.adapters.kafka.errors import unavailable
+from cdcd.adapters.kafka.forgetting import forget_checkpoint
+from cdcd.adapters.postgres.connection import Connection, parse_dsn
+from cdcd.adapters.postgres.lock import AdvisoryLock
+from cdcd.adapters.postgres.pipeline_state import read_state
+from cdcd.adapters.postgres.publication import drop_publication
+from cdcd.adapters.postgres.slot import drop_slot
+from cdcd.config.loading import Config
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.errors import CdcdError, FencedError, LimitError, PositionError, TransientError
+from cdcd.daemon.settings import checkpoint_records
+from cdcd.tools.operations.removal_plan import Command, Found, Kind, Pipeline, Plan, Step, decide
+from cdcd.tools.operations.sides import connect_to, system_identifier
+
+ANSWER_S: Final = 15.0
+"""Seconds that the broker may take for each answer."""
+
+WRITER_S: Final = 60.0
+"""Seconds that the broker may take to end a transaction that a killed daemon left open."""
+
+T = TypeVar("T")
+
+
+def pipeline_of(config: Config, file: str, checkpoint_of: str) -> Pipeline:
+    """What the configuration says of it, and the option `checkpoint_of`."""
+    topics = config.topics
+    others = {topics.checkpoint}
+    heartbeat = config.heartbeat_topic
+    if heartbeat is not None and topics.prefix not in heartbeat:
+        # Several pipelines may have their heartbeats in such a topic.
+        others.add(heartbeat)
+    return Pipeline(
+        name=config.name,
+        file=file,
+        slot=config.postgres.slot,
+        publication=config.postgres.publication,
+        transactional_id=_transactional_id(config),
+        prefix=topics.prefix,
+        checkpoint_topic=topics.checkpoint,
+        own_topics=tuple(topic for topic, _ in config.topic_names().own() if topic not in others),
+        creates_topics=topics.create.enabled,
+        reads_tables=config.snapshot.mode != "never",
+        checkpoint_of=checkpoint_of,
+    )
+
+
+def _transactional_id(config: Config) -> str | None:
+    """The id of the pipeline's Kafka transactions. None: it uses none."""
+    return config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None
+
+
+def run(
+    command: Command,
+    config: Config,
+    file: str,
+    *,
+    with_topics: bool,
+    checkpoint_of: str,
+    show: Callable[[Plan], None],
+    done: Callable[[Step], None] | None,
+) -> Plan:
+    """Show what the command takes away and, if `done` is given, do it.
+
+    Args:
+        checkpoint_of: as in `Pipeline`.
+        show: gets the plan before anything is done.
+        done: called after each step; None: nothing is taken away.
+
+    Raises:
+        FencedError: an instance is active.
+        PositionError: a handover is under way, or the pipeline that is to begin anew reads another server.
+        TransientError, FatalError: a side cannot be asked, or refuses. What was done until then is done.
+    """
+    return asyncio.run(
+        _run(command, config, pipeline_of(config, file, checkpoint_of), with_topics, show, done)
+    )
+
+
+async def _run(  # noqa: PLR0917  as `run`
+    command: Command,
+    config: Config,
+    pipeline: Pipeline,
+    with_topics: bool,
+    show: Callable[[Plan], None],
+    done: Callable[[Step], None] | None,
+) -> Plan:
+    async with AsyncExitStack() as stack:
+        sql = await connect_to(config, command)
+        stack.push_async_callback(sql.close)
+        found = await _find(config, pipeline, sql)
+        plan = decide(command, pipeline, found, with_topics=with_topics)
+        show(plan)
+        if plan.refusal is not None:
+            raise plan.refusal
+        if done is None or not plan.steps:
+            return plan
+        await _lock(config, stack)
+        for step in plan.steps:
+            await _STEPS[step.kind](config, sql, step)
+            done(step)
+        return plan
+
+
+async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
+    server = await read_state(sql, config.name, pipeline.slot, pipeline.publication)
+    system = await system_identifier(config, "removal")
+    try:
+        checkpoint, topics, described, others = await asyncio.to_thread(_ask_kafka, config, pipeline)
+    except TransientError as error:
+        raise unavailable(
+            error,
+            f"{error.hint} Nothing was taken away. If this Kafka is gone for good, free the WAL by hand: "
+            f"SELECT pg_drop_replication_slot('{pipeline.slot}');".strip(),
+        ) from error
+    names = config.topic_names()
+    published = server.publication.tables if server.publication is not None else ()
+    written = {topic for table in published for topic in names.all_of(table.schema, table.name)} | described
+    written = {topic for topic in written if topic.startswith(f"{pipeline.prefix}.")}
+    return Found(
+        server,
+        system,
+        checkpoint,
+        topics,
+        frozenset(written - {*pipeline.own_topics, pipeline.checkpoint_topic}),
+        *_log(config),
+        others=others,
+    )
+
+
+def _log(config: Config) -> tuple[str, int]:
+    """The folder of the durable log on this machine, and its size."""
+    folder = config.spool.durable_directory
+    if folder is None:
+        return "", 0
+    try:
+        return str(folder), sum(segment.path.stat().st_size for segment in segments_in(Path(folder)))
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: object, error: OSError) -> LimitError:
+    return LimitError(
+        f"Cannot use the durable log {folder}: {error.strerror}.",
+        hint=f"Run the command as the user of the daemon, or move {folder} away.",
+    )
+
+
+async def _remove_log(config: Config, _sql: Connection, _step: Step) -> None:
+    """Delete every segment. The lock on the pipeline is held, so that no daemon writes there."""
+    folder = _log(config)[0]
+    try:
+        for segment in segments_in(Path(folder)):
+            segment.path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _ask_kafka(
+    config: Config, pipeline: Pipeline
+) -> tuple[Checkpoint | PositionError | None, dict[str, int], set[str], dict[str, frozenset[str]]]:
+    connection, _ = client.configured(config.kafka)
+    checkpoint: Checkpoint | PositionError | None
+    try:
+        checkpoint = peek_checkpoint(
+            connection, pipeline.checkpoint_topic, checkpoint_records(config), ANSWER_S
+        )
+    except PositionError as error:
+        checkpoint = error
+    admin = Admin(connection, ANSWER_S)
+    own = {pipeline.checkpoint_topic, *pipeline.own_topics}
+    names = [name for name in admin.names() if name in own or name.startswith(f"{pipeline.prefix}.")]
+    infos = admin.topics(names)
+    topics = admin.offsets({name: info.partitions for name, info in infos.items() if info is not None})
+    described: set[str] = set()
+    others: dict[str, frozenset[str]] = {}
+    if config.topics.schemas in topics:
+        schemas = SchemasTopic(str(config.topics.schemas), connection, config.name, ANSWER_S)
+        described = set(schemas.described_topics())
+        others = schemas.others()
+    return checkpoint, topics, described, others
+
+
+async def _lock(config: Config, stack: AsyncExitStack) -> None:
+    """Hold the pipeline's lock until `stack` ends. FencedError: an instance has it."""
+    lock = await AdvisoryLock.open(
+        parse_dsn(*config.postgres.access()),
+        config.postgres.slot,
+        application_name=f"{config.name} removal",
+        connect_timeout_s=config.postgres.connect_timeout_s,
+        lease_s=config.postgres.lease_s,
+    )
+    stack.callback(lock.close)
+    held = await lock.acquire_at_once()
+    if held is not None:
+        raise FencedError(
+            f"An instance of the pipeline became active ({held.application_name}, server process {held.pid}).",
+            hint="Stop all instances of the pipeline first, then run the command again.",
+        )
+    keep = asyncio.create_task(lock.keep(), name="keep the lock")
+
+    async def end() -> None:
+        keep.cancel()
+        with suppress(asyncio.CancelledError):
+            await keep
+
+    stack.push_async_callback(end)
+
+
+async def _drop_slot(config: Config, sql: Connection, _step: Step) -> None:
+    await drop_slot(sql, config.postgres.slot)
+
+
+async def _forget_checkpoint(config: Config, _sql: Connection, _step: Step) -> None:
+    connection, producer = client.configured(config.kafka)
+    await _in_thread(
+        lambda: forget_checkpoint(
+            connection,
+            producer,
+            config.topics.checkpoint,
+            checkpoint_records(config),
+            _transactional_id(config),
+            WRITER_S,
+        )
+    )
+
+
+async def _delete_topics(config: Config, _sql: Connection, step: Step) -> None:
+    connection, _ = client.configured(config.kafka)
+    outcomes = await _in_thread(lambda: Admin(connection, ANSWER_S).delete(step.topics))
+    for outcome in outcomes.values():
+        if isinstance(outcome, CdcdError):
+            raise outcome
+
+
+async def _drop_publication(config: Config, sql: Connection, _step: Step) -> None:
+    await drop_publication(sql, config.postgres.publication)
+
+
+_STEPS: Final[dict[Kind, Callable[[Config, Connection, Step], Awaitable[None]]]] = {
+    "slot": _drop_slot,
+    "checkpoint": _forget_checkpoint,
+    "log": _remove_log,
+    "topics": _delete_topics,
+    "publication": _drop_publication,
+}
+"""Who carries out which step."""
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    try:
+        return await asyncio.to_thread(call)
+    except TransientError as error:
+        raise unavailable(error, f"{error.hint} Run the command again.".strip()) from error

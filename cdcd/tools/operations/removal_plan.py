@@ -1,0 +1,360 @@
+"""What `cdcd drop` and `cdcd reset` take away, what they leave, and why. Decided here, carried out in `removal.py`.
+
+The rule: what cdcd did not make is left alone and named. A publication that cdcd created says so in its comment. A slot
+cannot say so: it is cdcd's if it has the name that cdcd gives, or if a checkpoint in Kafka shows that this pipeline has
+delivered from it. A topic is cdcd's if the topic of descriptions says that cdcd writes to it, or if a published table's
+records go there; with `topics.create.enabled: false` every topic is the operator's.
+
+A checkpoint and topics belong to the server that the checkpoint names. After a handover that is not the server of the
+former configuration, so `cdcd drop` takes away only what the pipeline left on that server, and `cdcd reset` refuses.
+"""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from cdcd.adapters.postgres.pipeline_state import PipelineState
+from cdcd.adapters.postgres.slot import PLUGIN
+from cdcd.core.engine.checkpoint import Checkpoint, refuse_other_server, refuse_sealed
+from cdcd.core.errors import CdcdError, FencedError, PositionError, SourceError
+from cdcd.telemetry.progress_bars import size
+from cdcd.telemetry.terminal_text import number, plain
+
+Command = Literal["drop", "reset"]
+Kind = Literal["slot", "checkpoint", "log", "topics", "publication"]
+
+NAMED_MAX: Final = 5
+"""Topics of others that are named; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What the configuration says.
+
+    Attributes:
+        transactional_id: None: the pipeline uses no Kafka transactions.
+        own_topics: cdcd's own topics but the checkpoint's.
+        creates_topics: `topics.create.enabled`.
+        reads_tables: a new pipeline begins with the rows that exist.
+        checkpoint_of: the system_identifier of a server that is given up. A checkpoint of that server, also a sealed
+            one, is taken away like one of this server; "": there is no such server.
+    """
+
+    name: str
+    file: str
+    slot: str
+    publication: str
+    transactional_id: str | None
+    prefix: str
+    checkpoint_topic: str
+    own_topics: tuple[str, ...]
+    creates_topics: bool
+    reads_tables: bool
+    checkpoint_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is there.
+
+    Attributes:
+        system_identifier: the server that was asked.
+        checkpoint: PositionError: there is a record that cannot be read; None: there is none.
+        topics: the topics that begin with the prefix, and cdcd's own, each with the number of its offsets.
+        written: of these, the topics that tables of this pipeline are written to.
+        log: the folder of the durable log on this machine; "": there is none.
+        log_bytes: its size.
+        others: topics to which other pipelines write, as the topic of descriptions says, with the pipelines' names.
+    """
+
+    server: PipelineState
+    system_identifier: str
+    checkpoint: Checkpoint | PositionError | None
+    topics: Mapping[str, int]
+    written: frozenset[str]
+    log: str = ""
+    log_bytes: int = 0
+    others: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that is taken away, in words; `topics` if the kind is topics."""
+
+    kind: Kind
+    what: str
+    frees: str
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Something that stays, and why."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """In the order in which it is done. `refusal`: why it must not be done now."""
+
+    command: Command
+    pipeline: Pipeline
+    steps: tuple[Step, ...]
+    left: tuple[Left, ...]
+    notes: tuple[str, ...]
+    refusal: CdcdError | None
+
+
+def decide(command: Command, pipeline: Pipeline, found: Found, *, with_topics: bool) -> Plan:
+    """What `command` does.
+
+    The slot comes first, because it holds WAL. If what follows fails, the next start refuses to go on, and the command
+    can be repeated. The publication comes last, because it tells which topics are the pipeline's.
+
+    Args:
+        with_topics: the topics of tables, and cdcd's own, go too.
+    """
+    elsewhere = _reads_elsewhere(pipeline, found)
+    decided = [
+        *_slot(pipeline, found, elsewhere),
+        *_checkpoint(pipeline, found, elsewhere),
+        *_log(found, elsewhere),
+        *_topics(command, pipeline, found, with_topics, elsewhere),
+        *_publication(command, found),
+    ]
+    steps = tuple(each for each in decided if isinstance(each, Step))
+    left = [each for each in decided if isinstance(each, Left)]
+    if pipeline.transactional_id is not None and not elsewhere:
+        left.append(
+            Left(
+                f"transactional id {pipeline.transactional_id}",
+                "Kafka forgets it by itself when it has not been used for transactional.id.expiration.ms (7 days)",
+            )
+        )
+    if command == "drop":
+        left.append(Left("the role and its rights, ACLs in Kafka", "cdcd did not make them"))
+    notes = _notes(command, pipeline, with_topics) if steps else ()
+    why = refusal(found.server) or _refusal_by_checkpoint(command, pipeline, found)
+    return Plan(command, pipeline, steps, tuple(left), notes, why)
+
+
+def _reads_elsewhere(pipeline: Pipeline, found: Found) -> str:
+    """The system_identifier of the other server that the pipeline reads; "": it reads this one, or none."""
+    checkpoint = found.checkpoint
+    if not isinstance(checkpoint, Checkpoint):
+        return ""
+    of = checkpoint.system_identifier
+    return "" if of in {found.system_identifier, pipeline.checkpoint_of} else of
+
+
+def _refusal_by_checkpoint(command: Command, pipeline: Pipeline, found: Found) -> CdcdError | None:
+    """Why the checkpoint does not let anything be taken away: a handover is under way, or another server is read."""
+    checkpoint = found.checkpoint
+    if not isinstance(checkpoint, Checkpoint) or checkpoint.system_identifier == pipeline.checkpoint_of:
+        return None
+    try:
+        refuse_sealed(checkpoint)
+        if command == "reset":
+            refuse_other_server(checkpoint, found.system_identifier)
+    except PositionError as error:
+        return PositionError(
+            error.message,
+            hint=f"{error.hint} If that server, or the handover, is given up for good: run this command with "
+            f"--checkpoint-of {checkpoint.system_identifier}.",
+        )
+    return None
+
+
+def refusal(server: PipelineState) -> CdcdError | None:
+    """Why nothing may be taken away now: an instance, or another program, is at work."""
+    active, slot = server.active, server.slot
+    if active is not None:
+        where = f" from {active.client}" if active.client else ""
+        return FencedError(
+            f"An instance of the pipeline is active ({active.application_name}{where}, server process {active.pid}).",
+            hint="Stop all instances of the pipeline first, those that stand by too, then run the command again.",
+        )
+    # While a logical slot is being created, it has no plugin yet.
+    if slot is not None and slot.active and not slot.is_physical and slot.plugin in (PLUGIN, ""):
+        reader = server.slot_reader or "a session that this role cannot see"
+        return SourceError(
+            f"Slot {slot.name} is being read by {reader} (server process {slot.active_pid}).",
+            hint="Stop that program first, then run the command again.",
+        )
+    if server.standbys:
+        return FencedError(
+            f"{number(len(server.standbys), 'instance')} of the pipeline would take over.",
+            hint="Stop all instances of the pipeline first, then run the command again.",
+        )
+    return None
+
+
+def _slot(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[Step | Left]:
+    slot = found.server.slot
+    if slot is None:
+        return
+    if slot.plugin != PLUGIN or slot.database != found.server.database:
+        if slot.is_physical:
+            of = "is a physical slot"
+        elif slot.plugin != PLUGIN:
+            of = f"uses {slot.plugin}"
+        else:
+            of = f"is of database {slot.database}"
+        yield Left(f"slot {slot.name}", f"it {of}, so cdcd did not make it")
+    elif slot.name == f"cdcd_{pipeline.name}" or (found.checkpoint is not None and not elsewhere):
+        yield Step("slot", f"slot {slot.name}", f"{size(slot.retained_bytes)} of WAL")
+    else:
+        yield Left(
+            f"slot {slot.name}, which keeps {size(slot.retained_bytes)} of WAL",
+            f"{f'the checkpoint is of server {elsewhere}' if elsewhere else 'cdcd has delivered nothing from it'}, so "
+            "that it may be another program's. If it is not: "
+            f"SELECT pg_drop_replication_slot('{slot.name}');",
+        )
+
+
+def _checkpoint(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[Step | Left]:
+    topic = pipeline.checkpoint_topic
+    if elsewhere:
+        yield Left(
+            f"the checkpoint in topic {topic}",
+            f"it is of the server with system_identifier {elsewhere}, which the pipeline reads, and not of this one "
+            f"({found.system_identifier}). Give --config the configuration of that server to take it away. If that "
+            f"server is gone for good: --checkpoint-of {elsewhere}",
+        )
+        return
+    if isinstance(found.checkpoint, PositionError):
+        yield Step("checkpoint", f"the checkpoint in topic {topic}", "a record that cannot be read")
+    elif found.checkpoint is not None:
+        yield Step(
+            "checkpoint", f"the checkpoint in topic {topic}", f"delivered up to {found.checkpoint.position}"
+        )
+
+
+def _log(found: Found, elsewhere: str) -> Iterator[Step | Left]:
+    """The durable log on this machine. Without its slot and checkpoint, nobody can deliver from it any more."""
+    if not found.log_bytes:
+        return
+    what = f"the durable log in {found.log}"
+    if elsewhere:
+        yield Left(what, f"the pipeline goes on on server {elsewhere}")
+    else:
+        yield Step("log", what, f"{size(found.log_bytes)} of changes")
+
+
+def _topics(
+    command: Command, pipeline: Pipeline, found: Found, with_topics: bool, elsewhere: str
+) -> Iterator[Step | Left]:
+    own = [topic for topic in pipeline.own_topics if topic in found.topics]
+    written = sorted(topic for topic in found.written if topic in found.topics and topic not in found.others)
+    shared = sorted(topic for topic in found.others if topic in found.topics)
+    if shared:
+        # The pipelines have the topic of descriptions in common, and so the prefix.
+        names = ", ".join(sorted(frozenset[str]().union(*found.others.values())))
+        yield Left(_named("topic", [*shared, *own]), f"pipeline {names} writes to them")
+        own = []
+    checkpoint = [pipeline.checkpoint_topic] if pipeline.checkpoint_topic in found.topics else []
+    others = sorted(set(found.topics) - {*own, *written, *checkpoint, *shared, *pipeline.own_topics})
+    ours = [*written, *own]
+    if elsewhere:
+        if ours:
+            yield Left(_named("topic", ours), f"the pipeline goes on with them on server {elsewhere}")
+    elif not pipeline.creates_topics:
+        if ours or checkpoint:
+            yield Left(
+                _named("topic", [*ours, *checkpoint]),
+                "topics.create.enabled is false: cdcd did not make them",
+            )
+    else:
+        if with_topics:
+            # Descriptions last of all: they tell which topics are the pipeline's.
+            for topics in (written, own):
+                if topics:
+                    count = sum(found.topics[topic] for topic in topics)
+                    yield Step(
+                        "topics", _named("topic", topics), f"about {number(count, 'record')}", tuple(topics)
+                    )
+        elif ours:
+            why = (
+                "consumers may still read them"
+                if command == "drop"
+                else "the rows come again in the same topics"
+            )
+            yield Left(_named("topic", ours), f"{why}; --topics deletes them")
+        if command == "drop" and checkpoint:
+            count = found.topics[pipeline.checkpoint_topic]
+            yield Step(
+                "topics",
+                f"topic {checkpoint[0]}",
+                f"about {number(count, 'record')}",
+                (pipeline.checkpoint_topic,),
+            )
+    if others:
+        yield Left(_named("topic", others), f"nothing shows that pipeline {pipeline.name} writes to them")
+
+
+def _publication(command: Command, found: Found) -> Iterator[Step | Left]:
+    publication = found.server.publication
+    if publication is None:
+        return
+    what = f"publication {publication.name}"
+    if command == "reset":
+        yield Left(what, "the pipeline goes on with it")
+    elif found.server.publication_is_ours:
+        yield Step("publication", what, number(len(publication.tables), "table"))
+    else:
+        quoted = publication.name.replace('"', '""')
+        yield Left(what, f'nothing shows that cdcd made it. If nobody needs it: DROP PUBLICATION "{quoted}";')
+
+
+def _notes(command: Command, pipeline: Pipeline, with_topics: bool) -> tuple[str, ...]:
+    if command == "drop":
+        return ("Changes that were not delivered yet are not delivered any more.",)
+    again = (
+        "The next start makes a new slot, and reads all tables again (op r)."
+        if pipeline.reads_tables
+        else "The next start makes a new slot, and streams from there. snapshot.mode is never, so the changes until "
+        "then are lost to this pipeline."
+    )
+    deleted = (
+        "Consumers, and mirrors (cdcd mirror --snapshot), have to begin anew with the new topics."
+        if with_topics
+        else "Rows that are deleted before the next start leave no record: consumers that keep state, mirrors too, "
+        "keep such rows. Delete the topics too (--topics), or clear what they keep."
+    )
+    return again, deleted
+
+
+def _named(what: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"{what}{'' if len(names) == 1 else 's'} {', '.join(names[:NAMED_MAX])}{more}"
+
+
+def lines(plan: Plan, width: int) -> Iterator[str]:
+    """The plan for people, in at most `width` columns."""
+    name = plan.pipeline.name
+    if plan.steps:
+        yield f"`cdcd {plan.command}` of pipeline {name} takes away, in this order:"
+        for step in plan.steps:
+            yield from _item(f"{step.what} ({step.frees})", width)
+    else:
+        yield f"There is nothing of pipeline {name} to {plan.command}."
+    if plan.left:
+        yield "It leaves:"
+        for left in plan.left:
+            yield from _item(f"{left.what}: {left.why}", width)
+    for note in plan.notes:
+        yield from textwrap.wrap(note, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _item(text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        plain(text),
+        max(width, 40),
+        initial_indent="  - ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,297 @@
+"""`cdcd snapshot status`: every table that is read, waits or was read, with its times, for people and for programs.
+
+All of it is in the checkpoint, except the names of tables that nobody has begun with. PostgreSQL knows those.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from cdcd.adapters.postgres.tables import published_tables
+from cdcd.config.loading import Config
+from cdcd.core.errors import CdcdError
+from cdcd.core.snapshot.outcomes import CANCELLED, Outcome, Requested
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.table_task import TableTask
+from cdcd.telemetry.progress_bars import size
+from cdcd.telemetry.terminal_text import cut, number, plain, seconds
+from cdcd.tools.operations.sides import connect_to, peek
+
+State = Literal["reading", "paused", "waiting", "failed", "complete"]
+
+_NAME_MAX: Final = 60
+_DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One reading of a table.
+
+    Attributes:
+        request: what asked for it: the name of a request, "added", "replaced", or "" for the initial snapshot.
+        share: how much of it is read, from 0 to 1.
+        bytes: its size on disk; None if it is not planned, or over.
+        asked, began, ended: Unix seconds, 0 if not known or not yet.
+        error: why it failed.
+        now: Unix seconds of the look.
+    """
+
+    name: str
+    state: State
+    request: str = ""
+    where: str = ""
+    rows: int = 0
+    share: float = 0.0
+    bytes: int | None = None
+    asked: int = 0
+    began: int = 0
+    ended: int = 0
+    error: str = ""
+    now: int = 0
+
+    @property
+    def elapsed_s(self) -> int | None:
+        """Seconds since it was begun with, without those before it was; None: not begun, or not known."""
+        return max(0, (self.ended or self.now) - self.began) if self.began else None
+
+    @property
+    def rows_per_s(self) -> float | None:
+        """Rows a second since it was begun with, pauses included; None: not known, or it took less than a second."""
+        return self.rows / self.elapsed_s if self.elapsed_s and self.rows else None
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until it is read, if it goes on as it went so far; None: not known."""
+        if self.state != "reading" or not self.share or self.elapsed_s is None:
+            return None
+        return self.elapsed_s * (1 - self.share) / self.share
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStatus:
+    """What a look at the checkpoint says. `progress` is None before the first checkpoint.
+
+    Attributes:
+        names: published tables as `schema.table`, by oid; empty if PostgreSQL could not be asked.
+        now: Unix seconds of the look.
+    """
+
+    progress: Progress | None
+    names: Mapping[int, str] = field(default_factory=dict)
+    now: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to read."""
+        return self.progress is None or self.progress.is_done
+
+    @property
+    def forgotten(self) -> int:
+        """How many readings have ended of which the checkpoint keeps the number only."""
+        found = self.progress
+        return 0 if found is None else max(0, found.complete + found.failed - len(found.outcomes))
+
+    def tables(self) -> list[Table]:
+        """All readings: those under way, those that wait, and those that have ended, the last one last."""
+        progress = self.progress
+        if progress is None:
+            return []
+        tasks = [self._of_task(task, progress) for task in progress.tasks]
+        idle: State = "paused" if progress.paused else "waiting"
+        waiting = [
+            Table(self.names.get(oid, f"oid {oid}"), idle, now=self.now)
+            for oid in progress.waiting.oids[progress.begun :]
+        ]
+        return [
+            *(each for each in tasks if each.began),
+            *(each for each in tasks if not each.began),
+            *waiting,
+            *(_of_outcome(each, self.now) for each in progress.outcomes),
+        ]
+
+    def _of_task(self, task: TableTask, progress: Progress) -> Table:
+        state: State = "paused" if progress.paused else "reading" if task.began else "waiting"
+        return Table(
+            task.name or self.names.get(task.oid, f"oid {task.oid}"),
+            state,
+            ", ".join(task.askers) or task.request,
+            task.where,
+            task.rows,
+            task.share,
+            # The record keeps the plan of a table only after its first rows.
+            task.size if task.parts is not None else None,
+            task.asked,
+            task.began,
+            now=self.now,
+        )
+
+
+def _of_outcome(outcome: Outcome, now: int) -> Table:
+    return Table(
+        outcome.name,
+        "failed" if outcome.error else "complete",
+        outcome.request,
+        rows=outcome.rows,
+        share=0.0 if outcome.error else 1.0,
+        asked=outcome.asked,
+        began=outcome.began,
+        ended=outcome.ended,
+        error=outcome.error,
+        now=now,
+    )
+
+
+def look(config: Config) -> SnapshotStatus:
+    """How far the daemon's snapshots have got, by what is committed in Kafka. Raises as `sides.peek`."""
+    found = peek(config)
+    if found is None:
+        return SnapshotStatus(None, now=int(time.time()))
+    progress = found.snapshot or Progress()
+    unnamed = progress.begun < len(progress.waiting) or any(not task.name for task in progress.tasks)
+    names = asyncio.run(_names(config)) if unnamed else {}
+    return SnapshotStatus(progress, names, int(time.time()))
+
+
+async def _names(config: Config) -> Mapping[int, str]:
+    """The published tables; empty if PostgreSQL cannot be asked: then the status names their oids."""
+    try:
+        sql = await connect_to(config, "snapshot status")
+        try:
+            return await published_tables(sql, config.postgres.publication)
+        finally:
+            await sql.close()
+    except CdcdError:
+        return {}
+
+
+def lines(status: SnapshotStatus, *, request: str = "") -> Iterator[str]:
+    """The status for people; with `request`, of the tables that this request waits for."""
+    progress = status.progress
+    if progress is None:
+        yield "nothing was delivered yet"
+        return
+    shown = [each for each in status.tables() if not request or request in each.request.split(", ")]
+    if shown:
+        yield from _columns(shown)
+    if request:
+        return
+    if status.forgotten:
+        kept = [each for each in progress.outcomes if each.error]
+        others = max(0, progress.failed - len(kept))
+        failed = f", of which {others:,} failed (see the log)" if others else ", all complete"
+        yield f"and {number(status.forgotten, 'table')} that ended before{failed}"
+    left = number(progress.tables_left, "table")
+    state = (
+        f"paused, with {left} to read: `cdcd snapshot resume` goes on"
+        if progress.paused
+        else "nothing is being read"
+        if progress.is_done
+        else f"{left} to read ({progress.method})"
+    )
+    yield f"{state}; {progress.event_no:,} rows were read since the pipeline began"
+
+
+_HEADS: Final = ("table", "state", "read", "rows", "rows/s", "started", "elapsed", "left", "request")
+_RIGHT: Final = frozenset({"read", "rows", "rows/s", "elapsed", "left"})
+
+
+def _columns(tables: list[Table]) -> Iterator[str]:
+    cells = [_cells(each) for each in tables]
+    used = [at for at in range(len(_HEADS)) if at < 2 or any(row[at] for row in cells)]
+    widths = {at: max(len(_HEADS[at]), *(len(row[at]) for row in cells)) for at in used}
+
+    def line(row: tuple[str, ...]) -> str:
+        aligned = (
+            row[at].rjust(widths[at]) if _HEADS[at] in _RIGHT else row[at].ljust(widths[at]) for at in used
+        )
+        return "  ".join(aligned).rstrip()
+
+    yield line(_HEADS)
+    for table, row in zip(tables, cells, strict=True):
+        yield line(row)
+        if table.where:
+            yield f"    where {plain(table.where)}"
+        if table.error:
+            yield f"    {plain(table.error)}"
+
+
+def _cells(table: Table) -> tuple[str, ...]:
+    over = table.state in {"complete", "failed"}
+    read = "" if over or not table.began else f"{table.share:.0%}"
+    if read and table.bytes:
+        read += f" of {size(table.bytes)}"
+    rate, left, elapsed = table.rows_per_s, table.left_s, table.elapsed_s
+    return (
+        cut(plain(table.name), _NAME_MAX),
+        table.state,
+        read,
+        f"{table.rows:,}" if table.rows or over else "",
+        "" if rate is None else f"{rate:,.0f}",
+        _clock(table.began or table.asked, table.now),
+        "" if elapsed is None else seconds(elapsed) if elapsed else "< 1 s",
+        "" if left is None else seconds(left),
+        cut(plain(table.request or "(initial)"), _NAME_MAX),
+    )
+
+
+def _clock(unix_s: int, now: int) -> str:
+    """A time of the day, with the date if it was another day: local time."""
+    if not unix_s:
+        return ""
+    form = "%H:%M:%S" if abs(now - unix_s) < _DAY_S else "%Y-%m-%d %H:%M"
+    return time.strftime(form, time.localtime(unix_s))
+
+
+def as_object(status: SnapshotStatus) -> dict[str, Any] | None:
+    """The status for programs: times are Unix seconds, null if not known. None: nothing was delivered yet."""
+    progress = status.progress
+    if progress is None:
+        return None
+    return {
+        "method": progress.method,
+        "paused": progress.paused,
+        "rows": progress.event_no,
+        "left": progress.tables_left,
+        "complete": progress.complete,
+        "failed": progress.failed,
+        "forgotten": status.forgotten,
+        "tables": [_table_object(each) for each in status.tables()],
+        "requests": [_request_object(each) for each in progress.requests],
+    }
+
+
+def _table_object(table: Table) -> dict[str, Any]:
+    return {
+        "name": table.name,
+        "state": table.state,
+        "request": table.request,
+        "where": table.where,
+        "rows": table.rows,
+        "share": round(table.share, 4),
+        "bytes": table.bytes,
+        "asked": table.asked or None,
+        "began": table.began or None,
+        "ended": table.ended or None,
+        "elapsed_s": table.elapsed_s,
+        "rows_per_s": None if table.rows_per_s is None else round(table.rows_per_s, 1),
+        "left_s": None if table.left_s is None else round(table.left_s),
+        "error": table.error,
+    }
+
+
+def _request_object(request: Requested) -> dict[str, Any]:
+    state = "open" if not request.has_ended else "failed" if request.code else "complete"
+    return {
+        "id": request.id,
+        "state": "cancelled" if request.has_ended and request.code == CANCELLED else state,
+        "tables": request.tables,
+        "complete": request.complete,
+        "failed": request.failed,
+        "rows": request.rows,
+        "asked": request.asked or None,
+        "ended": request.ended or None,
+        "error": request.error,
+        "exit_code": request.code,
+    }

@@ -1,0 +1,168 @@
+"""`cdcd snapshot start --wait`: until a request has ended, by what is committed in Kafka.
+
+The rule: only the checkpoint says what became of a request. So the daemon may be killed, restarted or replaced by a
+standby meanwhile, and whoever waits sees no difference.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from cdcd.config.loading import Config
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.errors import SinkUnavailableError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.snapshot.outcomes import CANCELLED, Requested, find_request
+from cdcd.core.snapshot.progress import Progress
+from cdcd.telemetry.terminal_text import number, seconds
+from cdcd.tools.operations.sides import peek
+from cdcd.tools.operations.snapshot_status import SnapshotStatus, lines
+
+LOOK_S: Final = 1.0
+"""Seconds between two looks at the checkpoint."""
+
+UNHEARD_S: Final = 10.0
+"""Seconds after which a request that no instance has taken is reported."""
+
+LINE_S: Final = 10.0
+"""Seconds between two lines of progress."""
+
+Kind = Literal["unheard", "open", "ended", "forgotten"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a checkpoint says of a request: not taken yet, under way, over, or taken and not remembered."""
+
+    kind: Kind
+    request: Requested | None = None
+
+
+def judge(found: Checkpoint | None, name: str, sent: Lsn) -> Verdict:
+    """What the checkpoint says of the request with this name, which is at `sent` in the WAL."""
+    if found is None or found.position.end_lsn <= sent:
+        return Verdict("unheard")
+    request = find_request((found.snapshot or Progress()).requests, name)
+    if request is None:
+        return Verdict("forgotten")
+    return Verdict("ended" if request.has_ended else "open", request)
+
+
+def outcome(verdict: Verdict) -> tuple[int, str]:
+    """The exit code, and what is said at the end, of a request that is over."""
+    request = verdict.request
+    if request is None:
+        return CANCELLED, (
+            "The outcome is not known any more: many requests have ended since. `cdcd snapshot status` and the log of "
+            "the daemon (table.read, table.failed) say more."
+        )
+    took = seconds(max(0, request.ended - request.asked))
+    if not request.tables:
+        return request.code, f"refused: {request.error}"
+    if not request.failed:
+        return 0, f"complete: {number(request.tables, 'table')}, {number(request.rows, 'row')} in {took}"
+    return request.code, (
+        f"not complete: {request.failed:,} of {number(request.tables, 'table')}, after {took}: "
+        f"{request.error}"
+    )
+
+
+class Screen:
+    """Shows how far a request is: `show` gets all lines at each look, `note` a sentence that matters once."""
+
+    def show(self, text: list[str]) -> None:
+        raise NotImplementedError
+
+    def note(self, text: str) -> None:
+        raise NotImplementedError
+
+
+def wait(config: Config, name: str, sent: Lsn, timeout_s: float, screen: Screen) -> tuple[int, str]:
+    """Wait for the end of the request.
+
+    Args:
+        timeout_s: 0: without limit.
+
+    Returns:
+        The exit code, and what became of the request.
+
+    Raises:
+        SinkError, PositionError: the checkpoint cannot be read, and trying again would not help.
+    """
+    return _Wait(config, name, sent, timeout_s, screen).run()
+
+
+class _Wait:
+    def __init__(self, config: Config, name: str, sent: Lsn, timeout_s: float, screen: Screen) -> None:
+        self._config = config
+        self._name = name
+        self._sent = sent
+        self._screen = screen
+        self._began = time.monotonic()
+        self._deadline = self._began + timeout_s if timeout_s else None
+        self._said: set[str] = set()
+
+    def run(self) -> tuple[int, str]:
+        while True:
+            verdict = self._look()
+            if verdict is not None and verdict.kind in {"ended", "forgotten"}:
+                return outcome(verdict)
+            now = time.monotonic()
+            if self._deadline is not None and now >= self._deadline:
+                return CANCELLED, (
+                    "--timeout is over, and the request goes on. `cdcd snapshot status` shows how far it is; "
+                    "`cdcd snapshot cancel` gives it up."
+                )
+            time.sleep(LOOK_S if self._deadline is None else min(LOOK_S, self._deadline - now))
+
+    def _look(self) -> Verdict | None:
+        try:
+            found = peek(self._config)
+        except SinkUnavailableError as error:
+            self._say("away", f"Kafka does not answer, so nothing is known now. Waiting on. {error.message}")
+            return None
+        self._said.discard("away")
+        verdict = judge(found, self._name, self._sent)
+        if verdict.kind == "unheard" and time.monotonic() - self._began > UNHEARD_S:
+            self._say(
+                "unheard",
+                "No instance has taken the request yet. It waits in the WAL: start `cdcd run`, or let the running one "
+                "catch up (`cdcd status` shows how far it is).",
+            )
+        progress = None if found is None else found.snapshot
+        if verdict.kind == "open" and progress is not None:
+            if progress.paused:
+                self._say("paused", "Snapshots are paused: `cdcd snapshot resume` goes on.")
+            else:
+                self._said.discard("paused")
+            status = SnapshotStatus(progress, now=int(time.time()))
+            self._screen.show(list(lines(status, request=self._name)))
+        return verdict
+
+    def _say(self, what: str, text: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._screen.note(text)
+
+
+class Lines(Screen):
+    """Lines, for a pipe or a file: the progress every `LINE_S` seconds.
+
+    Args:
+        write: takes a line.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._next_at = time.monotonic() + LINE_S
+
+    def show(self, text: list[str]) -> None:
+        now = time.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + LINE_S
+            for line in text:
+                self._write(line)
+
+    def note(self, text: str) -> None:
+        self._write(text)

@@ -1,0 +1,168 @@
+"""`cdcd status` for people: what is wrong first, then the parts of the pipeline, then its tables."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+from cdcd.adapters.postgres.pipeline_state import Instance, PipelineState
+from cdcd.build import PURE
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.errors import CdcdError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.telemetry.progress_bars import size
+from cdcd.telemetry.terminal_text import ago, cut, number, plain, seconds, wrapped
+from cdcd.tools.operations.pipeline_problems import problems_of
+from cdcd.tools.operations.pipeline_status import PipelineStatus, TableState
+
+TABLES_MAX: Final = 20
+"""Tables that are shown unless all are asked for. Those that are not complete come first."""
+
+_LABEL: Final = 13
+_NAME_MIN: Final = 16
+_GID_MAX: Final = 60
+"""Characters of a prepared transaction's name. PostgreSQL allows 200."""
+
+
+def lines(status: PipelineStatus, width: int, *, all_tables: bool = False) -> Iterator[str]:
+    """`width`: columns of the screen."""
+    yield f"{status.named.pipeline}: {status.headline}"
+    problems = problems_of(status)
+    if problems:
+        yield ""
+    for problem in problems:
+        yield f"{problem.level.upper()} {problem.code}"
+        yield from wrapped(problem.message, problem.hint, width)
+    yield ""
+    for label, text in _parts(status):
+        yield from textwrap.wrap(
+            plain(text),
+            max(width, 40),
+            initial_indent=label.ljust(_LABEL),
+            subsequent_indent=" " * _LABEL,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    tables = status.tables()
+    if tables:
+        yield ""
+        shown = tables if all_tables else tables[:TABLES_MAX]
+        yield from _tables(shown, width)
+        if len(tables) > len(shown):
+            yield f"and {number(len(tables) - len(shown), 'table')} more; --all shows them"
+
+
+def _parts(status: PipelineStatus) -> Iterator[tuple[str, str]]:
+    server = status.server
+    if isinstance(server, CdcdError):
+        yield "postgres", "cannot be asked"
+    else:
+        yield "postgres", f"{server.version}, database {server.database}"
+        yield "instance", _instances(server)
+        yield "slot", _slot(status)
+        yield "publication", _publication(status)
+    yield "checkpoint", _checkpoint(status)
+    yield "snapshot", _snapshot(status)
+    if isinstance(server, PipelineState) and server.prepared:
+        oldest = server.prepared[0]
+        age = ago(oldest.since, server.at)
+        yield (
+            "prepared",
+            f"{number(len(server.prepared), 'transaction')}, the oldest for {age}: {cut(plain(oldest.gid), _GID_MAX)}",
+        )
+    yield "daemon", _daemon(status)
+
+
+def _instances(server: PipelineState) -> str:
+    active = "none is active" if server.active is None else _session(server.active, server)
+    standbys = len(server.standbys)
+    waiting = f"; {number(standbys, 'instance')} stand{'s' if standbys == 1 else ''} by" if standbys else ""
+    return active + waiting
+
+
+def _session(instance: Instance, server: PipelineState) -> str:
+    since = "" if instance.since is None else f" for {ago(instance.since, server.at)}"
+    client = f", from {instance.client}" if instance.client else ""
+    return f"active{since}{client} (server process {instance.pid})"
+
+
+def _slot(status: PipelineStatus) -> str:
+    slot = status.slot
+    if slot is None:
+        return f"{status.named.slot} is not there"
+    state = "is being read" if slot.active else "nobody reads it"
+    text = f"{slot.name}: {state}, keeps {size(slot.retained_bytes)} of WAL"
+    if slot.safe_wal_size is not None:
+        text += f", {size(max(0, slot.safe_wal_size))} more may be written until it is lost"
+    if slot.confirmed_flush_lsn is not None:
+        text += f"; confirmed {Lsn(slot.confirmed_flush_lsn)}, the server is at {Lsn(slot.current_lsn)}"
+    return f"{text} ({slot.wal_status})" if slot.wal_status else text
+
+
+def _publication(status: PipelineStatus) -> str:
+    assert isinstance(status.server, PipelineState)
+    found = status.server.publication
+    if found is None:
+        return f"{status.named.publication} is not there"
+    whole = "all tables, now " if found.all_tables else ""
+    return f"{found.name}: {whole}{number(len(found.tables), 'table')}; {', '.join(found.operations)}"
+
+
+def _checkpoint(status: PipelineStatus) -> str:
+    found, topic = status.checkpoint, status.named.checkpoint_topic
+    if isinstance(found, Checkpoint):
+        return f"{topic}: delivered up to {found.position}"
+    return f"{topic} cannot be read" if isinstance(found, CdcdError) else f"there is none in {topic}"
+
+
+def _snapshot(status: PipelineStatus) -> str:
+    if isinstance(status.checkpoint, CdcdError):
+        return "not known"
+    progress = status.progress
+    if progress is None:
+        return "no table was read"
+    rows = f"{number(progress.event_no, 'row')} read since the pipeline began"
+    if progress.is_done:
+        return f"nothing is being read; {rows}"
+    paused = ", paused" if progress.paused else ""
+    return f"{number(progress.tables_left, 'table')} still to be read{paused}; {rows}"
+
+
+def _daemon(status: PipelineStatus) -> str:
+    numbers, url = status.numbers, status.named.url
+    if numbers is None:
+        return f"does not answer at {url}" if url else "http.port does not say where it answers"
+    since = "" if numbers.started_at is None else f", runs for {ago(numbers.started_at, status.at)}"
+    form = f" ({PURE})" if numbers.compiled is False else ""
+    text = f"cdcd {numbers.version} at {url}: {numbers.role}{since}{form}"
+    if numbers.role != "active":
+        return text
+    if numbers.lag_s:
+        text += f"; {seconds(numbers.lag_s)} behind"
+    return (
+        f"{text}; queue {size(numbers.queue_bytes)} of {size(numbers.queue_bytes_max)}, spool "
+        f"{size(numbers.spool_memory_bytes)} in memory and {size(numbers.spool_disk_bytes)} on disk, "
+        f"{number(numbers.streamed_open, 'open transaction')} received"
+    )
+
+
+def _tables(tables: list[TableState], width: int) -> Iterator[str]:
+    rows = [("TABLE", "STATE", "READ", "ROWS READ", "CHANGES")]
+    rows += [
+        (
+            plain(table.name),
+            table.state,
+            "-" if table.share is None else f"{table.share:.0%}",
+            "-" if table.rows is None else f"{table.rows:,}",
+            "-" if table.changes is None else f"{table.changes:,}",
+        )
+        for table in tables
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths[0] = max(_NAME_MIN, min(widths[0], width - sum(widths[1:]) - len(widths) + 1))
+    for name, state, *rest in rows:
+        cells = [
+            cut(name, widths[0]).ljust(widths[0]),
+            state.ljust(widths[1]),
+            *(cell.rjust(size_) for cell, size_ in zip(rest, widths[2:], strict=True)),
+        ]
+        yield " ".join(cells).rstrip()

@@ -1,0 +1,319 @@
+"""Where `cdcd tail` gets its records from: the pipeline's topics, or a temporary slot. Nothing is changed in either."""
+
+import asyncio
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, TextIO
+
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.following import Follower
+from cdcd.adapters.postgres.slot import SlotWait
+from cdcd.config.loading import Config
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.money import DIGITS_OF_C
+from cdcd.core.catalog.patterns import TablePattern, parse_pattern
+from cdcd.core.catalog.relations import UNKNOWN_PLACE, TableDescription, TypeDescription
+from cdcd.core.catalog.routing import parse_table
+from cdcd.core.catalog.topic_templates import DEFAULT
+from cdcd.core.engine.left_out import LeftOutTables
+from cdcd.core.errors import ConfigError
+from cdcd.core.facts import unheard
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.available import FORMATS
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.shaping.encoder import shaped
+from cdcd.core.records.shaping.filtering import filtered
+from cdcd.core.records.shaping.partitioning import partitioned, without_partition
+from cdcd.core.records.shaping.routed import routed
+from cdcd.core.transactions.steps import NonTransactionalMessage, Opened
+from cdcd.daemon.settings import encoder_settings, require_json
+from cdcd.stream.settings import StreamSettings
+from cdcd.stream.source import StreamSource
+from cdcd.stream.stream import Stream, Transaction
+from cdcd.tools.operations.change_lines import Filter, Seen, as_json, as_line
+from cdcd.tools.operations.conditions import parse_condition
+from cdcd.tools.operations.sides import bound_columns
+
+POLL_S: Final = 0.5
+
+Say = Callable[[str], None]
+
+
+class Shown:
+    """Shows records, until enough are shown.
+
+    Args:
+        show: gets each line.
+        notice: gets what is not a record.
+        limit: so many records; 0: no limit.
+        watched: where the lines go: BrokenPipeError is raised when nobody reads them any more.
+    """
+
+    def __init__(
+        self,
+        wanted: Filter,
+        *,
+        as_objects: bool,
+        show: Say,
+        notice: Say,
+        limit: int = 0,
+        watched: TextIO | None = None,
+    ) -> None:
+        self._filter = wanted
+        self._as_objects = as_objects
+        self._show = show
+        self._notice = notice
+        self._left = limit or None
+        self._poll = _poll_for(watched)
+
+    @property
+    def is_full(self) -> bool:
+        return self._left == 0
+
+    def take(self, records: Iterator[Seen]) -> None:
+        """Show those that are wanted. Raises ConfigError (the condition) and BrokenPipeError."""
+        for seen in records:
+            if self.is_full:
+                return
+            envelope = self._filter.wanted(seen)
+            if envelope is not None:
+                self._show(as_json(seen) if self._as_objects else as_line(seen, envelope))
+                self._left = None if self._left is None else self._left - 1
+        while self._filter.notices:
+            self._notice(self._filter.notices.pop(0))
+        # Without this look, a reader that has gone would be noticed at the next change only.
+        if self._poll is not None and self._poll.poll(0):
+            raise BrokenPipeError
+
+
+def _poll_for(stream: TextIO | None) -> "select.poll | None":
+    try:
+        number = -1 if stream is None else stream.fileno()
+    except (OSError, ValueError):
+        return None
+    if number < 0:
+        return None
+    poll = select.poll()
+    # Of a pipe whose reader has gone, POLLERR comes unasked (poll(2)).
+    poll.register(number, 0)
+    return poll
+
+
+def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = None) -> Filter:
+    """Which records are shown. `flattened`: the configuration of a pipeline whose topics may have flattened records.
+
+    Raises ConfigError: a pattern or the condition cannot be read.
+    """
+    patterns = tuple(parse_pattern(table, "--table") for table in tables)
+    condition = parse_condition(where) if where else None
+    if flattened is None or not flattened.event_flattening.enabled:
+        return Filter(patterns, condition)
+    topics, names = flattened.topics, flattened.topic_names()
+    named = {topic: f"{schema}.{table}" for (schema, table), topic in topics.by_table.items()}
+    is_literal = all(pattern.is_literal for pattern in patterns)
+    if topics.name != DEFAULT and not is_literal:
+        raise ConfigError(
+            f"Flattened records do not name their table, and topics.name: {topics.name} does not show it either.",
+            hint="Give --table names without * and ?, or leave it out.",
+        )
+    if is_literal:
+        for schema, table in map(parse_table, tables):
+            named |= dict.fromkeys(names.all_of(schema, table), f"{schema}.{table}")
+    return Filter(
+        patterns, condition, lambda topic: named.get(topic, topic.removeprefix(f"{topics.prefix}."))
+    )
+
+
+def follow_topics(
+    config: Config, shown: Shown, tables: tuple[str, ...], *, beginning: bool, notice: Say
+) -> None:
+    """Show what comes in the topics, until enough is shown.
+
+    Raises:
+        ConfigError: the topics are not in JSON.
+        SinkError: no topic is there, or Kafka refuses.
+        SinkUnavailableError: Kafka does not answer.
+    """
+    require_json(
+        config,
+        "cdcd tail --from topics",
+        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads Avro and "
+        "Protobuf, such as kafka-avro-console-consumer and kafka-protobuf-console-consumer. A consumer with an SDK of "
+        "CloudEvents reads those.",
+    )
+    connection, _ = client.configured(config.kafka)
+    follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
+    try:
+        if not follower.topics:
+            notice(no_topic(config, tables))
+        while not shown.is_full:
+            messages = follower.poll(POLL_S)
+            shown.take(map(seen_of, messages))
+    finally:
+        follower.close()
+
+
+def no_topic(config: Config, tables: tuple[str, ...]) -> str:
+    """What to say if no topic has the records of these tables yet."""
+    wanted = f"of {', '.join(tables)} " if tables else ""
+    where = f"below {config.topics.prefix}" if config.topics.name == DEFAULT else f"of {config.topics.name}"
+    return (
+        f"There is no topic {wanted}yet {where}: the daemon makes a table's topic before its first record. This waits "
+        f"for it; Ctrl-C ends it. `cdcd status` says whether pipeline {config.name} runs, and which tables it has."
+    )
+
+
+def seen_of(message: Any) -> Seen:
+    """A record of confluent_kafka's."""
+    return Seen(
+        message.topic(),
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+        message.partition(),
+        message.offset(),
+    )
+
+
+def topics_of(config: Config, tables: tuple[str, ...]) -> Callable[[str], bool]:
+    """Which topics have the records of these tables; all but cdcd's own ones where a pattern has a wildcard."""
+    names = config.topic_names()
+    patterns: list[TablePattern] = [parse_pattern(table, "--table") for table in tables]
+    if patterns and all(pattern.is_literal for pattern in patterns):
+        literal = {topic for table in tables for topic in names.all_of(*parse_table(table))}
+        return lambda topic: topic in literal
+    topics = config.topics
+    others = {topics.checkpoint, topics.schemas or "", topics.transaction_topic or ""}
+    others.add(config.heartbeat_topic or "")
+    others |= {topics.message} if patterns else set()
+    begins = f"{topics.prefix}."
+    return lambda topic: topic not in others and (topic.startswith(begins) or topic == topics.message)
+
+
+def follow_slot(config: Config, shown: Shown, *, notice: Say) -> None:
+    """Show what is committed from now on, until enough is shown.
+
+    Raises:
+        SourceError, TransientError: PostgreSQL refuses, or the connection is lost.
+    """
+    asyncio.run(_follow_slot(config, shown, notice))
+
+
+async def _follow_slot(config: Config, shown: Shown, notice: Say) -> None:
+    postgres = config.postgres
+
+    def on_wait(wait: SlotWait) -> None:
+        holder = f"prepared transaction {wait.gid}" if wait.gid else f"server process {wait.pid}"
+        notice(f"The temporary slot waits for an open transaction to end ({holder}).")
+
+    dsn, password_command = postgres.access()
+    settings = StreamSettings(
+        dsn=dsn,
+        password_command=password_command,
+        publication=postgres.publication,
+        messages=config.delivers_messages is not False or config.outbox.messages,
+        streaming="off",
+        connect_timeout_s=postgres.connect_timeout_s,
+        application_name=f"{config.name} tail",
+        money_digits=config.money.digits,
+    )
+    bindings = await asyncio.to_thread(bound_columns, config)
+
+    def decoder(source: StreamSource) -> RecordDecoder:
+        source.look_up.protects = bool(config.columns.patterns)
+        return RecordDecoder(config, source.database, source.money_digits, bindings)
+
+    stream = Stream(
+        settings,
+        decoder,
+        on_wait=on_wait,
+    )
+    async with stream:
+        notice("Shows what is committed from now on. Ctrl-C ends it.")
+        while True:
+            async for topic, key, value, headers in await _next(stream, shown):
+                shown.take(iter((Seen(topic, key, value, tuple(headers or ())),)))
+                if shown.is_full:
+                    return
+
+
+async def _next(stream: Stream[Record], shown: Shown) -> Transaction[Record]:
+    """The next transaction. Meanwhile, `shown` looks now and then whether its reader has gone."""
+    begins = asyncio.ensure_future(anext(stream))
+    try:
+        while not (await asyncio.wait({begins}, timeout=POLL_S))[0]:
+            shown.take(iter(()))
+        return begins.result()
+    finally:
+        begins.cancel()
+
+
+class RecordDecoder:
+    """Makes the records that the daemon would write to Kafka, without tombstones."""
+
+    def __init__(
+        self,
+        config: Config,
+        database: str,
+        money_digits: int = DIGITS_OF_C,
+        bindings: Bindings | None = None,
+    ) -> None:
+        settings = encoder_settings(config, database, bindings=bindings, money_digits=money_digits)
+        self._commit_lsn = UNKNOWN_PLACE
+        settings = replace(settings, schemas_topic=None, tombstones=False)
+        # An envelope says more to a person than a row.
+        settings = replace(settings, flattening=None)
+        value_format = config.format.value
+        if value_format not in {"json", "json_schema"}:
+            # What is shown to a person is JSON, also where the daemon writes Avro, Protobuf or events.
+            value_format = "json"
+            settings = replace(settings, key_format="json", value_format="json")
+        selection = config.tables.selection
+        self._left_out = None if selection.is_all else LeftOutTables(selection.test())
+        made = shaped(
+            FORMATS[value_format].changes(settings, False, unheard), config.outbox.settings, settings, unheard
+        )
+        made = routed(partitioned(made, settings), config.routes.settings, settings, unheard)
+        self._encoder = filtered(made, config.filters.settings, settings, unheard)
+
+    def define(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """See `Decoder`."""
+        if self._left_out is not None and not self._left_out.describe(relation):
+            return
+        self._encoder.define(relation, replace(description, at=self._commit_lsn), types)
+
+    def begin(self, opened: Opened) -> None:
+        """See `Decoder`."""
+        self._commit_lsn = opened.commit_lsn
+        self._encoder.begin(opened.xid, opened.commit_lsn, opened.commit_time, opened.last_commit_lsn)
+
+    def set_origin(self, name: str, lsn: int) -> None:
+        """See `Decoder`."""
+        self._encoder.set_origin(name, lsn)
+
+    def decode(self, frame: bytes, in_stream: bool) -> list[Record]:
+        """See `Decoder`."""
+        records: list[Record] = []
+        if self._left_out is not None:
+            rest = self._left_out.rest(frame, in_stream)
+            if rest is None:
+                self._encoder.skip(1)
+                return records
+            assert isinstance(rest, bytes)
+            frame = rest
+        self._encoder.encode(frame, in_stream, _unix_us(), records)
+        return [without_partition(record) for record in records]
+
+    def decode_message(self, step: NonTransactionalMessage) -> list[Record]:
+        """See `Decoder`."""
+        records: list[Record] = []
+        self._encoder.encode_message(step.frame, step.in_stream, step.last_commit_lsn, _unix_us(), records)
+        return records
+
+
+def _unix_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,219 @@
+"""What `cdcd top` shows: lines for a screen of so many columns and rows, from the daemon's status.
+
+The rule: a line is never wider than the screen, and there are never more lines than rows. Where the room ends, tables
+are left out first, and a line says how many. Every text is shown without the characters that a terminal would obey.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from rich.cells import set_cell_size
+
+from cdcd.core.pasted import cdcd
+from cdcd.telemetry.progress_bars import size
+from cdcd.telemetry.terminal_text import cut, number, plain, seconds
+
+Look = Literal["", "bold", "good", "warning", "error", "soft", "head"]
+"""How a line looks."""
+
+Status = Mapping[str, Any]
+
+SORTS: Final[Mapping[str, tuple[str, str]]] = {
+    "r": ("rows_per_s", "rate"),
+    "t": ("rows", "total"),
+    "i": ("inserts", "inserts"),
+    "u": ("updates", "updates"),
+    "d": ("deletes", "deletes"),
+    "n": ("table", "name"),
+}
+"""By key: what the tables are sorted by, and its name."""
+
+_COLUMNS: Final = (
+    ("ROWS/S", "rows_per_s"),
+    ("ROWS", "rows"),
+    ("INSERTS", "inserts"),
+    ("UPDATES", "updates"),
+    ("DELETES", "deletes"),
+    ("READ", "rows_read"),
+)
+"""A narrow screen leaves out the last ones first."""
+
+_INDENT: Final = " " * 10
+_NAME_MIN: Final = 20
+_NUMBER: Final = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the screen."""
+
+    text: str
+    look: Look = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back when the daemon was asked.
+
+    Attributes:
+        status: the last one that there was; None: there was none yet.
+        silent_s: seconds since the last answer; None: the daemon answered now, or was not asked yet.
+        stranger: the pipeline that answers instead; "" if none does.
+        url: where the daemon was asked; "" if the configuration does not say.
+    """
+
+    url: str
+    status: Status | None = None
+    silent_s: float | None = None
+    stranger: str = ""
+
+
+def lines(answer: Answer, file: str, columns: int, rows: int, sort: str = "r") -> list[Line]:
+    """The whole screen. `file` is the configuration's name, and `sort` a key of `SORTS`."""
+    status = answer.status
+    found = list(_wrapped(_away(answer, file), columns))
+    if status is not None:
+        found += _wrapped(_parts(status), columns)
+        room = rows - len(found) - 2
+        if room > 1:
+            found.append(Line(""))
+            found += _tables(status, columns, room, sort)
+    orders = [f"[{key} {name}]" if key == sort else f"{key} {name}" for key, (_, name) in SORTS.items()]
+    foot = Line(f"q leave  sort by: {'  '.join(orders)}", "soft")
+    shown = [*found[: max(0, rows - 1)], foot][:rows]
+    return [Line(set_cell_size(plain(line.text), columns).rstrip(), line.look) for line in shown]
+
+
+def text_lines(answer: Answer, file: str, columns: int) -> Iterator[str]:
+    """The same once, for a file or a pipe: all parts, and the tables of the status."""
+    for line in (*_away(answer, file), *(() if answer.status is None else _parts(answer.status))):
+        yield plain(line.text)
+    if answer.status is not None:
+        yield ""
+        for line in _tables(answer.status, columns, 1_000_000, "r"):
+            yield plain(line.text)
+
+
+def _wrapped(given: Iterable[Line], columns: int) -> Iterator[Line]:
+    for line in given:
+        for text in textwrap.wrap(plain(line.text), max(columns, _NAME_MIN), subsequent_indent=_INDENT):
+            yield Line(text, line.look)
+
+
+def _away(answer: Answer, file: str) -> Iterator[Line]:
+    """Why there is nothing new, and what to do."""
+    if answer.stranger:
+        yield Line(f"{answer.url} answers for another pipeline, {answer.stranger}.", "error")
+        yield Line(
+            "Give each pipeline on this machine a port of its own (http.port), or name the daemon with --url."
+        )
+    elif not answer.url:
+        yield Line("http.port or http.enabled does not say where the daemon answers.", "error")
+        yield Line("Name it: cdcd top --url http://host:9464")
+    elif answer.silent_s is not None:
+        since = f" since {seconds(answer.silent_s)}" if answer.status is not None else ""
+        yield Line(f"No daemon answers at {answer.url}{since}.", "error")
+        yield Line(f"Start it: {cdcd('run', '--config', file)}. If it runs elsewhere: --url http://host:9464")
+        yield Line(f"What both sides say: {cdcd('status', '--config', file)}")
+        if answer.status is not None:
+            yield Line("What follows is its last answer.", "soft")
+    elif answer.status is None:
+        yield Line(f"asks {answer.url}", "soft")
+
+
+def _parts(status: Status) -> Iterator[Line]:
+    level: Look = "good" if status["ready"] else "warning"
+    yield Line(f"{status['pipeline']}: {status['summary']}", "bold")
+    yield Line(
+        f"role      {status['role']}{', ready' if status['ready'] else ''}, cdcd {status['version']}, at "
+        f"{status['at'][:19].replace('T', ' ')} UTC",
+        level,
+    )
+    for side, name in (("postgres", "PostgreSQL"), ("kafka", "Kafka")):
+        found = status[side]
+        if found["away_s"] is not None:
+            yield Line(f"{name} has not answered for {seconds(found['away_s'])}: {found['message']}", "error")
+            yield Line(f"{_INDENT}{found['hint']}")
+    for reason in status["reasons"]:
+        if "is unreachable" not in reason:
+            yield Line(f"not ready: {reason}", "warning")
+    rates = status["rates"]
+    yield Line(f"lag       {_known(status['lag_s'], seconds)}, {_known(status['lag_bytes'], size)}")
+    yield Line(
+        f"rate      {rates['rows_per_s']:,.0f} rows/s, {rates['transactions_per_s']:,.0f} transactions/s, "
+        f"{size(rates['bytes_per_s'])}/s"
+    )
+    slot = status["slot"]
+    left = slot["seconds_left"]
+    yield Line(
+        f"slot      {slot['name']} keeps {_known(slot['retained_bytes'], size)} of WAL"
+        + (f", may be lost in {seconds(left)}" if left is not None else "")
+    )
+    oldest = status["prepared_oldest_s"]
+    yield Line(
+        f"open      {number(status['streamed_open'], 'transaction')}, {status['prepared_open']:,} prepared"
+        + ("" if oldest is None else f", the oldest for {seconds(oldest)}")
+    )
+    yield Line(
+        f"spool     {size(status['spool_memory_bytes'])} in memory, {size(status['spool_disk_bytes'])} on disk; "
+        f"queue {size(status['queue_bytes'])} of {size(status['queue_bytes_max'])}"
+    )
+    snapshot = status["snapshot"]
+    if snapshot is not None and snapshot["tables_left"]:
+        paused = ", paused" if snapshot["paused"] else ""
+        yield Line(f"snapshot  {number(snapshot['tables_left'], 'table')} to read{paused}")
+        for each in snapshot["reading"][:3]:
+            yield Line(f"{_INDENT}{each['share']:4.0%} {each['rows']:>{_NUMBER},} rows  {each['table']}")
+    for each in status["problems"][:1]:
+        yield Line(
+            f"last      {each['at'][11:19]} {each['event']}: {each['message']}", _look_of(each["level"])
+        )
+        if each["hint"]:
+            yield Line(f"{_INDENT}{each['hint']}", "soft")
+
+
+def _look_of(level: str) -> Look:
+    return "warning" if level == "warning" else "error"
+
+
+def _known(value: float | None, show: Any) -> str:
+    return "not known" if value is None else str(show(value))
+
+
+def _tables(status: Status, columns: int, room: int, sort: str) -> Iterator[Line]:
+    tables, total = status["tables"], status["tables_total"]
+    if not tables:
+        yield Line("No row came since the daemon started.", "soft")
+        return
+    count = min(len(_COLUMNS), max(1, (columns - _NAME_MIN) // (_NUMBER + 1)))
+    shown = _COLUMNS[:count]
+    width = max(1, min(max(len(each["table"]) for each in tables), columns - count * (_NUMBER + 1)))
+    width = max(width, min(_NAME_MIN, columns))
+    yield Line(f"{'TABLE'.ljust(width)} {' '.join(title.rjust(_NUMBER) for title, _ in shown)}", "head")
+    rows = room - 1
+    if total > rows:
+        rows -= 1
+    for each in _sorted(tables, sort)[: max(0, rows)]:
+        numbers = " ".join(_number(each[key]).rjust(_NUMBER) for _, key in shown)
+        name = plain(each["table"]) or "messages"
+        yield Line(
+            f"{set_cell_size(cut(name, width), width)} {numbers}", "" if each["rows_per_s"] else "soft"
+        )
+    more = total - min(len(tables), max(0, rows))
+    if more > 0:
+        yield Line(f"and {number(more, 'table')} more; cdcd status --all shows all", "soft")
+
+
+def _sorted(tables: Sequence[Status], sort: str) -> list[Status]:
+    key = SORTS[sort][0]
+    if key == "table":
+        return sorted(tables, key=lambda each: str(each[key]))
+    return sorted(tables, key=lambda each: (-each[key], str(each["table"])))
+
+
+def _number(value: Any) -> str:
+    if not value:
+        return "-"
+    return f"{value:,.1f}" if isinstance(value, float) and value < 10.0 else f"{value:,.0f}"

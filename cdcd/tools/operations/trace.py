@@ -1,0 +1,276 @@
+"""`cdcd trace`: where the changes of one row are, from the publication over filter and route to topic and mirror.
+
+The rule: the table itself is not read, because its owner's code may run in whoever reads it. What became of a row is in
+the topics, and why nothing came of it is in the publication, the configuration, the checkpoint and the slot.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.following import Follower
+from cdcd.adapters.postgres.pipeline_state import PipelineState
+from cdcd.config.loading import Config
+from cdcd.core.catalog.patterns import parse_pattern
+from cdcd.core.catalog.routing import parse_table
+from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.errors import CdcdError, ConfigError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.daemon.settings import require_json
+from cdcd.telemetry.terminal_text import number, plain, seconds
+from cdcd.tools.operations.change_lines import OPERATIONS, Filter, Seen, key_of
+from cdcd.tools.operations.pipeline_status import PipelineStatus
+from cdcd.tools.operations.tail import POLL_S, seen_of
+
+Key = Mapping[str, str] | Sequence[str]
+"""Values of the key as texts: by column, or in the order of the record's key."""
+
+NOTICE_S: Final = 5.0
+"""Seconds between two words about how much was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One record of the row.
+
+    Attributes:
+        op: INSERT, UPDATE, DELETE, READ or TOMBSTONE; "": the record does not say.
+        lsn, xid: of the change; None: the record does not say.
+        committed_ms, written_ms: when it was committed and when cdcd made the record (Unix milliseconds).
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    op: str
+    lsn: int | None
+    xid: int | None
+    committed_ms: int | None
+    written_ms: int | None
+
+
+def parse_key(words: Sequence[str]) -> Key:
+    """Read `COLUMN=VALUE` words, or values alone in the order of the key. ConfigError: both are there."""
+    pairs = [word.partition("=") for word in words]
+    named = {column: value for column, sign, value in pairs if sign and column.isidentifier()}
+    if not named:
+        return tuple(words)
+    if len(named) < len(words):
+        raise ConfigError(
+            "Some parts of the key have the form column=value, and others have not, or a column is named twice.",
+            hint="Give `id=5`, or the values alone in the order of the key: `5`.",
+        )
+    return named
+
+
+def matches(key: Mapping[str, Any], wanted: Key) -> bool:
+    """Whether a record's key has these values."""
+    if isinstance(wanted, Mapping):
+        return all(column in key and _text(key[column]) == value for column, value in wanted.items())
+    return [_text(value) for value in key.values()] == list(wanted)
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def topics_of(config: Config, table: str) -> tuple[str, tuple[str, ...]]:
+    """The table's name without quotes, and the topics that may have records of it, its own one first.
+
+    ConfigError: it is not the name of one table.
+    """
+    if not parse_pattern(table, "TABLE").is_literal:
+        raise ConfigError(
+            "TABLE must be the name of one table.", hint="For example: cdcd trace public.orders 5"
+        )
+    schema, name = parse_table(table)
+    return f"{schema}.{name}", config.topic_names().all_of(schema, name)
+
+
+def find(
+    config: Config, topics: Sequence[str], key: Key, *, last: int, notice: Callable[[str], None]
+) -> tuple[int, list[Found]]:
+    """Read the topics to their present end. Returns how many records the row has, and the `last` of them.
+
+    Raises:
+        ConfigError: the topics are not in JSON.
+        SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
+    """
+    require_json(config, "cdcd trace", "Read these topics with a consumer that knows the schema registry.")
+    connection, _ = client.configured(config.kafka)
+    wanted = frozenset(topics)
+    follower = Follower(connection, f"{config.name}-trace", lambda topic: topic in wanted, beginning=True)
+    kept: deque[Found] = deque(maxlen=last)
+    count = read = 0
+    told_at = time.monotonic()
+    try:
+        while follower.topics and not follower.at_end:
+            for message in follower.poll(POLL_S):
+                read += 1
+                seen = seen_of(message)
+                if matches(key_of(seen), key):
+                    count += 1
+                    _, written_ms = message.timestamp()
+                    kept.append(_found(seen, written_ms))
+            if time.monotonic() - told_at > NOTICE_S:
+                told_at = time.monotonic()
+                notice(f"{number(read, 'record')} read, {count:,} of this row")
+    finally:
+        follower.close()
+    # A tombstone has no LSN, and comes behind its delete.
+    return count, sorted(
+        kept, key=lambda each: (each.written_ms or 0, each.topic, each.partition, each.offset)
+    )
+
+
+def _found(seen: Seen, written_ms: int) -> Found:
+    envelope = None if seen.value is None else Filter().wanted(seen)
+    source = {} if envelope is None else envelope["source"]
+    op = "TOMBSTONE" if seen.value is None else "" if envelope is None else OPERATIONS.get(envelope["op"], "")
+    return Found(
+        seen.topic,
+        seen.partition or 0,
+        seen.offset or 0,
+        op,
+        _number(source.get("lsn")),
+        _number(source.get("txId")),
+        _number(source.get("ts_ms")),
+        written_ms if written_ms > 0 else None,
+    )
+
+
+def _number(value: object) -> int | None:
+    """A number of a record, which anybody may have written."""
+    return value if isinstance(value, int) and 0 < value < 1 << 63 else None
+
+
+def lines(
+    table: str,
+    config: Config,
+    status: PipelineStatus,
+    topics: Sequence[str],
+    *,
+    count: int,
+    found: Sequence[Found],
+    mirrored: Iterable[str] = (),
+) -> Iterator[str]:
+    """What is known, a part in each line. `mirrored`: lines about the mirror."""
+    yield f"publication  {_published(table, status)}"
+    yield f"filter       {_rule(table, config.filters.tables, 'filters.tables', 'all rows')}"
+    route = _rule(table, config.routes.tables, "routes.tables", "the table's own topic")
+    yield f"route        {route}: {', '.join(topics)}"
+    yield f"delivered    {_delivered(status)}"
+    if not count:
+        yield "records      none with this key"
+        for reason in reasons(table, config, status):
+            yield f"             {reason}"
+    else:
+        shown = "" if count == len(found) else f", the last {len(found)}:"
+        yield f"records      {count:,}{shown}"
+        for each in found:
+            yield f"  {_record(each)}"
+    for line in mirrored:
+        yield f"mirror       {line}"
+
+
+def _published(table: str, status: PipelineStatus) -> str:
+    server = status.server
+    if not isinstance(server, PipelineState):
+        return f"not known: {server.message}"
+    if server.publication is None:
+        return f"{status.named.publication} does not exist"
+    published = [each for each in server.publication.tables if table in (each.qualified, each.root)]
+    if not published:
+        return f"{table} is not in {server.publication.name}"
+    if not status.selection.test()(table):
+        return f"{table} is in {server.publication.name}, and tables.include or tables.exclude leaves it out"
+    names = {"d": "the primary key", "f": "the whole row (FULL)", "i": "an index", "n": "nothing"}
+    return (
+        f"{table} is in {server.publication.name} ({', '.join(server.publication.operations)}); its replica identity "
+        f"is {names.get(published[0].replica_identity, 'not known')}"
+    )
+
+
+def _rule(table: str, rules: Mapping[str, object], key: str, otherwise: str) -> str:
+    for pattern in rules:
+        if parse_pattern(pattern, key).matches_name(table):
+            return f"by {key}, {pattern}"
+    return otherwise
+
+
+def _delivered(status: PipelineStatus) -> str:
+    checkpoint = status.checkpoint
+    if isinstance(checkpoint, CdcdError):
+        return f"not known: {checkpoint.message}"
+    if checkpoint is None:
+        return "nothing yet: there is no checkpoint"
+    at = "" if status.slot is None else f"; the server is at {Lsn(status.slot.current_lsn)}"
+    return f"everything up to {checkpoint.position}{at}"
+
+
+def _record(found: Found) -> str:
+    parts = [f"{found.op or 'ROW':9}"]
+    if found.lsn is not None:
+        parts.append(f"LSN {Lsn(found.lsn)}")
+    if found.xid is not None:
+        parts.append(f"transaction {found.xid}")
+    if found.committed_ms is not None:
+        parts.append(f"committed {_moment(found.committed_ms)}")
+    parts.append(f"-> {plain(found.topic)} [{found.partition}] offset {found.offset}")
+    if found.written_ms is not None:
+        after = ""
+        if found.committed_ms is not None and found.op != "READ":
+            after = f", {seconds(max(0.0, (found.written_ms - found.committed_ms) / 1000))} after the commit"
+        parts.append(f"written {_moment(found.written_ms)}{after}")
+    return "  ".join(parts)
+
+
+def _moment(unix_ms: int) -> str:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def reasons(table: str, config: Config, status: PipelineStatus) -> Iterator[str]:
+    """Why a row may have no record, the likeliest reason first."""
+    server, checkpoint = status.server, status.checkpoint
+    if isinstance(server, PipelineState) and server.active is None:
+        yield "No instance runs. `cdcd status` says what to do."
+    if isinstance(checkpoint, Checkpoint) and status.lag_bytes:
+        yield "The change may lie in the WAL that is not delivered yet."
+    state = next((each for each in status.tables() if each.name == table), None)
+    if state is not None and state.state in ("failed", "reading", "waiting"):
+        yield f"Rows that existed before are not all read: the snapshot of the table is {state.state}."
+    if config.snapshot.mode == "never":
+        yield "snapshot.mode is never: rows that existed before have no record until they change."
+    if any(parse_pattern(each, "filters.tables").matches_name(table) for each in config.filters.tables):
+        yield "The filter may leave the row out."
+    if config.tables.selection.is_all is False:
+        yield "tables.include and tables.exclude choose the tables."
+    yield "The key may be another one: `cdcd tail --beginning --json` shows keys as records have them."
+    yield "Kafka may have deleted the record (retention of the topic)."
+
+
+def mirror_lines(status: Mapping[str, Any], table: str, newest: Found | None) -> Iterator[str]:
+    """What a mirror has of the row. `status`: the object of `cdcd mirror status --format json`."""
+    entries = [each for each in status.get("tables", ()) if each.get("table") == table]
+    if not entries:
+        yield f"it has no table for {table}"
+    for entry in entries:
+        if entry.get("stopped"):
+            yield f"the table is stopped: {plain(str(entry['stopped'].get('message')))}"
+        for target in entry.get("targets", ()):
+            lsn = target.get("lsn")
+            name = plain(str(target.get("name")))
+            if lsn is None:
+                yield f"{name} has no change yet"
+            elif newest is None or newest.lsn is None:
+                yield f"{name} has everything up to {lsn}"
+            elif int(Lsn.parse(str(lsn))) >= newest.lsn:
+                yield f"{name} has the newest record: everything up to {lsn}, written {target.get('written_at')}"
+            else:
+                yield f"{name} does not have the newest record yet: everything up to {lsn}"

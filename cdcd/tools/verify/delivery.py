@@ -1,0 +1,124 @@
+"""Whether the pipeline has delivered what a snapshot of the source may see, and which tables it has not read yet."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from cdcd.adapters.kafka.checkpoint import peek_checkpoint
+from cdcd.adapters.kafka.client import Properties
+from cdcd.adapters.postgres.connection import Connection, Dsn, connect, parse_dsn
+from cdcd.adapters.postgres.logical_message import emit_message
+from cdcd.adapters.postgres.shared_snapshot import SharedTable
+from cdcd.adapters.postgres.tables import published_tables
+from cdcd.config.loading import Config
+from cdcd.core.engine.checkpoint import Checkpoint, refuse_other_server
+from cdcd.core.errors import TransientError
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.signals import WATERMARK
+from cdcd.daemon.settings import checkpoint_records
+from cdcd.tools.operations.sides import system_identifier
+
+ANSWER_S: Final = 15.0
+LOOK_S: Final = 0.5
+
+Notice = Callable[[str], None]
+
+
+class NotDeliveredError(TransientError):
+    """What was to be compared was not delivered in time."""
+
+    exit_code = 9
+
+
+class Delivery:
+    """Waits for a pipeline.
+
+    Args:
+        client: of Kafka.
+        timeout_s: how long the pipeline may take to deliver what was committed before a snapshot.
+        notice: told, in a sentence, what takes long.
+    """
+
+    def __init__(self, config: Config, client: Properties, timeout_s: float, notice: Notice) -> None:
+        self._config = config
+        self._client = client
+        self._records = checkpoint_records(config)
+        self._timeout_s = timeout_s
+        self._notice = notice
+        self._server = ""
+        """The system_identifier of the server that is compared."""
+
+    async def begin(self) -> None:
+        """Look which server is compared. PositionError: the pipeline reads another one, with other LSNs."""
+        self._server = await system_identifier(self._config, "verify")
+        self._peek()
+
+    @property
+    def application(self) -> str:
+        """The name of connections to PostgreSQL."""
+        return f"{self._config.name} verify"
+
+    def dsn(self) -> Dsn:
+        return parse_dsn(*self._config.postgres.access())
+
+    async def published(self) -> list[str]:
+        """All tables that are published now and that the pipeline has, as `schema.table`."""
+        has = self._config.tables.selection.test()
+        sql = await self._connect()
+        try:
+            found = await published_tables(sql, self._config.postgres.publication)
+            return sorted(name for name in found.values() if has(name))
+        finally:
+            await sql.close()
+
+    async def nudge(self) -> None:
+        """Write a message into the WAL, so that an idle pipeline gets past the snapshot."""
+        sql = await self._connect()
+        try:
+            await emit_message(sql, WATERMARK, "verify")
+        finally:
+            await sql.close()
+
+    async def _connect(self) -> Connection:
+        return await connect(
+            self.dsn(),
+            application_name=self.application,
+            connect_timeout_s=self._config.postgres.connect_timeout_s,
+        )
+
+    def _peek(self) -> Checkpoint | None:
+        """The newest checkpoint. PositionError: it is of another server."""
+        found = peek_checkpoint(self._client, self._config.topics.checkpoint, self._records, ANSWER_S)
+        refuse_other_server(found, self._server)
+        return found
+
+    async def wait(self, lsn: int) -> Checkpoint:
+        """The checkpoint that says that everything before the LSN is in Kafka. `begin` comes before."""
+        deadline = time.monotonic() + self._timeout_s
+        said = False
+        while True:
+            found = self._peek()
+            if found is not None and found.position.end_lsn >= lsn:
+                return found
+            if time.monotonic() > deadline:
+                at = "no checkpoint" if found is None else f"at {Lsn(found.position.end_lsn)}"
+                raise NotDeliveredError(
+                    f"The pipeline has not delivered up to {Lsn(lsn)} within {self._timeout_s:g} s: it is {at}.",
+                    hint="Look what holds it up (`cdcd status`), or give it more time (--timeout).",
+                )
+            if not said:
+                said = True
+                self._notice(f"Waits until the pipeline has delivered up to {Lsn(lsn)}.")
+            await asyncio.sleep(LOOK_S)
+
+
+def unread(checkpoint: Checkpoint, table: SharedTable) -> str:
+    """Why the topic may lack rows that the pipeline has not read; "" if it has read the table, or was not to."""
+    progress = checkpoint.snapshot or Progress()
+    oid, name = table.source.oid, table.source.name
+    open_task = any(task.oid == oid or task.name == name for task in progress.tasks)
+    if open_task or oid in progress.waiting.oids[progress.begun :]:
+        return "the table is still being read (`cdcd snapshot status`)"
+    return ""

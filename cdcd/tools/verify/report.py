@@ -1,0 +1,207 @@
+"""What `cdcd verify` found: for people, in lines of 80 columns, and for programs, as an object.
+
+The rule: a table is `equal` only if every row and every value of it was compared. Whatever was left out makes it
+`equal so far`, with the reason, and the number of rows or values where it is known.
+"""
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.telemetry.terminal_text import cut, number, plain
+from cdcd.tools.verify.comparing import DIFFERS, ColumnDifference, Outcome, RowDifference
+from cdcd.tools.verify.folding import Fault
+
+EQUAL: Final = "equal"
+DIFFERENT: Final = "differs"
+PARTIAL: Final = "equal so far"
+
+CODES: Final = {EQUAL: 0, DIFFERENT: 10, PARTIAL: 12}
+
+_WIDTH: Final = 80
+_NAME_MIN: Final = 16
+_NAME_MAX: Final = 32
+
+
+@dataclass(slots=True)
+class TableReport:
+    """One table.
+
+    Attributes:
+        lsn: the snapshot saw every commit before it.
+        limits: why not everything was compared, in sentences.
+        notes: what else a reader should know, in sentences.
+        faults: records that are wrong in themselves; `faults_in_all` counts all of them.
+    """
+
+    name: str
+    topic: str
+    lsn: int
+    records: int
+    outcome: Outcome
+    limits: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    faults_in_all: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        if self.outcome.differing or self.faults_in_all:
+            return DIFFERENT
+        return PARTIAL if self.limits or self.outcome.not_compared else EQUAL
+
+    @property
+    def differences(self) -> int:
+        """Rows that differ, and records that are wrong."""
+        return self.outcome.differing + self.faults_in_all
+
+
+@dataclass(slots=True)
+class Report:
+    """All tables. `lsn` is that of the table that was compared at the earliest one."""
+
+    pipeline: str
+    target: str
+    lsn: int
+    tables: list[TableReport]
+    limits: list[str] = field(default_factory=list)
+    """What holds for all tables."""
+
+    @property
+    def verdict(self) -> str:
+        verdicts = {table.verdict for table in self.tables}
+        if DIFFERENT in verdicts:
+            return DIFFERENT
+        return PARTIAL if self.limits or PARTIAL in verdicts else EQUAL
+
+    @property
+    def exit_code(self) -> int:
+        return CODES[self.verdict]
+
+    @property
+    def differences(self) -> int:
+        return sum(table.differences for table in self.tables)
+
+
+def lines(report: Report, *, shown: int, values: bool) -> Iterator[str]:
+    """The report for people.
+
+    Args:
+        shown: how many differences of each table are shown.
+        values: the values are shown, and not only the names of their columns.
+    """
+    yield from _wrapped(f"{report.pipeline}: {report.target} against the source at {Lsn(report.lsn)}", 0)
+    wide = max((len(table.name) for table in report.tables), default=0)
+    for table in report.tables:
+        name = cut(plain(table.name), _NAME_MAX).ljust(min(max(wide, _NAME_MIN), _NAME_MAX))
+        rows = number(table.outcome.source_rows, "row")
+        yield f"  {name}  {table.verdict:<12} {rows}"
+        for note in table.notes:
+            yield from _wrapped(note, 4)
+        yield from _limits(table)
+        for fault in table.faults[:shown]:
+            yield from _wrapped(f"{fault.kind}: {fault.where} {fault.key if values else ''}".rstrip(), 4)
+        yield from _rest(table.faults_in_all - min(shown, len(table.faults)), "such record")
+        for difference in table.outcome.differences[:shown]:
+            yield from _difference(difference, values=values)
+        yield from _rest(table.outcome.differing - min(shown, len(table.outcome.differences)), "row")
+    for limit in report.limits:
+        yield from _wrapped(f"not compared: {limit}", 2)
+    yield _summary(report)
+
+
+def _limits(table: TableReport) -> Iterator[str]:
+    for limit in table.limits:
+        yield from _wrapped(f"not compared: {limit}", 4)
+    for why, count in table.outcome.not_compared.most_common():
+        yield from _wrapped(f"not compared: {count:,} {why}", 4)
+
+
+def _difference(difference: RowDifference, *, values: bool) -> Iterator[str]:
+    if difference.kind != DIFFERS:
+        yield from _wrapped(f"{difference.key}: {difference.kind}", 4)
+        if not values:
+            return
+        for column in difference.columns:
+            yield from _wrapped(f"{column.column}: {column.source or column.topics}", 6)
+        return
+    if not values:
+        yield from _wrapped(f"{difference.key}: {', '.join(each.column for each in difference.columns)}", 4)
+        return
+    yield from _wrapped(difference.key, 4)
+    for column in difference.columns:
+        yield from _wrapped(f"{column.column}", 6)
+        yield from _wrapped(f"source  {column.source}", 8)
+        yield from _wrapped(f"target  {column.topics}", 8)
+
+
+def _rest(count: int, what: str) -> Iterator[str]:
+    if count > 0:
+        yield f"    and {number(count, what)} more"
+
+
+def _wrapped(text: str, indent: int) -> Iterator[str]:
+    yield from textwrap.wrap(
+        plain(text), _WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2)
+    )
+
+
+def _summary(report: Report) -> str:
+    if report.verdict == EQUAL:
+        return f"equal: {number(len(report.tables), 'table')} at {Lsn(report.lsn)}"
+    if report.verdict == PARTIAL:
+        return "no difference found; not everything could be compared, see above"
+    tables = sum(1 for table in report.tables if table.verdict == DIFFERENT)
+    return f"differs: {number(report.differences, 'difference')} in {number(tables, 'table')}"
+
+
+def as_object(report: Report, *, shown: int, values: bool) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "pipeline": report.pipeline,
+        "target": report.target,
+        "lsn": str(Lsn(report.lsn)),
+        "verdict": report.verdict,
+        "differences": report.differences,
+        "not_compared": report.limits,
+        "tables": [_table_object(table, shown=shown, values=values) for table in report.tables],
+    }
+
+
+def _table_object(table: TableReport, *, shown: int, values: bool) -> dict[str, Any]:
+    outcome = table.outcome
+    return {
+        "table": table.name,
+        "topic": table.topic,
+        "lsn": str(Lsn(table.lsn)),
+        "verdict": table.verdict,
+        "rows": outcome.source_rows,
+        "target_rows": outcome.topic_rows,
+        "records": table.records,
+        "differing_rows": outcome.differing,
+        "wrong_records": table.faults_in_all,
+        "not_compared": [*table.limits, *(f"{count} {why}" for why, count in outcome.not_compared.items())],
+        "notes": table.notes,
+        "differences": [
+            {
+                "key": each.key,
+                "kind": each.kind,
+                "columns": [_column_object(column, values=values) for column in each.columns],
+            }
+            for each in outcome.differences[:shown]
+        ],
+        "faults": [
+            {"kind": fault.kind, "record": fault.where, **({"key": fault.key} if values else {})}
+            for fault in table.faults[:shown]
+        ],
+    }
+
+
+def _column_object(column: ColumnDifference, *, values: bool) -> dict[str, str]:
+    return (
+        {"column": column.column, "source": column.source, "target": column.topics}
+        if values
+        else {"column": column.column}
+    )

@@ -1,0 +1,240 @@
+"""The rows that topics make, on disk, and the rows of the source beside them.
+
+Changes are kept in their order, and not applied (`bucket_log.py`). Whoever asks for rows gets them a part at a time:
+then the changes of each of the part's keys are applied one after the other. A row is known by its table's number and
+the hash of its key; a row without a key by its place.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from cdcd.tools.verify.bucket_log import BucketLog, Chunks, entries, parts
+from cdcd.tools.verify.moves import Moves
+from cdcd.tools.verify.stored import Loose, Place, Stored
+from cdcd.tools.verify.values import HASH_BYTES
+
+GARBAGE_MAX: Final = 500_000
+"""Changes that no row shows any more and that may be kept, beside as many as there are rows."""
+
+FEW_BYTES: Final = 1 << 20
+"""Rows of one table's comparison that wait in memory before they are written."""
+
+PARTIAL: Final = 5
+"""A row that has values of the row before it; only `Fill` knows which."""
+
+Fill = Callable[[Stored | None, Stored], Stored]
+"""A `PARTIAL` row with the values of the one before it."""
+
+Rows = dict[bytes, Stored]
+
+_DELETED: Final = 6
+_LEFT: Final = 7
+_NO_ROW: Final = Stored(0, 0, _DELETED, 0, b"", b"")
+
+_ROW: Final = struct.Struct(f">{HASH_BYTES}sIQQBIH")
+"""Hash, bytes of the entry, LSN, serial, state, shape, bytes of the name. The name and the values follow."""
+
+_LOOSE: Final = struct.Struct(f">{HASH_BYTES}sIQQBbI")
+"""Hash, bytes of the entry, LSN, serial, half, sign, shape. The values follow."""
+
+_SEEN: Final = struct.Struct(f">{HASH_BYTES}sIHI")
+"""Hash, bytes of the entry, of the name, of the condition in SQL. Those two and the values follow."""
+
+_TALLY: Final = struct.Struct(f">{HASH_BYTES}sIqq")
+"""Hash, bytes of the entry, how many rows the source has, and the topics. The values follow."""
+
+
+class RowStore:
+    """Rows by table and hash of key. The caller owes `close`.
+
+    Args:
+        folder: for files, which have no name there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.moves = Moves(folder)
+        self._folder = folder
+        self._rows = BucketLog(folder)
+        self._loose = BucketLog(folder)
+        self._changes: Counter[int] = Counter()
+        """Changes that are kept of each table."""
+        self._live: dict[int, int] = {}
+        """Rows of each table that was read as a whole, when that was done last."""
+
+    def close(self) -> None:
+        self._rows.close()
+        self._loose.close()
+        self.moves.close()
+
+    def put(self, table: int, key: bytes, row: Stored) -> None:
+        """The row is this one now."""
+        lsn, serial, state, shape, packed, name = row
+        self._changes[table] += 1
+        size = _ROW.size + len(name) + len(packed)
+        self._rows.add(table, _ROW.pack(key, size, lsn, serial, state, shape, len(name)) + name + packed)
+
+    def delete(self, table: int, key: bytes) -> None:
+        self.put(table, key, _NO_ROW)
+
+    def leave(self, table: int, key: bytes, place: Place) -> None:
+        """The row has another key from this place on."""
+        self.put(table, key, Stored(*place, _LEFT, 0, b"", b""))
+
+    def add_loose(self, table: int, key: bytes, row: Loose) -> None:
+        """A row without a key. One at the same place is the same.
+
+        Args:
+            key: the hash of its values.
+        """
+        size = _LOOSE.size + len(row.packed)
+        self._loose.add(table, _LOOSE.pack(key, size, *row[:5]) + row.packed)
+
+    def settle(self, table: int, fill: Fill) -> None:
+        """Find what rows were when they got another key. To be called before `moves` are asked."""
+        if self.moves.has(table):
+            for chunks in parts([self._rows], table):
+                self._applied(table, chunks[0], fill, keep=True)
+
+    def compact(self, fills: Mapping[int, Fill]) -> None:
+        """Forget the changes that rows do not show any more, where they are more than the rows.
+
+        Args:
+            fills: by the number of the table.
+        """
+        rows = sum([self._live.get(table, changes) for table, changes in self._changes.items()])
+        if self._changes.total() <= 2 * rows + GARBAGE_MAX:
+            return
+        before, self._rows = self._rows, BucketLog(self._folder)
+        self._changes.clear()
+        for table, fill in fills.items():
+            for chunks in parts([before], table):
+                for key, row in self._applied(table, chunks[0], fill, keep=True).items():
+                    self.put(table, key, row)
+        before.close()
+
+    def rows(self, table: int, fill: Fill, after: Place) -> Iterator[tuple[bytes, Stored]]:
+        """All rows that were changed after the place, with the hash of the key, in no order."""
+        live = 0
+        for chunks in parts([self._rows], table):
+            rows = self._applied(table, chunks[0], fill)
+            live += len(rows)
+            for key, row in rows.items():
+                if row[:2] > after:
+                    yield key, row
+        self._live[table] = live
+
+    def beside(
+        self, table: int, fill: Fill, after: Place, seen: "Seen", first_bytes: Collection[int]
+    ) -> Iterator[tuple[Rows, Iterator[tuple[bytes, bytes, str, bytes]]]]:
+        """Rows of the topics and of the source, a part at a time: both sides of a key are in the same part.
+
+        Rows of the topics are left out if they were not changed after the place.
+
+        Args:
+            first_bytes: of the hashes that are wanted.
+        """
+        for ours, theirs in parts([self._rows, seen.log], table, first_bytes):
+            rows = self._applied(table, ours, fill)
+            yield {key: row for key, row in rows.items() if row[:2] > after}, seen.rows(theirs)
+
+    def loose(self, table: int, after: Place) -> Iterator[Loose]:
+        """The rows without a key that came and went after the place, in no order."""
+        for chunks in parts([self._loose], table):
+            places = set()
+            for (_, _, lsn, serial, half, sign, shape), packed in entries(chunks[0], _LOOSE):
+                if (lsn, serial, half) not in places and (lsn, serial) > after:
+                    places.add((lsn, serial, half))
+                    yield Loose(lsn, serial, half, sign, shape, packed)
+
+    def seen(self, table: int) -> "Seen":
+        """A place for rows of the source. The caller owes its `close`."""
+        return Seen(self._folder, table)
+
+    def tally(self, table: int) -> "Tally":
+        """A place to count rows without a key. The caller owes its `close`."""
+        return Tally(self._folder, table)
+
+    def _applied(self, table: int, chunks: Chunks, fill: Fill, *, keep: bool = False) -> Rows:
+        """The changes of some keys, one after the other: the rows that are left.
+
+        Args:
+            keep: what rows were that got another key is kept in `moves`.
+        """
+        rows: Rows = {}
+        unpack, header = _ROW.unpack_from, _ROW.size
+        for data in chunks:
+            at, end = 0, len(data)
+            while at < end:
+                key, size, lsn, serial, state, shape, named = unpack(data, at)
+                body = at + header
+                at += size
+                if state <= PARTIAL:
+                    name = data[body : body + named]
+                    row = Stored(lsn, serial, state, shape, data[body + named : at], name)
+                    rows[key] = fill(rows.get(key), row) if state == PARTIAL else row
+                else:
+                    before = rows.pop(key, None)
+                    if keep and state == _LEFT and before is not None:
+                        self.moves.add_gone(table, key, (lsn, serial), before)
+        return rows
+
+
+class Seen:
+    """Rows of the source, with what finds them there."""
+
+    def __init__(self, folder: Path, table: int) -> None:
+        self.log = BucketLog(folder, waiting_bytes=FEW_BYTES)
+        self._table = table
+
+    def close(self) -> None:
+        self.log.close()
+
+    def add(self, key: bytes, name: bytes, sql: str, packed: bytes) -> None:
+        """A row: the hash of its key, its key, how SQL finds it, and its values."""
+        condition = sql.encode("utf-8", "surrogateescape")
+        size = _SEEN.size + len(name) + len(condition) + len(packed)
+        entry = _SEEN.pack(key, size, len(name), len(condition)) + name + condition + packed
+        self.log.add(self._table, entry)
+
+    @staticmethod
+    def rows(chunks: Chunks) -> Iterator[tuple[bytes, bytes, str, bytes]]:
+        """The rows as they were added."""
+        for (key, _, named, found), rest in entries(chunks, _SEEN):
+            condition = rest[named : named + found].decode("utf-8", "surrogateescape")
+            yield key, rest[:named], condition, rest[named + found :]
+
+
+class Tally:
+    """How many rows with the same values the source has, and the topics."""
+
+    def __init__(self, folder: Path, table: int) -> None:
+        self._log = BucketLog(folder, waiting_bytes=FEW_BYTES)
+        self._table = table
+
+    def close(self) -> None:
+        self._log.close()
+
+    def add(self, key: bytes, source: int, topics: int, packed: bytes) -> None:
+        """Count rows with these values: `source` more of the source, and `topics` more of the topics.
+
+        Args:
+            key: the hash of the values.
+        """
+        entry = _TALLY.pack(key, _TALLY.size + len(packed), source, topics) + packed
+        self._log.add(self._table, entry)
+
+    def rows(self) -> Iterator[tuple[bytes, int, int, bytes]]:
+        """The hash of rows with the same values, how many the source has, how many the topics have, and the values."""
+        for chunks in parts([self._log], self._table):
+            source: Counter[bytes] = Counter()
+            topics: Counter[bytes] = Counter()
+            values: dict[bytes, bytes] = {}
+            for (key, _, here, there), packed in entries(chunks[0], _TALLY):
+                source[key] += here
+                topics[key] += there
+                values.setdefault(key, packed)
+            for key, packed in values.items():
+                yield key, source[key], topics[key], packed

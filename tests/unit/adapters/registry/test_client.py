@@ -1,0 +1,138 @@
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcd.adapters.registry.client import Registry
+from cdcd.config.loading import Config
+from cdcd.core.errors import ConfigError, RegistryUnavailableError, SinkError
+from cdcd.core.records.schema_registrations import SchemaUse
+from tests.schema_registry import SchemaRegistry
+
+USE = SchemaUse("shop.public.orders-value", '{"type":"string"}')
+OTHER = SchemaUse("shop.public.orders-value", '{"type":"long"}')
+
+
+@pytest.fixture
+def server() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as registry:
+        yield registry
+
+
+def client(server: SchemaRegistry, **settings: Any) -> Registry:
+    data = {
+        "name": "shop",
+        "postgres": {"dsn": "host=127.0.0.1"},
+        "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+        "format": {"key": "avro", "value": "avro"},
+        "registry": {"url": server.url, **settings},
+    }
+    return Registry(Config.model_validate(data))
+
+
+def test_a_schema_is_registered_once_and_keeps_its_id(server):
+    registry = client(server)
+    first = registry.register(USE)
+    assert registry.register(USE) == first
+    assert registry.register(OTHER) != first
+    assert server.subjects == {"shop.public.orders-value": [1, 2]}
+    assert registry.has(first)
+    assert not registry.has(99)
+    assert (registry.subjects(), registry.mode()) == (1, "READWRITE")
+
+
+def test_the_compatibility_of_a_subject_is_set_before_the_first_schema(server):
+    registry = client(server, compatibility="NONE")
+    registry.register(USE)
+    registry.register(OTHER)
+    assert server.compatibility == {USE.subject: "NONE"}
+    assert [each.split()[0] for each in server.asked] == ["PUT", "POST", "POST"]
+
+
+def test_a_registry_that_knows_no_compatibility_of_a_new_subject_is_told_after_the_first_schema(server):
+    server.is_apicurio = True
+    registry = client(server, compatibility="NONE")
+    registry.register(USE)
+    registry.register(OTHER)
+    assert server.compatibility == {USE.subject: "NONE"}
+    assert [each.split()[0] for each in server.asked] == ["PUT", "POST", "PUT", "POST"]
+
+
+def test_schemas_of_protobuf_are_registered_as_such_and_a_registry_that_takes_none_is_named(server):
+    use = SchemaUse("shop.public.orders-value", 'syntax = "proto3";', "PROTOBUF")
+    registry = client(server)
+    assert registry.kinds() == ["JSON", "PROTOBUF", "AVRO"]
+    assert registry.has(registry.register(use))
+    server.kinds = ["AVRO"]
+    with pytest.raises(SinkError, match="Invalid schema type PROTOBUF") as refused:
+        registry.register(SchemaUse("other", 'syntax = "proto3";', "PROTOBUF"))
+    assert "use a registry that takes PROTOBUF, or another format.value" in refused.value.hint
+
+
+def test_a_schema_that_is_not_compatible_is_refused_with_what_to_do(server):
+    server.refusing.add(USE.subject)
+    with pytest.raises(SinkError, match="incompatible with an earlier") as refused:
+        client(server).register(USE)
+    assert USE.subject in refused.value.message
+    assert f"PUT {server.url}/config/{USE.subject}" in refused.value.hint
+
+
+def test_a_registry_that_must_not_be_written_is_only_asked(server):
+    with pytest.raises(SinkError, match="not found") as refused:
+        client(server, register_schemas=False).register(USE)
+    assert "registry.register_schemas" in refused.value.hint
+    known = client(server).register(USE)
+    assert client(server, register_schemas=False).register(USE) == known
+
+
+def test_a_password_and_a_token_are_sent_and_never_shown(server, tmp_path: Path):
+    file = tmp_path / "password"
+    file.write_text("geheim-2024\n")
+    server.login = "Basic " + base64.b64encode(b"cdcd:geheim-2024").decode()
+    assert client(server, user="cdcd", password="geheim-2024").subjects() == 0
+    server.login = "Bearer t0ken-2024"
+    assert client(server, token="t0ken-2024").subjects() == 0
+    assert client(server, token_command=["echo", "t0ken-2024"]).subjects() == 0
+    with pytest.raises(SinkError, match="401") as refused:
+        client(server, user="cdcd", password="geheim-2025").subjects()
+    assert "geheim" not in str(refused.value) + refused.value.hint
+    assert "registry.user" in refused.value.hint
+
+
+def test_a_registry_that_is_away_or_overloaded_is_tried_again_later(server):
+    registry = client(server)
+    server.stop()
+    with pytest.raises(RegistryUnavailableError, match="does not answer"):
+        registry.register(USE)
+    server.start()
+    assert registry.register(USE) == 1
+
+
+def test_what_is_no_registry_is_named(server):
+    data = client(server)
+    data.url += "/elsewhere"
+    with pytest.raises(SinkError, match="HTTP 404"):
+        data.subjects()
+
+
+def test_a_certificate_that_cannot_be_read_is_a_configuration_error(server, tmp_path: Path):
+    server_url = server.url.replace("http:", "https:")
+    with pytest.raises(ConfigError, match=r"registry\.ca_file"):
+        client(server, url=server_url, ca_file=str(tmp_path / "none.pem"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"url": "registry:8081"}, "must begin with http"),
+        ({"url": "http://a:b@registry"}, "no user and password"),
+        ({"user": "a"}, "belong together"),
+        ({"user": "a", "password": "b", "token": "c"}, "both given"),
+        ({"certificate_file": "/a"}, "belong together"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(server, settings, problem):
+    with pytest.raises(ValueError, match=problem):
+        client(server, **settings)

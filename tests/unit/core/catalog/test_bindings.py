@@ -1,0 +1,289 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.patterns import parse_column_pattern
+from cdcd.core.catalog.protection import ENCRYPT, EXCLUDE, HASH, INCLUDE, MASK, ColumnRule, Protections
+from cdcd.core.catalog.relations import TENTATIVE, CatalogColumn, Kin, TableDescription
+from cdcd.core.errors import ConfigError, WithheldError
+from cdcd.core.protocol.messages import Column, Relation
+
+OID = 7
+TEXT = 25
+
+
+def rule(pattern: str, action: str = HASH) -> ColumnRule:
+    return ColumnRule(parse_column_pattern(pattern, "columns"), action)
+
+
+def relation(*names: str, name: str = "t", oid: int = OID) -> Relation:
+    return Relation(None, oid, "public", name, "d", tuple([Column(0, each, TEXT, -1) for each in names]))
+
+
+def table(
+    columns: dict[int, str],
+    *,
+    seen: int,
+    at: int = 0,
+    changed: Sequence[int] = (),
+    last_id: int = 0,
+    name: str = "t",
+    kin: Sequence[Kin] = (),
+) -> TableDescription:
+    """The catalog's answer. The row of pg_attribute of each column in `changed` was written by transaction `seen`."""
+    return TableDescription(
+        columns=tuple(
+            [
+                CatalogColumn(each, number, "text", TEXT, 0, None, stamp=seen if number in changed else 5)
+                for number, each in columns.items()
+            ]
+        ),
+        last_id=last_id or max(columns, default=0),
+        kin=(Kin(OID, "public", name), *kin) if columns else (),
+        seen=seen,
+        at=at,
+    )
+
+
+def actions(protections: Protections, message: Relation, now: TableDescription) -> list[str]:
+    """The action for each column, "" where there is none."""
+    return ["" if found is None else found.action for found in protections.in_force(message, now)]
+
+
+FIRST = table({1: "id", 2: "ssn", 3: "note"}, seen=100, at=50)
+
+
+def known(*rules: ColumnRule) -> Protections:
+    """A table that was seen before anything happened to it."""
+    protections = Protections(rules or (rule("public.t.ssn"),))
+    protections.in_force(relation("id", "ssn", "note"), FIRST)
+    return protections
+
+
+@pytest.mark.parametrize(
+    ("message", "now"),
+    [
+        (("id", "x", "note"), table({1: "id", 2: "x", 3: "note"}, seen=300, at=200, changed=[2])),
+        # Renamed, and renamed back, before anybody looked.
+        (("id", "x", "note"), table({1: "id", 2: "ssn", 3: "note"}, seen=300, at=200, changed=[2])),
+        # Dropped since.
+        (("id", "x", "note"), table({1: "id", 3: "note"}, seen=300, at=200)),
+        # Dropped since, and another column has the name.
+        (("id", "x", "note"), table({1: "id", 3: "note", 4: "x"}, seen=300, at=200, changed=[4])),
+        (("id", "x", "note"), table({1: "id", 3: "note", 4: "ssn"}, seen=300, at=200, changed=[4])),
+        # A column was added later.
+        (("id", "x", "note"), table({1: "id", 2: "x", 3: "note", 4: "y"}, seen=300, at=200, changed=[2, 4])),
+    ],
+)
+def test_a_rule_follows_its_column(message: tuple[str, ...], now: TableDescription):
+    assert actions(known(), relation(*message), now) == ["", HASH, ""]
+
+
+def test_swapped_columns_are_both_protected_from_then_on():
+    protections = known()
+    swapped = table({1: "id", 2: "note", 3: "ssn"}, seen=300, at=200, changed=[2, 3])
+    assert actions(protections, relation("id", "note", "ssn"), swapped) == ["", HASH, HASH]
+    back = table({1: "id", 2: "ssn", 3: "note"}, seen=500, at=400, changed=[2, 3])
+    assert actions(protections, relation("id", "ssn", "note"), back) == ["", HASH, HASH]
+
+
+def test_names_that_all_moved_by_one_withhold_the_table():
+    # Either nothing moved and c was added, or ssn is called a now and everything behind it was dropped and added.
+    protections = Protections([rule("public.t.ssn")])
+    first = table({1: "a", 2: "ssn", 3: "note"}, seen=100, at=50)
+    protections.in_force(relation("a", "ssn", "note"), first)
+    now = table({2: "a", 3: "ssn", 4: "note"}, seen=300, at=200, changed=[2, 3, 4])
+    with pytest.raises(WithheldError, match=r"Column public\.t\.a may be the one that columns\.hash"):
+        protections.in_force(relation("a", "ssn", "note"), now)
+
+
+def test_a_column_that_was_added_for_a_dropped_one_is_no_reason_to_withhold():
+    now = table({1: "id", 2: "ssn", 4: "more"}, seen=300, at=200, changed=[4])
+    assert actions(known(), relation("id", "ssn", "more"), now) == ["", HASH, ""]
+
+
+def test_a_look_up_behind_the_message_proves_nothing_of_what_was_before():
+    # The look-up at 100 came after the commit at 90, so it may have seen columns that the message lacks.
+    protections = known()
+    seen = table({1: "id", 3: "note", 4: "y"}, seen=150, changed=[4])
+    protections.bindings.note(relation("id", "note", "y"), seen)
+    now = table({1: "id", 3: "note", 4: "y"}, seen=300, at=120, changed=[4])
+    assert actions(protections, relation("id", "x", "note"), now) == ["", HASH, ""]
+
+
+def test_a_dropped_table_keeps_its_columns_in_their_order():
+    gone = replace(TableDescription(), seen=300, at=200)
+    assert actions(known(), relation("id", "ssn", "note"), gone) == ["", HASH, ""]
+    with pytest.raises(WithheldError):
+        known().in_force(relation("id", "x", "note"), gone)
+    with pytest.raises(WithheldError):
+        known().in_force(relation("id", "x", "note", "more"), gone)
+
+
+def test_a_table_that_was_made_and_dropped_unseen_keeps_its_columns_in_their_order():
+    """The catalog has never had the table for anybody who looked."""
+    gone = replace(TableDescription(), at=200)
+    later = replace(gone, at=300)
+    first = Protections([rule("*.*.ssn")])
+    assert actions(first, relation("id", "ssn", "note"), gone) == ["", HASH, ""]
+    for protections in (first, restarted(first, 250)):
+        assert actions(protections, relation("id", "ssn", "other"), later) == ["", HASH, ""]
+        for names in (("id", "x", "note"), ("id", "note", "ssn"), ("id", "x", "ssn", "note"), ("x", "note")):
+            with pytest.raises(WithheldError):
+                protections.in_force(relation(*names), later)
+
+
+def test_a_named_column_without_a_certain_number_withholds_a_table_that_was_never_seen():
+    # ssn is column 2 or 3: if it is 2, x was it before.
+    now = table({1: "id", 2: "x", 4: "y", 5: "z"}, seen=300, at=200)
+    with pytest.raises(WithheldError, match=r"Column public\.t\.ssn may be the one"):
+        Protections([rule("*.*.ssn")]).in_force(relation("id", "ssn", "more"), now)
+
+
+def test_a_rule_that_names_a_column_which_is_not_there_withholds_the_table():
+    with pytest.raises(WithheldError, match=r"names a column that public\.t does not have"):
+        Protections([rule("public.t.ssn")]).in_force(
+            relation("id", "x"), table({1: "id", 2: "x"}, seen=100, at=50)
+        )
+    # A pattern may match nothing, and so may a rule whose column was dropped.
+    Protections([rule("public.*.ssn")]).in_force(
+        relation("id", "x"), table({1: "id", 2: "x"}, seen=100, at=50)
+    )
+    now = table({1: "id", 3: "note"}, seen=300, at=200)
+    assert actions(known(), relation("id", "note"), now) == ["", ""]
+
+
+def test_a_rule_follows_its_table():
+    now = replace(FIRST, seen=300, at=200, kin=(Kin(OID, "public", "u"),))
+    assert actions(known(), relation("id", "ssn", "note", name="u"), now) == ["", HASH, ""]
+
+
+def test_columns_of_tables_that_a_table_inherits_from_protect_its_own():
+    protections = known()
+    root = Kin(OID, "public", "t", ((1, "id"), (2, "renamed")))
+    leaf = replace(table({1: "renamed", 2: "id"}, seen=300, at=200), kin=(Kin(8, "public", "t_1"), root))
+    assert actions(protections, relation("renamed", "id", name="t_1", oid=8), leaf) == [HASH, ""]
+    # And after it has left the table.
+    alone = replace(table({1: "x", 2: "id"}, seen=500, at=400, changed=[1]), kin=(Kin(8, "public", "t_1"),))
+    assert actions(protections, relation("x", "id", name="t_1", oid=8), alone) == [HASH, ""]
+
+
+def test_a_partition_stays_protected_after_it_was_detached():
+    protections = Protections([rule("public.t.ssn")])
+    part = Kin(8, "public", "t_1", ((1, "note"), (3, "ssn"), (4, "id")), is_part=True)
+    protections.in_force(relation("id", "ssn", "note"), replace(FIRST, kin=(*FIRST.kin, part)))
+    alone = replace(table({1: "note", 3: "x", 4: "id"}, seen=300, at=200), kin=(Kin(8, "public", "t_1"),))
+    assert actions(protections, relation("note", "x", "id", name="t_1", oid=8), alone) == ["", HASH, ""]
+
+
+def test_a_transaction_that_may_never_commit_is_only_taken_for_the_table_of_now():
+    now = replace(FIRST, seen=300, at=TENTATIVE)
+    assert actions(known(), relation("id", "ssn", "note"), now) == ["", HASH, ""]
+    with pytest.raises(WithheldError):
+        known().in_force(relation("id", "note", "ssn"), now)
+
+
+def test_of_two_rules_that_a_rename_brings_together_the_stricter_one_holds():
+    protections = known(rule("public.t.ssn"), rule("public.t.note", MASK))
+    now = table({1: "id", 2: "x", 3: "ssn", 4: "note"}, seen=300, at=200, changed=[2, 3, 4])
+    assert actions(protections, relation("id", "x", "ssn", "note"), now) == ["", HASH, MASK, MASK]
+    # Names alone are a mistake of the configuration.
+    with pytest.raises(ConfigError, match="both match column"):
+        known(rule("public.t.ssn"), rule("public.*.ssn", EXCLUDE))
+
+
+def test_of_two_rules_that_are_as_strict_the_first_one_holds():
+    protections = known(rule("public.t.ssn"), rule("public.t.note", ENCRYPT))
+    now = table({1: "id", 2: "note", 3: "ssn"}, seen=300, at=200, changed=[2, 3])
+    assert actions(protections, relation("id", "note", "ssn"), now) == ["", HASH, ENCRYPT]
+
+
+def restarted(protections: Protections, delivered: int, *rules: ColumnRule) -> Protections:
+    """The protections of the next session, which has the checkpoint of this one."""
+    text = protections.bindings.text(delivered)
+    found = Bindings()
+    found.load(text, Protections(rules or protections.rules).digests)
+    return Protections(rules or protections.rules, bindings=found)
+
+
+def test_a_restart_keeps_what_rules_are_bound_to():
+    after = restarted(known(), 150)
+    now = table({1: "id", 2: "x", 3: "note"}, seen=300, at=200, changed=[2])
+    assert actions(after, relation("id", "x", "note"), now) == ["", HASH, ""]
+
+
+def test_a_restart_goes_by_the_state_of_the_table_before_what_comes_again():
+    protections = known()
+    # The daemon saw the new columns, and was stopped before Kafka had what was committed before.
+    seen = table({1: "id", 3: "note", 4: "y"}, seen=300, changed=[4])
+    protections.bindings.note(relation("id", "note", "y"), seen)
+    after = restarted(protections, 150)
+    now = table({1: "id", 3: "note", 4: "y"}, seen=400, at=200, changed=[4])
+    assert actions(after, relation("id", "x", "note"), now) == ["", HASH, ""]
+
+
+def test_a_rule_that_was_changed_begins_with_what_its_pattern_matches():
+    after = restarted(known(), 150, rule("public.t.x"))
+    now = table({1: "id", 2: "ssn", 3: "x"}, seen=300, at=200, changed=[3])
+    assert actions(after, relation("id", "ssn", "x"), now) == ["", "", HASH]
+
+
+def test_the_checkpoint_is_the_same_text_until_something_changes():
+    protections = known()
+    text = protections.bindings.text(150)
+    assert protections.bindings.text(160) is text
+    told: list[bool] = []
+    protections.bindings.touched = lambda: told.append(True)
+    protections.in_force(
+        relation("id", "ssn", "note", "ssn2"),
+        table({1: "id", 2: "ssn", 3: "note", 4: "ssn2"}, seen=300, at=200, changed=[4]),
+    )
+    assert not told
+    assert protections.bindings.text(160) != text
+
+
+LISTED = (rule("public.t.id", INCLUDE), rule("public.t.note", INCLUDE))
+
+
+def test_only_the_listed_columns_of_a_table_are_published():
+    protections = known(*LISTED)
+    assert actions(protections, relation("id", "ssn", "note"), FIRST) == ["", EXCLUDE, ""]
+    assert str(protections.in_force(relation("id", "ssn", "note"), FIRST)[1]) == "columns.include"
+    other = replace(table({1: "a"}, seen=300, at=200), kin=(Kin(9, "public", "other"),))
+    assert actions(protections, relation("a", name="other", oid=9), other) == [""]
+
+
+@pytest.mark.parametrize(
+    ("message", "now", "expected"),
+    [
+        # A new column, and a column that takes the name of a listed one.
+        (
+            ("id", "ssn", "note", "x"),
+            table({1: "id", 2: "ssn", 3: "note", 4: "x"}, seen=300, at=200),
+            "..x.x",
+        ),
+        (("id", "note", "x"), table({1: "id", 2: "note", 3: "x"}, seen=300, at=200, changed=[2, 3]), "..x."),
+        (("id", "ssn", "note"), table({1: "id", 2: "ssn", 4: "note"}, seen=300, at=200, changed=[4]), "..xx"),
+    ],
+)
+def test_a_list_of_columns_is_of_the_columns_that_were_there_first(
+    message: tuple[str, ...], now: TableDescription, expected: str
+):
+    for protections in (known(*LISTED), restarted(known(*LISTED), 150)):
+        found = actions(protections, relation(*message), now)
+        assert "." + "".join(["x" if action == EXCLUDE else "." for action in found]) == expected
+
+
+def test_a_list_of_columns_follows_its_table():
+    now = replace(FIRST, seen=300, at=200, kin=(Kin(OID, "public", "u"),))
+    assert actions(known(*LISTED), relation("id", "ssn", "note", name="u"), now) == ["", EXCLUDE, ""]
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", '{"version":2,"columns":""}', '{"version":1,"columns":"x"}', "[]", "x", '{"version":1}']
+)
+def test_bindings_that_cannot_be_read_are_refused(text: str):
+    with pytest.raises(ValueError, match="not the bindings of columns"):
+        Bindings().load(text, ())

@@ -1,0 +1,91 @@
+"""One dialect of table patterns, whatever key they stand under."""
+
+import pytest
+
+from cdcd.core.catalog.patterns import matcher, parse_column_pattern, parse_pattern
+from cdcd.core.errors import ConfigError
+from cdcd.core.snapshot.beginning import wanted
+
+TABLES = [
+    ("public", "orders"),
+    ("public", "orders_old"),
+    ("sales", "a.b"),
+    ("sales", 'quo"te'),
+    ("Sales", "Kunde*"),
+    ("a.b", "c"),
+    ("public", "a[1]"),
+    ("new\nline", "t"),
+]
+PATTERNS: list[tuple[str, list[int] | None]] = [
+    ("public.orders", [0]),
+    ("public.order?", [0]),
+    ("public.order*", [0, 1]),
+    ("public.*", [0, 1, 6]),
+    ("*.*", [0, 1, 2, 3, 4, 5, 6, 7]),
+    ("sales.a.b", None),
+    ('sales."a.b"', [2]),
+    ('sales."quo""te"', [3]),
+    ('Sales."Kunde*"', [4]),
+    ('"Sales".*', [4]),
+    ("?ales.*", [2, 3, 4]),
+    ('"public".orders', [0]),
+    ('"a.b".c', [5]),
+    ("public.a[1]", [6]),
+    ("public.[o]rders", []),
+    ("sales.A*", []),
+    ("new*.t", [7]),
+    ("public.", None),
+    ("orders", None),
+    (".orders", None),
+    ('"public.orders', None),
+    ('public."orders', None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("pattern", "matched"), PATTERNS)
+def test_a_pattern_matches_whole_names_with_case(pattern: str, matched: list[int] | None):
+    if matched is None:
+        with pytest.raises(ConfigError, match=r"^postgres\.tables: "):
+            parse_pattern(pattern)
+        return
+    parsed = parse_pattern(pattern)
+    assert [place for place, table in enumerate(TABLES) if parsed.matches(*table)] == matched
+
+
+@pytest.mark.parametrize(("pattern", "matched"), [each for each in PATTERNS if each[1] is not None])
+def test_the_keys_of_the_configuration_have_the_same_dialect(pattern: str, matched: list[int]):
+    names = {place: f"{schema}.{table}" for place, (schema, table) in enumerate(TABLES)}
+    of_names = [place for place, name in names.items() if matcher([pattern], "x")(name)]
+    # A name of which nobody says where its schema ends may be two tables' name.
+    assert set(matched) <= set(of_names)
+    assert wanted(names, [pattern]).keys() == names.keys() - set(of_names)
+
+
+def test_a_malformed_pattern_names_its_key():
+    with pytest.raises(ConfigError, match=r"^snapshot\.exclude: "):
+        wanted({}, ["orders"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("public.users.email", True),
+        ("*.*.email", True),
+        ("public.user?.e*", True),
+        ("public.users.Email", False),
+        ("public.users.mail", False),
+        ('public."users"."email"', True),
+        ('"public.users".email.x', False),
+    ],
+)
+def test_a_pattern_of_columns_has_three_parts_of_the_same_dialect(pattern: str, matched: bool):
+    assert parse_column_pattern(pattern, "columns.mask").matches("public", "users", "email") is matched
+
+
+@pytest.mark.parametrize(
+    "pattern", ["email", "users.email", "public.users.", 'public."users.email', "a.b.c.d", ""]
+)
+def test_what_is_no_pattern_of_columns_is_refused_with_its_key(pattern: str):
+    with pytest.raises(ConfigError, match=r"^columns\.mask: .*schema\.table\.column"):
+        parse_column_pattern(pattern, "columns.mask")

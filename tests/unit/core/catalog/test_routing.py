@@ -1,0 +1,220 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdcd.core.catalog.routing import (
+    TOPIC_LENGTH_MAX,
+    ClaimedTopics,
+    RoutedTopics,
+    TopicNames,
+    collisions,
+    parse_table,
+    topic_name,
+)
+from cdcd.core.errors import SinkError
+
+
+@pytest.mark.parametrize(
+    ("schema", "table", "topic"),
+    [
+        ("public", "orders", "shop.public.orders"),
+        ("public", "Order Lines", "shop.public.Order_Lines"),
+        ("Größe", "a/b", "shop.Gr__e.a_b"),
+        ("s", "x.y", "shop.s.x.y"),
+        ("s", "日本", "shop.s.__"),
+        ("s", "🐘", "shop.s.__"),
+        ("s", "a-b_c", "shop.s.a-b_c"),
+    ],
+)
+def test_a_topic_is_prefix_schema_and_table_with_underscores_for_what_kafka_forbids(schema, table, topic):
+    assert ClaimedTopics(TopicNames("shop")).table(schema, table) == topic
+
+
+@given(st.text(min_size=1, max_size=60), st.text(min_size=1, max_size=60))
+def test_every_topic_is_one_that_kafka_allows(schema, table):
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic_name("p", schema, table))
+
+
+def test_a_topic_that_is_too_long_is_refused():
+    assert len(topic_name("p", "s" * (TOPIC_LENGTH_MAX - 2))) == TOPIC_LENGTH_MAX
+    with pytest.raises(SinkError, match="250 characters"):
+        topic_name("p", "s" * (TOPIC_LENGTH_MAX - 1))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a", "b_c"), ("a", "b.c")),
+        (("a.b", "c"), ("a", "b.c")),
+        (("a", "x y"), ("a", "x_y")),
+        (("a", "ä"), ("a", "ö")),
+    ],
+)
+def test_two_tables_with_one_topic_to_kafka_are_refused(one, other):
+    routes = ClaimedTopics(TopicNames("shop"))
+    routes.table(*one)
+    with pytest.raises(SinkError, match="collides") as caught:
+        routes.table(*other)
+    assert f'"{one[0]}"."{one[1]}"' in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_table_may_come_again_and_names_differ_by_case():
+    routes = ClaimedTopics(TopicNames("shop"))
+    assert routes.table("a", "t") == routes.table("a", "t")
+    assert routes.table("a", "T") == "shop.a.T"
+
+
+def test_a_table_cannot_take_the_topic_of_the_messages():
+    routes = ClaimedTopics(TopicNames("shop"))
+    routes.claim("shop.public.audit", "logical messages")
+    with pytest.raises(SinkError, match="logical messages"):
+        routes.table("public", "audit")
+
+
+def test_a_name_of_the_configuration_goes_before_the_rule():
+    names = TopicNames("shop", {("a", "x y"): "shop.a.x-y"})
+    routes = ClaimedTopics(names)
+    assert routes.table("a", "x_y") == "shop.a.x_y"
+    assert routes.table("a", "x y") == "shop.a.x-y" == names.qualified("a.x y")
+    assert names.qualified("a.x_y") == "shop.a.x_y"
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("public.orders", ("public", "orders")),
+        ("public.Order Lines", ("public", "Order Lines")),
+        ('"a.b".c', ("a.b", "c")),
+        ('a."b.""c"', ("a", 'b."c')),
+    ],
+)
+def test_a_table_is_named_by_schema_and_name_with_points_in_quotes(text, table):
+    assert parse_table(text) == table
+
+
+@pytest.mark.parametrize("text", ["", "orders", "a.b.c", ".a", "a.", '"a.b', 'a."b"c', '"".b'])
+def test_what_names_no_table_is_refused(text):
+    with pytest.raises(ValueError, match="is not <schema>"):
+        parse_table(text)
+
+
+def test_all_collisions_are_found_at_once_and_in_the_words_of_the_first_record():
+    names = TopicNames(
+        "shop", message="shop.message", schemas="shop.schemas", checkpoint="shop.c", dead_letter="shop.d_l"
+    )
+    tables = [
+        ("a", "b c"),
+        ("a", "b_c"),
+        ("a", "b.c"),
+        ("a", "free"),
+        ("d", "l"),
+        ("a", "x" * TOPIC_LENGTH_MAX),
+    ]
+    found = collisions(tables, names)
+    routes = ClaimedTopics(names)
+    raised = []
+    for table in tables:
+        try:
+            routes.table(*table)
+        except SinkError as error:
+            raised.append(error.message)
+    assert [error.message for error in found] == raised
+    told = ['of table "a"."b_c" collides', 'of table "a"."b.c" collides', "records that are too large", "249"]
+    assert all(word in message for word, message in zip(told, raised, strict=True))
+    assert all("topics.names" in error.hint for error in found)
+    assert collisions([("a", "b_c")], names) == []
+
+
+def test_what_is_given_a_name_of_its_own_collides_no_more():
+    tables = [("a", "b c"), ("a", "b_c"), ("a", "x" * TOPIC_LENGTH_MAX)]
+    names = TopicNames("shop", {tables[0]: "shop.a.b-c", tables[2]: "shop.a.x"})
+    assert collisions(tables, names) == []
+
+
+def test_two_topics_of_cdcds_own_collide_too_and_so_does_an_illegal_name():
+    (error,) = collisions([], TopicNames("shop", message="shop.a.b", checkpoint="shop.a_b"))
+    assert "logical messages" in error.message
+    (error,) = collisions([("a", "b")], TopicNames("shop", {("a", "b"): "a/b"}))
+    assert "does not allow" in error.message
+
+
+FLAT = "{prefix}.app.{schema}_{table}"
+
+
+def test_a_template_is_the_rule_for_tables_without_a_name_of_their_own():
+    names = TopicNames("shop", {("a", "x"): "shop.b.x"}, template=FLAT)
+    routes = ClaimedTopics(names)
+    assert routes.table("a", "x") == "shop.b.x" == names.qualified("a.x")
+    assert routes.table("a", "y z") == "shop.app.a_y_z" == names.qualified("a.y z")
+
+
+def test_tables_that_a_template_does_not_tell_apart_collide():
+    (error,) = collisions([("a", "b_c"), ("a_b", "c"), ("a", "d")], TopicNames("shop", template=FLAT))
+    assert 'of table "a_b"."c" collides' in error.message
+    found = collisions([("a", "t"), ("b", "t")], TopicNames("shop", template="{prefix}.app.{table}"))
+    assert len(found) == 1
+
+
+def test_a_point_in_a_name_is_refused_where_the_template_would_need_to_split_at_it():
+    names = TopicNames("shop", template=FLAT)
+    (error,) = collisions([("a", "b"), ('"x.y', "c")], names)
+    assert "has a point in its name" in error.message
+    assert 'topics.names: {\'"""x.y"."c"\': shop.app._x.y_c}' in error.hint
+    named = TopicNames("shop", {('"x.y', "c"): "shop.app.c"}, template=FLAT)
+    assert collisions([('"x.y', "c")], named) == []
+    assert parse_table('"""x.y"."c"') == ('"x.y', "c")
+
+
+ROUTED = TopicNames(
+    "shop",
+    {("a", "named"): "shop.a.x"},
+    checkpoint="shop.checkpoint",
+    dead_letter="shop.a.dead",
+    routes=(
+        RoutedTopics("a.*", ("{prefix}.{schema}.{table}-eu", "{prefix}.{schema}.{table}")),
+        RoutedTopics("b.t", ("shop.b.t-big", "shop.b.t-big")),
+    ),
+)
+
+
+def test_a_table_with_routes_has_further_topics():
+    assert ROUTED.routed("a", "Ä t") == ("shop.a.__t-eu", "shop.a.__t")
+    assert ROUTED.all_of("a", "t") == ("shop.a.t", "shop.a.t-eu")
+    assert ROUTED.all_of("a", "named") == ("shop.a.x", "shop.a.named-eu", "shop.a.named")
+    assert ROUTED.all_of("b", "t") == ("shop.b.t", "shop.b.t-big")
+    assert ROUTED.routed("c", "t") == ()
+    assert ROUTED.all_of("c", "t") == ("shop.c.t",)
+
+
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        ([("a", "t"), ("a", "t-eu")], 'shop.a.t-eu of table "a"."t-eu" collides with that of table "a"."t"'),
+        ([("b", "t_big"), ("b", "t")], None),
+        (
+            [("b", "t-big"), ("b", "t")],
+            'shop.b.t-big of table "b"."t" collides with that of table "b"."t-big"',
+        ),
+    ],
+)
+def test_topics_of_routes_collide_as_topics_of_tables_do(tables, says):
+    found = collisions(tables, ROUTED)
+    assert says is None or says in found[0].message
+    assert (says is None) == (not found)
+
+
+def test_topics_of_routes_collide_with_cdcds_own():
+    names = TopicNames(
+        "shop", dead_letter="shop.a.dead_letter", routes=(RoutedTopics("a.t", ("shop.a.dead.letter",)),)
+    )
+    (error,) = collisions([("a", "t")], names)
+    assert "collides with that of records that are too large" in error.message
+
+
+def test_a_topic_of_a_route_may_be_too_long():
+    names = TopicNames("shop", routes=(RoutedTopics("a.t", ("shop.a." + "x" * 250,)),))
+    (error,) = collisions([("a", "t")], names)
+    assert "Kafka allows 249" in error.message

@@ -1,0 +1,16 @@
+"""Which of the rows without an answer are reported."""
+
+from cdcd.core.facts import FilterFailed, unheard
+from cdcd.core.records.shaping.in_front import FILTER_FAILED
+from cdcd.core.records.shaping.unanswered import REPORT_S, UnansweredRows
+
+
+def test_a_table_has_one_report_in_some_seconds_with_the_number_of_the_others():
+    rows = UnansweredRows(FILTER_FAILED, FilterFailed, unheard)
+    due_us = REPORT_S * 1_000_000
+    assert rows.note("a", 0) == 0
+    assert rows.note("a", 1) is None
+    assert rows.note("a", due_us - 1) is None
+    assert rows.note("b", 1) == 0
+    assert rows.note("a", due_us) == 2
+    assert rows.note("a", 2 * due_us) == 0

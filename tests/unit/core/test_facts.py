@@ -1,0 +1,34 @@
+import dataclasses
+import re
+
+import pytest
+
+from cdcd.core import facts_operation
+from cdcd.core.facts import all_facts, facts_of
+from cdcd.mirror.watching import progress
+
+ALL = [*all_facts(), *facts_of(vars(facts_operation)), *facts_of(vars(progress))]
+
+
+def test_each_event_has_a_name_of_its_own():
+    names = [fact.event for fact in ALL]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("fact", ALL, ids=lambda fact: fact.event)
+def test_a_fact_is_a_frozen_slotted_value_with_a_constant_dotted_name_and_a_meaning(fact):
+    assert re.fullmatch(r"[a-z]+(\.[a-z]+)?", fact.event)
+    assert fact.level in {"info", "warning", "error", "critical"}
+    assert fact.__doc__
+    assert not fact.__doc__.startswith(fact.__name__)
+    made = fact(*[None for _ in dataclasses.fields(fact)])
+    assert not hasattr(made, "__dict__")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(made, dataclasses.fields(fact)[0].name, "other")
+
+
+@pytest.mark.parametrize("fact", ALL, ids=lambda fact: fact.event)
+def test_no_field_takes_the_place_of_what_every_line_of_the_log_has(fact):
+    assert not set(fact.fields_logged()) & {
+        "event", "level", "timestamp", "logger", "exc_info", "stack_info", "positional_args",
+    }  # fmt: skip

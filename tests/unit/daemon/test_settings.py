@@ -1,0 +1,96 @@
+"""How the configuration becomes what the decisions and the clients are given."""
+
+import json
+import zlib
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+from cdcd.config.models import Config
+from cdcd.config.sections.format import FormatConfig
+from cdcd.core.engine.record_settings import CHANGES
+from cdcd.daemon.settings import record_settings, start_settings
+from tests.unit.daemon.test_wiring import configured
+
+
+def test_a_start_decides_by_what_is_configured():
+    more = "snapshot: {mode: when_needed, method: incremental, exclude: [public.log]}"
+    settings = start_settings(configured(more=more))
+    assert (settings.slot, settings.publication) == ("cdcd_shop", "cdcd_shop")
+    assert (settings.two_phase, settings.failover) == (True, True)
+    assert (settings.snapshot_mode, settings.snapshot_method) == ("when_needed", "incremental")
+    assert settings.exclude == ("public.log",)
+    assert settings.topics.table("public", "t") == "shop.public.t"
+
+
+@pytest.mark.parametrize(("delivery", "counts"), [("at_least_once", True), ("exactly_once", False)])
+def test_writers_are_counted_where_kafka_fences_none(delivery: str, counts: bool):
+    assert start_settings(configured(f", delivery: {delivery}")).counts_epochs is counts
+
+
+# What decides how rows become records.
+
+FILTER = "filters: {tables: {public.t: {keep: row.id > 1}}}"
+
+
+def test_settings_of_records_are_those_that_are_not_at_their_defaults():
+    assert [name for name, _ in record_settings(configured())] == ["topics.prefix"]
+    more = f"{FILTER}\nformat: {{decimal_handling_mode: double}}\nkey: {{columns: {{public.t: [id]}}}}"
+    assert [name for name, _ in record_settings(configured(more=more))] == [
+        "filters.tables",
+        "format.decimal_handling_mode",
+        "key.columns",
+        "topics.prefix",
+    ]
+
+
+def test_another_value_has_another_checksum_and_the_order_of_tables_is_nothing():
+    other = FILTER.replace("> 1", "> 2")
+    assert record_settings(configured(more=FILTER)) != record_settings(configured(more=other))
+    one = "filters: {tables: {public.t: {keep: row.id > 1}, public.u: {keep: row.id > 2}}}"
+    two = "filters: {tables: {public.u: {keep: row.id > 2}, public.t: {keep: row.id > 1}}}"
+    assert record_settings(configured(more=one)) == record_settings(configured(more=two))
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "keys"),
+    [
+        ("hash", "hash_key", ("1" * 64, "2" * 64)),
+        ("encrypt", "encryption_key", (b64encode(b"1" * 32).decode(), b64encode(b"2" * 32).decode())),
+    ],
+)
+def test_another_key_is_told_and_another_file_with_the_same_key_is_not(
+    action: str, name: str, keys: tuple[str, str], tmp_path: Path
+):
+    columns = f"columns: {{{{{action}: [public.t.a], {name}{{}}: '{{}}'}}}}"
+    one, two = (configured(more=columns.format("", key)) for key in keys)
+    changed = {setting for setting, _ in {*record_settings(one)} ^ {*record_settings(two)}}
+    assert changed == {f"columns.{name}"}
+    (tmp_path / "key").write_text(keys[0])
+    assert record_settings(configured(more=columns.format("_file", tmp_path / "key"))) == record_settings(one)
+
+
+def test_a_key_that_no_rule_needs_is_no_setting_of_records():
+    more = f"columns: {{hash_key: '{'1' * 64}'}}"
+    assert record_settings(configured(more=more)) == record_settings(configured())
+
+
+def test_the_mark_of_a_key_does_not_show_it():
+    key = "a secret that nobody may read"
+    marks = record_settings(configured(more=f"columns: {{hash: [public.t.a], hash_key: '{key}'}}"))
+    assert dict(marks)["columns.hash_key"] != zlib.crc32(json.dumps(key).encode())
+
+
+def test_settings_that_change_no_record_are_left_out():
+    more = "snapshot: {mode: never}\nheartbeat: {interval_s: 5}\nspool: {memory_bytes_max: 1000000}"
+    assert record_settings(configured(more=more)) == record_settings(configured())
+
+
+def test_every_setting_of_the_table_is_one_of_the_configuration():
+    for name in CHANGES:
+        section, _, key = name.partition(".")
+        model = Config.model_fields[section].annotation
+        assert model is not None
+        assert not key or key in model.model_fields
+    assert {f"format.{name}" for name in FormatConfig.model_fields} <= {*CHANGES}

@@ -1,0 +1,57 @@
+"""What comes twice, and what may not come at all."""
+
+from cdcd.adapters.postgres.pending import PendingTransaction
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.tools.adopt.overlap import Gap, Written, gap, twice, unfinished_snapshot, unfinished_tables
+
+
+def test_events_that_slot_and_topics_have_come_twice() -> None:
+    pending = [
+        PendingTransaction(1, 110, {101: 1, 102: 1}),
+        PendingTransaction(2, 120, {103: 3}),
+        PendingTransaction(3, 130, {125: 1}),
+    ]
+    # The connector was killed in the second one, and has written an event of the first one twice by itself.
+    written = [
+        Written(1, 101),
+        Written(1, 102),
+        Written(1, 102),
+        Written(2, 103),
+        Written(2, 103),
+        Written(9, 1),
+    ]
+    found = twice(pending, written)
+    assert (found.events, found.transactions) == (4, 2)
+    assert (found.first, found.last, found.partly) == (Lsn(110), Lsn(120), Lsn(120))
+
+
+def test_nothing_comes_twice_where_the_slot_has_nothing_or_the_topics_have_none_of_it() -> None:
+    for pending, written in (
+        ([], [Written(1, 1)]),
+        ([PendingTransaction(1, 5, {1: 1})], [Written(2, 1), Written(1, 2)]),
+    ):
+        found = twice(pending, written)
+        assert (found.events, found.transactions, found.first, found.partly) == (0, 0, None, None)
+
+
+def test_a_transaction_of_which_a_part_is_skipped_in_the_middle_is_not_partly_if_a_later_one_is_there() -> (
+    None
+):
+    pending = [PendingTransaction(1, 10, {1: 2}), PendingTransaction(2, 20, {2: 1})]
+    assert twice(pending, [Written(1, 1), Written(2, 2)]).partly is None
+
+
+def test_a_slot_behind_the_offset_has_a_gap() -> None:
+    offset = {"lsn": 100, "lsn_proc": 100, "lsn_commit": 90, "txId": 7}
+    assert gap(offset, 100) is None
+    assert gap(offset, 95) is None
+    assert gap(offset, 101) == Gap(Lsn(100), Lsn(101))
+    assert gap({}, 101) is None
+
+
+def test_a_snapshot_that_is_not_complete_is_seen() -> None:
+    assert not unfinished_snapshot({"lsn": 1})
+    assert unfinished_snapshot({"lsn": 1, "snapshot": "INITIAL", "snapshot_completed": False})
+    assert not unfinished_snapshot({"lsn": 1, "snapshot": "INITIAL", "snapshot_completed": True})
+    assert unfinished_tables({"incremental_snapshot_collections": '[{"id": "a"}]'})
+    assert not unfinished_tables({"lsn": 1})

@@ -1,0 +1,195 @@
+"""Routers of topics: a template where it says the same of every table, else today's tables, else why not."""
+
+import pytest
+
+from cdcd.tools.adopt.reach import KnownTable
+from cdcd.tools.adopt.verdicts import Kind
+from tests.unit.tools.adopt.transforms_examples import (
+    CONNECT,
+    DEBEZIUM,
+    KNOWN,
+    UNWRAP,
+    config,
+    connector,
+    topic_predicate,
+    verdicts,
+)
+
+
+def router(regex: str, replacement: str, **given: str) -> dict[str, str]:
+    return {"type": f"{CONNECT}RegexRouter", "regex": regex, "replacement": replacement, **given}
+
+
+@pytest.mark.parametrize(
+    ("regex", "replacement", "template"),
+    [
+        ("(.*)", "$1.v2", "{prefix}.{schema}.{table}.v2"),
+        (r"([^.]+)\.([^.]+)\.([^.]+)", "$1.$2.$3-cdc", "{prefix}.{schema}.{table}-cdc"),
+        ("inventory.(.*)", "inventory.db.$1", "{prefix}.db.{schema}.{table}"),
+        (r"(?<p>inventory)\.(?<s>.*)\.(?<t>.*)", "${p}.${t}.${s}", "{prefix}.{table}.{schema}"),
+    ],
+)
+@pytest.mark.parametrize("known", [None, KNOWN], ids=["not asked", "asked"])
+def test_a_template_is_written_if_it_says_the_same_of_every_table(
+    regex: str, replacement: str, template: str, known: tuple[KnownTable, ...] | None
+) -> None:
+    options = connector(router(regex, replacement))
+    found = config(options, known)
+    assert found.topics.name == template
+    assert verdicts(options, known)["a"].keys["topics.name"] == template
+
+
+def test_topics_of_todays_tables_are_named_if_the_expression_depends_on_their_names() -> None:
+    options = connector(router(r"inventory\.public\.(orders)", "inventory.public.$1-v2"))
+    found = verdicts(options, KNOWN)["a"]
+    assert found.kind is Kind.DIFFERENT
+    assert "those of today" in found.why
+    assert config(options, KNOWN).topics.names == {"public.orders": "inventory.public.orders-v2"}
+    assert verdicts(options)["a"].kind is Kind.UNKNOWN
+
+
+def test_an_expression_that_matches_no_table_changes_nothing() -> None:
+    for known in (None, KNOWN):
+        verdict = verdicts(connector(router(r"other\.(.*)", "x.$1")), known)["a"]
+        assert "topics.name" not in verdict.keys
+        assert (verdict.kind, dict(verdict.keys)) == (Kind.SAME, {})
+
+
+@pytest.mark.parametrize(
+    ("regex", "replacement", "said"),
+    [
+        (r"([^.]+)\.([^.]+)\.([^.]+)", "$3", "begins with inventory."),
+        (r"inventory\.public\.(.*)", "inventory.$1", "second point"),
+        (r"inventory\.(.*)", "prod.$1", "topics.prefix: prod"),
+        (r"(.*)", "prod.$1", "topics.prefix: prod.inventory"),
+        (r"inventory\.public\.(.*)", "inventory.public.all", "has the rows of one table"),
+    ],
+)
+def test_topics_that_cdcd_does_not_have_stand_in_the_way(regex: str, replacement: str, said: str) -> None:
+    verdict = verdicts(connector(router(regex, replacement)), KNOWN)["a"]
+    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
+    assert said in verdict.why
+    assert "ccept this option" in verdict.why
+
+
+def test_a_template_without_the_table_is_refused_although_no_table_of_today_collides() -> None:
+    options = connector(router(r"(.*)\.(.*)\.(.*)", "$1.$2.all"))
+    assert verdicts(options)["a"].kind is Kind.UNKNOWN
+    assert verdicts(options, KNOWN)["a"].kind is Kind.IMPOSSIBLE
+
+
+def test_topics_that_are_no_tables_are_renamed_too() -> None:
+    options = connector(
+        router("(__debezium-heartbeat|inventory)[.](inventory|transaction|message)", "ops-$1-$2"),
+        heartbeat__interval__ms="1000",
+        provide__transaction__metadata="true",
+    )
+    found = config(options, KNOWN).topics
+    assert found.heartbeat == "ops-__debezium-heartbeat-inventory"
+    assert found.transaction == "ops-inventory-transaction"
+    assert found.message == "ops-inventory-message"
+
+
+def test_a_topic_that_would_look_like_a_tables_is_told() -> None:
+    verdict = verdicts(connector(router("(.*)", "$1.v2")), KNOWN)["a"]
+    assert verdict.kind is Kind.DIFFERENT
+    assert "Logical messages stay in inventory.message" in verdict.why
+
+
+def test_two_routers_follow_each_other() -> None:
+    options = connector(
+        router(r"inventory\.(.*)", "x.$1"), {"type": UNWRAP}, router(r"x\.(.*)", "inventory.y.$1")
+    )
+    assert verdicts(options)["c"].kind is Kind.UNKNOWN
+    assert config(options, KNOWN).topics.names["public.orders"] == "inventory.y.public.orders"
+    assert verdicts(options, KNOWN)["a"].why == "The router behind it has the keys for both."
+
+
+def test_a_predicate_behind_a_router_goes_by_the_new_topic() -> None:
+    mask = {"type": f"{CONNECT}MaskField$Value", "fields": "email", "replacement": "x", "predicate": "p"}
+    options = connector(
+        {"type": UNWRAP}, router("(.*)", "$1-v2"), mask, **topic_predicate(r"inventory\.public\.orders-v2")
+    )
+    assert config(options, KNOWN).columns.mask == {"public.orders.email": "x"}
+    assert verdicts(options)["c"].kind is Kind.UNKNOWN
+    assert "A transform before it renames topics" in verdicts(options)["c"].why
+
+
+def test_a_router_that_renames_nothing_leaves_predicates_as_they_are() -> None:
+    mask = {"type": f"{CONNECT}MaskField$Value", "fields": "email", "replacement": "x", "predicate": "p"}
+    options = connector(
+        {"type": UNWRAP}, router(r"other\.(.*)", "x.$1"), mask, **topic_predicate("inventory.public.orders")
+    )
+    assert config(options).columns.mask == {"public.orders.email": "x"}
+
+
+def test_a_router_with_a_predicate_renames_the_tables_that_it_means() -> None:
+    options = connector(router("(.*)", "$1-v2", predicate="p"), **topic_predicate("inventory.public.orders"))
+    assert config(options, KNOWN).topics.names == {"public.orders": "inventory.public.orders-v2"}
+
+
+def test_schemas_that_keep_the_former_topics_names_are_told() -> None:
+    options = connector(
+        router(r"inventory\.(.*)\.(.*)", "inventory.$1.$2-v2"), value__converter__schemas__enable="true"
+    )
+    assert "Schemas are named after the new topics" in verdicts(options, KNOWN)["a"].why
+
+
+def logical(kind: str = "ByLogicalTableRouter", **given: str) -> dict[str, str]:
+    return {
+        "type": f"{DEBEZIUM}{kind}",
+        "topic.regex": r"inventory\.(.*)\.(.*)",
+        "topic.replacement": "inventory.$1.$2-v2",
+        **given,
+    }
+
+
+def test_routers_of_logical_tables_are_carried_over_without_their_field_in_keys() -> None:
+    options = connector(logical(**{"key.enforce.uniqueness": "false"}))
+    assert verdicts(options, KNOWN)["a"].kind is Kind.SAME
+    assert config(options, KNOWN).topics.name == "{prefix}.{schema}.{table}-v2"
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("ByLogicalTableRouter", "__dbz__physicalTableIdentifier"),
+        ("ToLogicalTopicRouter", "__dbz__sourceIdentifier"),
+    ],
+)
+def test_a_field_in_keys_stands_in_the_way_with_the_topics_written(kind: str, field: str) -> None:
+    options = connector(logical(kind))
+    verdict = verdicts(options, KNOWN)["a"]
+    assert (verdict.kind, dict(verdict.keys)) == (
+        Kind.IMPOSSIBLE,
+        {"topics.name": "{prefix}.{schema}.{table}-v2"},
+    )
+    assert field in verdict.why
+
+
+def test_tables_that_are_brought_together_stand_in_the_way() -> None:
+    shards = tuple([KnownTable("public", f"orders_{number}", ("id",)) for number in (1, 2)])
+    merged = logical(**{"topic.regex": r"(.*)orders_(.*)", "topic.replacement": "$1orders"})
+    verdict = verdicts(connector(merged), shards)["a"]
+    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
+    assert "has the rows of one table" in verdict.why
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"regex": r"(?i)INVENTORY\.(\p{L}+)", "replacement": "$1"}, Kind.IMPOSSIBLE),
+        ({"regex": "(.*)", "replacement": "$2"}, Kind.IMPOSSIBLE),
+        ({"regex": "(.*"}, Kind.IMPOSSIBLE),
+        ({"regex": "${file:/a:b}", "replacement": "x"}, Kind.UNKNOWN),
+        ({"regex": "", "replacement": "x"}, Kind.IMPOSSIBLE),
+    ],
+)
+def test_what_cannot_be_read_stands_in_the_way(given: dict[str, str], kind: Kind) -> None:
+    verdict = verdicts(connector({"type": f"{CONNECT}RegexRouter", "replacement": "x", **given}), KNOWN)["a"]
+    assert (verdict.kind, dict(verdict.keys)) == (kind, {})
+
+
+def test_a_prefix_that_stands_elsewhere_is_unknown() -> None:
+    options = connector(router("(.*)", "$1-v2"), topic__prefix="${file:/a:b}")
+    assert verdicts(options, KNOWN)["a"].kind is Kind.UNKNOWN

@@ -1,0 +1,261 @@
+"""Each check of `cdcd check` on Kafka's side, over facts made up for it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdcd.adapters.kafka.admin import ClusterInfo, TopicInfo
+from cdcd.adapters.kafka.topics import TopicSpec
+from cdcd.core.errors import SinkError
+from cdcd.telemetry.findings import Finding
+from cdcd.tools.checks import kafka as preflight
+from cdcd.tools.checks.kafka import BROKER, TOPICS, Check, Facts, TableTopic, Wanted, examine
+from cdcd.tools.checks.topics import check_existing
+
+CHECKPOINT = TopicInfo("shop.checkpoint", 1, 3, has_leaders=True, may_write=True, may_read=True)
+ORDERS = TopicInfo("shop.public.orders", 6, 3, has_leaders=True, may_write=None)
+BROKERS = ((1, "a:9092"), (2, "b:9092"), (3, "c:9092"))
+IN_SYNC = {"min.insync.replicas": "2", "max.message.bytes": "1048588", "cleanup.policy": "delete"}
+
+FACTS = Facts(
+    cluster=ClusterInfo("id", BROKERS, None, may_alter=True),
+    broker={"transaction.max.timeout.ms": "900000", "transaction.state.log.replication.factor": "3"},
+    topics={
+        "shop.checkpoint": CHECKPOINT,
+        "shop.schemas": replace(CHECKPOINT, name="shop.schemas"),
+        "shop.public.orders": ORDERS,
+        "shop.message": None,
+    },
+    configs={
+        "shop.checkpoint": {**IN_SYNC, "cleanup.policy": "compact"},
+        "shop.schemas": {**IN_SYNC, "cleanup.policy": "compact"},
+        "shop.public.orders": IN_SYNC,
+    },
+    refused={},
+    checkpoint_problem="",
+    names=frozenset({"shop.checkpoint", "shop.public.orders", "__transaction_state"}),
+)
+
+TABLE = TableTopic("public.orders", truncated=True)
+
+WANTED = Wanted(
+    ("shop.checkpoint", "shop.message", "shop.public.orders"),
+    "shop.checkpoint",
+    TopicSpec(partitions=6, replication_factor=3),
+    tables={"shop.public.orders": TABLE},
+    transaction_timeout_s=60,
+    schemas="shop.schemas",
+)
+
+COMPACTED = {"cleanup.policy": "compact"}
+
+
+def with_broker(brokers: int = 3, **settings: str) -> Facts:
+    assert not isinstance(FACTS.broker, Exception)
+    broker = {**FACTS.broker, **{name.replace("_", "."): value for name, value in settings.items()}}
+    return replace(
+        FACTS, broker=broker, cluster=replace(FACTS.cluster, brokers=BROKERS[:brokers]), names=frozenset()
+    )
+
+
+def with_orders(config: dict[str, str] | None = None, **fields: Any) -> Facts:
+    return replace(
+        FACTS,
+        topics={**FACTS.topics, "shop.public.orders": replace(ORDERS, **fields)},
+        configs={**FACTS.configs, "shop.public.orders": {**IN_SYNC, **(config or {})}},
+    )
+
+
+def with_table(**fields: Any) -> Wanted:
+    return replace(WANTED, tables={"shop.public.orders": replace(TABLE, **fields)})
+
+
+def refused(*names: str) -> Facts:
+    errors = {name: SinkError(f"Creating topic {name}: not authorized", hint="kafka-acls") for name in names}
+    return replace(FACTS, topics=dict.fromkeys(names), refused=errors)
+
+
+def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
+    findings = examine(FACTS, WANTED, (*BROKER, *TOPICS, check_existing))
+    assert [finding for finding in findings if finding.level != "ok"] == []
+    assert "cluster id: a:9092, b:9092, c:9092" in findings[0].found
+    assert Finding("ok", "topic.missing", "topics", "will be created: shop.message") in findings
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "wanted", "kind", "says"),
+    [
+        (
+            preflight.check_transactions,
+            with_broker(transaction_max_timeout_ms="30000"),
+            WANTED,
+            ("error", "transaction.timeout"),
+            "less than kafka.transaction.timeout_s of 60",
+        ),
+        (
+            preflight.check_transactions,
+            with_broker(1),
+            WANTED,
+            ("error", "transaction.log"),
+            "no transaction can begin",
+        ),
+        (
+            preflight.check_transactions,
+            with_broker(transaction_state_log_replication_factor="1"),
+            WANTED,
+            ("warning", "transaction.log"),
+            "if a disk is lost",
+        ),
+        (
+            preflight.check_missing,
+            FACTS,
+            replace(WANTED, spec=TopicSpec(enabled=False)),
+            ("error", "topic.missing"),
+            "topics.create is off: shop.message",
+        ),
+        (
+            preflight.check_missing,
+            refused("shop.a", "shop.b"),
+            WANTED,
+            ("error", "topic.missing"),
+            "Creating topic shop.a: not authorized; and 1 more topics likewise",
+        ),
+        (
+            preflight.check_missing,
+            replace(FACTS, cluster=replace(FACTS.cluster, may_alter=False)),
+            WANTED,
+            ("unknown", "topic.write"),
+            "not checked: the right to write to topics that do not exist yet",
+        ),
+        (
+            preflight.check_missing,
+            FACTS,
+            replace(WANTED, spec=TopicSpec()),
+            ("warning", "topic.replicas"),
+            "lost with its broker",
+        ),
+        (check_existing, with_orders(may_write=False), WANTED, ("error", "topic.rights"), "may not write"),
+        (
+            check_existing,
+            replace(FACTS, topics={"shop.checkpoint": replace(CHECKPOINT, may_read=False)}),
+            WANTED,
+            ("error", "topic.rights"),
+            "may not read",
+        ),
+        (check_existing, with_orders(has_leaders=False), WANTED, ("error", "topic.leader"), "no leader"),
+        (
+            check_existing,
+            with_orders(replicas=1),
+            WANTED,
+            ("error", "topic.replicas"),
+            "nothing can be written",
+        ),
+        (
+            check_existing,
+            with_orders({"min.insync.replicas": "1"}),
+            WANTED,
+            ("warning", "topic.replicas"),
+            "one broker",
+        ),
+        (
+            check_existing,
+            with_orders({"max.message.bytes": "1000"}),
+            WANTED,
+            ("warning", "topic.size"),
+            "max.message.bytes",
+        ),
+        (
+            check_existing,
+            with_orders(COMPACTED),
+            with_table(keyless=True),
+            ("error", "topic.keyless"),
+            "the table has no key",
+        ),
+        (check_existing, with_orders(COMPACTED), WANTED, ("warning", "topic.compacted"), "TRUNCATE"),
+        (
+            check_existing,
+            with_orders(COMPACTED),
+            with_table(outdated=True),
+            ("error", "topic.compacted"),
+            "the slot was lost, and the next start ends there",
+        ),
+        (
+            check_existing,
+            with_orders(COMPACTED),
+            with_table(truncated=False),
+            ("warning", "topic.compacted"),
+            "unchanged TOAST",
+        ),
+        (
+            check_existing,
+            replace(
+                FACTS,
+                configs={**FACTS.configs, "shop.schemas": {**IN_SYNC, "cleanup.policy": "compact,delete"}},
+            ),
+            WANTED,
+            ("warning", "topic.compacted"),
+            "deletes descriptions",
+        ),
+        (
+            check_existing,
+            replace(FACTS, checkpoint_problem="has 2 partitions"),
+            WANTED,
+            ("error", "topic.checkpoint"),
+            "2 partitions",
+        ),
+        (
+            check_existing,
+            replace(FACTS, topics={"shop.message": SinkError("not authorized", hint="kafka-acls")}),
+            WANTED,
+            ("error", "topic.rights"),
+            "not authorized",
+        ),
+        (
+            preflight.check_names,
+            replace(FACTS, names=frozenset({"shop_message"})),
+            WANTED,
+            ("error", "topic.name"),
+            "shop_message",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_fix(
+    check: Check, facts: Facts, wanted: Wanted, kind: tuple[str, str], says: str
+) -> None:
+    found = [finding for finding in check(facts, wanted) if finding.level != "ok"]
+    assert [(finding.level, finding.code) for finding in found] == [kind]
+    assert says in found[0].found
+    assert found[0].fix
+
+
+def test_a_compacted_topic_of_whole_rows_without_truncates_is_in_order() -> None:
+    harmless = with_table(truncated=False, whole=True)
+    assert {one.level for one in check_existing(with_orders(COMPACTED), harmless)} == {"ok"}
+
+
+def test_compaction_of_a_topic_that_is_no_tables_is_not_judged() -> None:
+    others = replace(WANTED, tables={})
+    assert {one.level for one in check_existing(with_orders(COMPACTED), others)} == {"ok"}
+
+
+def test_the_documented_rights_do_not_include_the_settings_of_brokers() -> None:
+    facts = replace(FACTS, broker=SinkError("not authorized"))
+    (finding,) = preflight.check_transactions(facts, WANTED)
+    assert (finding.level, "60 s" in finding.found) == ("ok", True)
+
+
+def test_without_transactions_nobody_asks_for_their_limits() -> None:
+    assert list(preflight.check_transactions(with_broker(1), replace(WANTED, exactly_once=False))) == []
+
+
+def test_other_peoples_collisions_are_not_ours() -> None:
+    facts = replace(FACTS, names=frozenset({"x.y", "x_y"}))
+    assert list(preflight.check_names(facts, WANTED)) == []
+
+
+def test_a_timeout_that_is_the_brokers_own_maximum_never_exceeds_it() -> None:
+    facts = with_broker(transaction_max_timeout_ms="30000")
+    asked = replace(WANTED, transaction_timeout_s=None)
+    found = {finding.subject: finding.level for finding in preflight.check_transactions(facts, asked)}
+    assert found["transaction.max.timeout.ms"] == "ok"

@@ -1,0 +1,82 @@
+from collections import Counter
+
+from cdcd.tools.verify.comparing import DIFFERS, ONLY_SOURCE, ColumnDifference, Outcome, RowDifference
+from cdcd.tools.verify.folding import Fault
+from cdcd.tools.verify.report import DIFFERENT, EQUAL, PARTIAL, Report, TableReport, as_object, lines
+
+
+def table(outcome: Outcome, **fields: object) -> TableReport:
+    return TableReport("public.orders", "shop.public.orders", 0x1A2B, 12, outcome, **fields)  # type: ignore[arg-type]
+
+
+def report(*tables: TableReport) -> Report:
+    return Report("shop", "topics", 0x1A2B, list(tables))
+
+
+def different() -> Outcome:
+    outcome = Outcome(source_rows=3, topic_rows=2)
+    outcome.add(RowDifference(DIFFERS, '{"id":1}', (ColumnDifference("note", '"' + "x" * 200 + '"', '"b"'),)))
+    outcome.add(RowDifference(ONLY_SOURCE, '{"id":2}', (ColumnDifference("note", '"secret"', ""),)))
+    return outcome
+
+
+def test_a_table_is_equal_only_if_everything_was_compared():
+    assert table(Outcome()).verdict == EQUAL
+    assert table(Outcome(), limits=["records from when the table had a key"]).verdict == PARTIAL
+    assert table(Outcome(not_compared=Counter({"rows": 1}))).verdict == PARTIAL
+    assert table(Outcome(), faults_in_all=1).verdict == DIFFERENT
+    assert table(different(), limits=["a limit"]).verdict == DIFFERENT
+
+
+def test_a_note_is_told_and_leaves_a_table_equal():
+    noted = table(Outcome(), notes=["7 rows changed meanwhile"])
+    assert noted.verdict == EQUAL
+    assert "    7 rows changed meanwhile" in lines(report(noted), shown=1, values=True)
+    assert as_object(report(noted), shown=1, values=True)["tables"][0]["notes"] == [
+        "7 rows changed meanwhile"
+    ]
+
+
+def test_the_exit_code_is_that_of_the_worst_table():
+    equal, partial, worse = table(Outcome()), table(Outcome(), limits=["x"]), table(different())
+    assert report(equal).exit_code == 0
+    assert report(equal, partial).exit_code == 12
+    assert report(partial, worse, equal).exit_code == 10
+    assert Report("shop", "topics", 1, [equal], ["a sample"]).exit_code == 12
+
+
+def test_people_read_lines_of_eighty_columns():
+    fault = Fault("a record twice", "shop.public.orders/0@17", '{"id":3}')
+    text = list(lines(report(table(different(), faults=[fault], faults_in_all=9)), shown=1, values=True))
+    assert max(map(len, text)) <= 80
+    whole = "\n".join(text)
+    for part in (
+        "0/1A2B",
+        "differs",
+        '{"id":1}',
+        "note",
+        "source",
+        "target",
+        "@17",
+        "8 such records more",
+        "1 row more",
+    ):
+        assert part in whole
+
+
+def test_values_are_shown_only_if_they_are_wanted():
+    for values in (True, False):
+        found = report(
+            table(different(), faults=[Fault("a record twice", "t/0@1", '{"id":3}')], faults_in_all=1)
+        )
+        text = "\n".join(lines(found, shown=10, values=values))
+        data = str(as_object(found, shown=10, values=values))
+        assert ("secret" in text, "secret" in data) == (values, values)
+        assert "note" in text or not values
+        assert "note" in data
+
+
+def test_what_a_terminal_would_obey_is_not_shown():
+    outcome = Outcome()
+    outcome.add(RowDifference(DIFFERS, '{"id":"\x1b[2J"}', (ColumnDifference("n", "\x07", "1"),)))
+    assert all(line.isprintable() for line in lines(report(table(outcome)), shown=5, values=True))
