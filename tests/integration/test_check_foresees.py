@@ -933,7 +933,11 @@ def test_a_healthy_pipeline_gets_no_warning(scene: Scene):
 
 
 def problems(scene: Scene) -> list[dict[str, str]]:
-    return [finding for finding in scene.one.check().findings if finding["level"] in {"warning", "error"}]
+    """Warnings and errors; that the tests run pure Python is no fault of a pipeline."""
+    expected = [] if is_compiled() else ["machine.compiled"]
+    found = [finding for finding in scene.one.check().findings if finding["level"] in {"warning", "error"}]
+    assert [each["code"] for each in found if each["code"] == "machine.compiled"] == expected
+    return [each for each in found if each["code"] != "machine.compiled"]
 
 
 def test_a_pipeline_with_the_documented_rights_gets_no_warning(scene: Scene):
@@ -1010,4 +1014,5 @@ def test_a_broker_that_is_away_makes_no_noise(scene: Scene):
     scene.one.daemon.write_config()
     said = command("check", "--config", str(scene.one.daemon.config_path))
     assert (said.returncode, said.stderr) == (4, "")
-    assert len(said.stdout.splitlines()) < 25
+    # Pure Python is a warning of three lines.
+    assert len(said.stdout.splitlines()) < (25 if is_compiled() else 28)
