@@ -73,7 +73,7 @@ class SnapshotConfig(Section):
         None, description="File that holds signal_token, instead of signal_token."
     )
     rereads_per_hour_max: int = Field(
-        60,
+        1000,
         ge=0,
         le=3600,
         description="How often an hour requests may have one table read. A further request is refused "
