@@ -20,7 +20,9 @@ TESTS = Path(__file__).parent
 
 # A compiled class cannot be subclassed by a test's.
 collect_ignore = (
-    ["unit/core/transactions/test_golden_transactions.py", "unit/trial/test_planted.py"] if is_compiled() else []
+    ["unit/core/transactions/test_golden_transactions.py", "unit/trial/test_planted.py"]
+    if is_compiled()
+    else []
 )
 # `make setup` goes without pyspark, `make spark` brings it.
 if find_spec("pyspark") is None:

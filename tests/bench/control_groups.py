@@ -1,7 +1,7 @@
-"""Control groups with a memory limit, for processes that are started within them: version 2 or version 1."""
+"""Control groups with a memory limit, for processes that have just been started: version 2 or version 1."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -15,19 +15,18 @@ def can_limit() -> bool:
 
 
 @contextmanager
-def within(limit_bytes: int) -> Iterator[None]:
-    """Processes that are started meanwhile belong to a group with this limit, and must have ended behind it."""
+def limited(limit_bytes: int) -> Iterator[Callable[[int], None]]:
+    """A group with this limit. What it gives takes a process into the group, which must have ended behind it.
+
+    The process that runs the test stays outside: the kernel would kill it as well as the daemon.
+    """
     mount = _mount()
     group = mount / f"cdcd-{os.getpid()}"
     group.mkdir()
     try:
-        is_first = mount.name == "memory"
-        (group / ("memory.limit_in_bytes" if is_first else "memory.max")).write_text(str(limit_bytes))
-        _join(group)
-        try:
-            yield
-        finally:
-            _join(mount)
+        name = "memory.limit_in_bytes" if mount.name == "memory" else "memory.max"
+        (group / name).write_text(str(limit_bytes))
+        yield lambda pid: _join(group, pid)
     finally:
         group.rmdir()
 
@@ -37,5 +36,5 @@ def _mount() -> Path:
     return first if first.is_dir() else ROOT
 
 
-def _join(group: Path) -> None:
-    (group / "cgroup.procs").write_text(str(os.getpid()))
+def _join(group: Path, pid: int) -> None:
+    (group / "cgroup.procs").write_text(str(pid))

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
-from tests.bench.control_groups import within
+from tests.bench.control_groups import limited
 from tests.bench.forms import FORMS, environment, prepare
 from tests.bench.results import write_section
 from tests.integration.daemon import Daemon, configuration, confirmed, wal_end
@@ -231,8 +231,10 @@ def measure(  # noqa: PLR0917  the parts of one case
         environment={**environment(form), "PYTHONASYNCIODEBUG": "1"},
     )
     allowed = BASE_MB + (WIRE_COPIES * kind.wire + RECORD_COPIES * kind.record) * size / MB
-    with daemon, within(int(allowed * MB)) if in_group else nullcontext():
+    with daemon, limited(int(allowed * MB)) if in_group else nullcontext() as join:
         daemon.start()
+        if join is not None:
+            join(daemon.pid)
         peak = _Peak(daemon)
         outcome = "delivered"
         try:
