@@ -190,7 +190,7 @@ def test_a_recording_needs_neither_kafka_nor_a_daemon(database: Database, unique
     # THEN the recording has them, exactly, and nothing is left on the server
     found, notes = replayed(folder)
     assert [json.loads(line)["key"]["id"] for line in found[f"{unique}.public.t"]] == list(range(1, 501))
-    assert any("1 of 1 sessions identical to the original" in note for note in notes)
+    assert any("1 of 1 session identical to the original" in note for note in notes)
     slots = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
     until(lambda: not database.execute(slots) or None, "a slot is left")
     # AND a redacted copy has as many, without what they say
