@@ -46,6 +46,12 @@ def ends_with(monkeypatch: pytest.MonkeyPatch) -> Any:
     return arrange
 
 
+@pytest.fixture
+def without_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that ends a process whose stop takes too long would end the process of the tests later."""
+    monkeypatch.setattr(supervisor.Supervisor, "_force", lambda _self: None)
+
+
 def last_line(text: str) -> dict[str, Any]:
     lines = [json.loads(line) for line in text.splitlines()]
     assert lines
@@ -85,6 +91,7 @@ def test_for_people_the_command_says_it(ends_with: Any, error: Exception):
         supervisor.run(parse_config(FILE + "log: {format: console}\n", {}))
 
 
+@pytest.mark.usefixtures("without_force")
 def test_a_process_without_a_free_descriptor_ends_though_nothing_fails_by_that(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -106,6 +113,7 @@ def test_a_process_without_a_free_descriptor_ends_though_nothing_fails_by_that(
     assert (said["event"], said["hint"], said["exit_code"]) == ("fatal", "Raise the limit", 8)
 
 
+@pytest.mark.usefixtures("without_force")
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
 def test_a_thread_that_ends_for_lack_of_descriptors_ends_the_process_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
