@@ -91,7 +91,7 @@ RUN --mount=type=secret,id=ivy,target=/run/secrets/ivysettings.xml \
     openssl pkcs12 -export -nokeys -jdktrust anyExtendedKeyUsage -in $PIP_CERT -out /build-ca.p12 -passout pass:public && \
     CDCD_CACHE=/opt/cdcd CDCD_IVY_SETTINGS=$(find /run/secrets -name ivysettings.xml 2>/dev/null) \
     JDK_JAVA_OPTIONS="-Djavax.net.ssl.trustStore=/build-ca.p12 -Djavax.net.ssl.trustStorePassword=public" \
-        /opt/cdcd/bin/python -m cdcd.mirror.jars
+        /opt/cdcd/bin/python -m cdcd.spark.jars
 
 
 FROM runtime AS spark

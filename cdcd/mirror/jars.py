@@ -5,7 +5,7 @@
 its SHA-256 is compared. Ivy, which every pyspark has, does the fetching: no more than Java is needed.
 
 A cluster gets its jars from whoever runs it (`spark-submit --packages`, or an image): `coordinates` names them.
-`python -m cdcd.mirror.jars` fetches them all beforehand and prints where they are, which is how the image `spark` comes
+`python -m cdcd.spark.jars` fetches them all beforehand and prints where they are, which is how the image `spark` comes
 to have them.
 
 Where Maven's central repository is not within reach, `CDCD_IVY_SETTINGS` names a settings file of Ivy's with a mirror
@@ -17,7 +17,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -175,7 +174,3 @@ def _proxy(environment: Mapping[str, str]) -> list[str]:
         f"-Dhttps.proxyPort={proxy.port or (443 if proxy.scheme == 'https' else 80)}",
         f"-Dhttp.nonProxyHosts={'|'.join(direct)}",
     ]
-
-
-if __name__ == "__main__":
-    sys.stdout.writelines(f"{jar}\n" for jar in jars(_JARS))
