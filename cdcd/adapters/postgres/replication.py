@@ -64,7 +64,7 @@ COUNTED_READS: Final = 16
 """Reads without a complete message after which the bytes of further ones are counted, by a system call each."""
 
 COMING_BYTES: Final = 16 << 20
-"""Bytes of a message that is not complete from which on `on_coming` is told."""
+"""Bytes of an incomplete message from which `on_coming` is called."""
 
 STREAMED_FROM: Final = "8MB"
 """`logical_decoding_work_mem` of a session that streams, where it is PostgreSQL's own default of 64 MB."""
@@ -105,7 +105,8 @@ class MappedMemory:
     """The size of this process's address space (proc(5), statm).
 
     When libpq knows the length of a message, it enlarges its buffer, by doubling, until the message fits. Then it reads
-    all that the server has sent, in one call. So the address space tells of a large message before it needs memory.
+    all that the server has sent, in one call. So the address space grows for a large message before the message needs
+    memory.
     """
 
     def __init__(self) -> None:
@@ -357,14 +358,14 @@ class ReplicationStream:
         room = bytes_max
         empty_reads = 0
         lost: psycopg.Error | None = None
+        mapped = self._memory.mapped_bytes()
         try:
             while True:
                 before = room
-                mapped = self._memory.mapped_bytes()
                 size, room = take_frames(get_copy_data, frames, room, self.shorten)
-                grown = self._memory.mapped_bytes() - mapped
-                if grown > 2 * COMING_BYTES and size == 0:
-                    self._tell_coming(grown // 2)
+                if size == 0:
+                    # Only an incomplete message makes libpq enlarge its buffer.
+                    mapped = self._look_for_large(mapped)
                 if self._failure:
                     # A notice, read just before the frame that was to be the next one then, ended the stream.
                     del frames[self._sound :]
@@ -404,6 +405,13 @@ class ReplicationStream:
             self._short_burst = crowded and bytes_max - room < _SHORT_BURST_BYTES
             self._received_at = now
         return frames
+
+    def _look_for_large(self, mapped: int) -> int:
+        """Return the bytes that are mapped now. Report a large message if they are far more than `mapped`."""
+        now = self._memory.mapped_bytes()
+        if now - mapped > 2 * COMING_BYTES:
+            self._tell_coming((now - mapped) // 2)
+        return now
 
     def _count_coming(self) -> None:
         """Count what the next read brings of a message that is not complete. Under TLS, it is a little less."""
