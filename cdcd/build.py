@@ -1,4 +1,4 @@
-"""What runs here: compiled or not, and what it costs if not."""
+"""Whether the running code is compiled, and what uncompiled code costs."""
 
 import importlib.util
 from typing import Final
@@ -13,5 +13,5 @@ def is_compiled() -> bool:
 
 
 def note() -> str:
-    """What the log says of code that is not compiled; empty if it is compiled."""
+    """Return the note of the log about uncompiled code; empty if the code is compiled."""
     return "" if is_compiled() else f"cdcd {PURE}"

@@ -139,7 +139,7 @@ EXIT_CODES: dict[int, str] = {
 
 
 OUT_OF_FILES: Final = "Too many open files"
-"""What the C library, and so libpq and librdkafka, says of a process that may open no further file or connection."""
+"""Message of the C library (libpq and librdkafka repeat it) if a process may open no further file or connection."""
 
 FILES_HINT: Final = (
     "Raise the limit: LimitNOFILE=65536 in the systemd unit, `ulimit -n 65536` in a shell, or that of the container. "

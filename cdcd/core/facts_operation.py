@@ -365,9 +365,9 @@ class DurableSpoolDelivered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class HttpActionAsked(Fact):
-    """Somebody with a token asked for an action by HTTP: `action` for `tables`, from the address `peer`. `name` is that
-    of the token in `http.tokens_file`; empty: it is `http.token`. `status` is that of the answer; 202: the request is
-    in the WAL.
+    """Somebody with a token asked for an action by HTTP: `action` for `tables`, from the address `peer`. `name` is
+    the name of the token in `http.tokens_file`, and empty for `http.token`. `status` is the HTTP status of the answer;
+    202: the request is in the WAL.
     """
 
     event: ClassVar[str] = "http.action"

@@ -52,7 +52,7 @@ def opener(context: ssl.SSLContext | None = None, *, by_proxy: bool = True) -> u
 def reason(error: OSError | http.client.HTTPException) -> str:
     """Why there was no answer, without what may be a secret."""
     if isinstance(error, http.client.InvalidURL):
-        # The message of the exception quotes the address, which may be that of a proxy with a password.
+        # The message of the exception quotes the address, and a proxy's address may contain a password.
         return "the address of the server, or of a proxy in the environment, is not valid"
     why = error.reason if isinstance(error, urllib.error.URLError) else error
     return without_secrets(str(why) or type(why).__name__)

@@ -1,6 +1,6 @@
-"""Tells who has locked tables that somebody waits for, from a thread and a connection of its own.
+"""Report who has locked the tables that a session waits for. A thread with a connection of its own looks.
 
-A session that waits for the lock of a table, such as a task of Spark's, hears nothing until it has the lock.
+A session that waits for the lock of a table, such as a task of Spark's, gets no answer until it has the lock.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from cdcd.adapters.postgres.tables import locked_tables, published_tables
 from cdcd.core.errors import CdcdError
 
 LOOK_S: Final = 4.0
-"""Seconds between two looks. A lock is told once it was seen twice, so that short ones are not."""
+"""Seconds between two looks. A lock is reported when it was seen twice, so that short locks are not reported."""
 
 APPLICATION: Final = "cdcd lock watch"
 
@@ -62,7 +62,7 @@ class LockWatch:
         try:
             asyncio.run(self._watch())
         except (CdcdError, OSError):
-            # Whoever reads the tables meets the same failure, and tells it.
+            # The reader of the tables meets the same failure and reports it.
             return
 
     async def _watch(self) -> None:

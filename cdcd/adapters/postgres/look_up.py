@@ -1,4 +1,4 @@
-"""What the catalog says of a relation that the stream describes, and how old the answer is.
+"""The catalog's description of a relation in the stream, and how long the description counts.
 
 The rule: an answer counts if the catalog was asked after the Relation message was received. So one query is enough for
 all relations that the received frames describe, and its answers count until further frames are received.
@@ -18,13 +18,13 @@ from cdcd.core.protocol.messages import Relation
 from cdcd.core.snapshot.visibility import Visibility
 
 AHEAD_MAX: Final = 500
-"""Number of relations that one query describes. PostgreSQL takes some milliseconds for so many, and one round trip."""
+"""Number of relations that one query describes. Such a query takes PostgreSQL some milliseconds, and one round trip."""
 
 NOTED_MAX: Final = 10_000
 """Number of relations of open streamed transactions that are remembered, to be looked up together at the commit."""
 
 FRAME_BYTES_MAX: Final = 65_536
-"""Size up to which the last frame is kept until further ones come. A large row must not stay in memory for that."""
+"""Largest size of a last frame that is kept until further frames come. A large row must not stay in memory."""
 
 
 class CatalogLookUp:
@@ -43,7 +43,7 @@ class CatalogLookUp:
         self._noted: dict[int, None] = {}
         """Oids of relations that streamed transactions described before their commit, in that order."""
         self._answers: dict[int, tuple[TableDescription, Visibility | None]] = {}
-        """By oid: what the catalog said after the last frames were received."""
+        """By oid: the catalog's answers since the last frames were received."""
 
     def received(self, frames: Sequence[bytes]) -> None:
         """Frames came, and those before are worked off."""
@@ -83,13 +83,13 @@ class CatalogLookUp:
         return found, self._types, seen
 
     async def _ask(self, oid: int, seen: Visibility | None) -> None:
-        """Describe the relation, and those that will be asked for next, behind this snapshot."""
+        """Describe the relation, and the relations that come next, after this snapshot."""
         oids = [oid, *islice(self._following(oid), AHEAD_MAX - 1)]
         found = await catalog.describe(self._sql, oids, with_kin=self.protects)
         self._answers = {each: (found[each], seen) for each in oids}
 
     def _following(self, oid: int) -> Iterator[int]:
-        """Oids of the relations that are described behind this one, each once."""
+        """Return the oids of the relations that the frames describe after this relation, each once."""
         # The relations of a streamed transaction are described in the same order once more when it has committed.
         described = self._noted if oid in self._noted else peek.described_relations(self._frames)
         oids = list(dict.fromkeys(described))

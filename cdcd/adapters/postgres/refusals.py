@@ -440,7 +440,7 @@ _SETTING: Final = "22023"
 """invalid_parameter_value, which PostgreSQL says of settings and options, too."""
 
 _IN_WORDS: Final = {"25006": "a function writes in a read-only transaction"}
-"""What SQLSTATEs mean whose names say too little."""
+"""Meanings of SQLSTATEs whose names say too little."""
 
 _RAISE: Final = "exec_stmt_raise"
 """The function of PostgreSQL that raises what a function in PL/pgSQL says."""
@@ -486,7 +486,7 @@ class Answer:
 
     @property
     def without_message(self) -> str:
-        """What happened, by the SQLSTATE alone. A timeout or a cancellation is told in the server's own words."""
+        """Describe the error by its SQLSTATE alone. A timeout or a cancellation keeps the server's own words."""
         if self.function == _INTERRUPTS:
             return " ".join(f"{self.message} [SQLSTATE {self.sqlstate}]".split())
         try:

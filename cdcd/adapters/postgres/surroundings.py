@@ -143,6 +143,6 @@ async def _look(connection: Connection, role: str, wanted: Any, publication: str
 
 
 def dsn_for(dsn: Dsn, database: str, role: str = "") -> str:
-    """Connection string without any secret, to `database` on the server of `dsn`. `role`: "": that of `dsn`."""
+    """Connection string without a secret, to `database` on the server of `dsn`. `role`: "" keeps the role of `dsn`."""
     kept = {name: value for name, value in dsn.parameters if name not in SECRET_PARAMETERS and value}
     return make_conninfo("", **{**kept, "dbname": database, **({"user": role} if role else {})})

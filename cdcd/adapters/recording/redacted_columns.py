@@ -1,4 +1,4 @@
-"""What `cdcd replay --redact` does with the values of single columns: the option `--column PATTERN=MODE`."""
+"""Modes of single columns in `cdcd replay --redact`: the option `--column PATTERN=MODE`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def parse_mode(text: str) -> ColumnMode:
 
 
 class ColumnModes:
-    """The rules of a redaction. Of several that match a column, the last one holds."""
+    """The rules of a redaction. If several rules match a column, the last rule holds."""
 
     def __init__(self, rules: Sequence[ColumnMode] = ()) -> None:
         self._rules = tuple(rules)

@@ -65,7 +65,7 @@ class Redaction:
 
     Args:
         key: a secret, of 16 to 64 bytes.
-        modes: what becomes of the values of single columns.
+        modes: how the values of single columns are redacted.
     """
 
     def __init__(self, key: bytes, modes: ColumnModes | None = None) -> None:

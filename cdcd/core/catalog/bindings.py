@@ -115,10 +115,10 @@ class Bindings:
     # What is known of the columns of a table.
 
     def note(self, relation: Relation, table: TableDescription) -> None:
-        """A look-up has seen the table: it is a former state for what is committed later.
+        """Keep the state of the table that a look-up has seen, for changes that are committed later.
 
-        Of a table that nobody saw before it was dropped, the columns of its first message are the former state. Their
-        places stand for the attribute numbers, which nobody will know.
+        If a table was dropped before any look-up, the columns of its first message are the former state. The places of
+        the columns stand for the attribute numbers, which are lost.
         """
         oid = relation.oid
         if not table.columns:

@@ -35,7 +35,7 @@ def unescape(field: bytes) -> bytes:
 
 
 def value_in(field: bytes) -> tuple[bytes, int]:
-    """As `unescape`: bytes that end with the value, and where it begins. Of a bytea, nothing is copied."""
+    """As `unescape`. Return bytes that end with the value, and the offset of the value; a bytea is not copied."""
     if BACKSLASH not in field:
         return field, 0
     if field.startswith(_ESCAPED_BACKSLASH) and field.find(BACKSLASH, len(_ESCAPED_BACKSLASH)) < 0:

@@ -52,7 +52,7 @@ MISSING_SLOT_HINT: Final = (
     "Correct postgres.slot if it names another one. Else read the tables again into a new pipeline, or accept the gap "
     "with `cdcd run --accept-gap`, which creates the slot anew."
 )
-"""What to do about a slot that is gone. The survey, the start and `cdcd check` say the same."""
+"""Hint about a slot that is gone. The survey, the start and `cdcd check` use it."""
 
 
 _WHERE_LOGGED: Final = (

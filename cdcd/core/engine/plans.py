@@ -33,8 +33,8 @@ RETRY_S_MAX: Final = 1.0
 RENAMED: Final = (
     "the former rows of its topic have not ended yet: those of another table, or from before a gap"
 )
-"""Why a table waits whose rows would go to a topic that has those of another table, or those from before a gap. After a
-restart, nobody would know of these rows."""
+"""Reason why a table waits if its topic still has rows of another table, or rows from before a gap. If the table's rows
+were sent now, the checkpoint would not say after a restart that the topic has them."""
 
 WAITING_S: Final = 5.0
 """A table that has waited for so long is reported, with whom it waits for."""

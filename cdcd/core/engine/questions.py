@@ -45,7 +45,7 @@ A broker takes ten times as long for 2,000 topics that are created one by one as
 """
 
 ENDS_AT_ONCE: Final = 500
-"""How many tables' former rows end in one batch before an initial snapshot: some 300 kB of records."""
+"""Number of tables whose former rows end in one batch before an initial snapshot. Their records have about 300 kB."""
 
 
 class Questions:
@@ -81,7 +81,7 @@ class Questions:
         """By ticket: who gets the answer, and what it is for."""
         self._next_ticket = 1
         self._to_look_up: deque[int] = deque()
-        """Oids of tables that took another one's place, or whose topics have rows from before a gap."""
+        """Oids of tables that replaced other tables, or whose topics have rows from before a gap."""
         self._listing = False
         self._list_at = now if tables.outdated() else now + PUBLISHED_S
         self._has_exported_topics = False
@@ -127,7 +127,7 @@ class Questions:
         return [oid for oid in self._tables.outdated() if exported.has(oid)]
 
     def _end_former_rows(self, oids: list[int]) -> None:
-        """End the former rows of these tables: all of their records are in one batch with the progress that says so."""
+        """End the former rows of these tables. Their truncate records and the new progress are in one batch."""
         self._tables.end_outdated(oids)
         self._rendering.end_former_rows(oids, self._incremental.tasks.take_numbers(len(oids)))
 

@@ -58,7 +58,7 @@ def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int)
     """Refuse a row that was read by COPY, as `refuse` does.
 
     Raises:
-        SinkError: the record of one of the rows has more than `bytes_max` bytes, whatever else is in it.
+        SinkError: the record of a row has more than `bytes_max` bytes, whatever its other columns hold.
     """
     described = encoder.description(oid)
     if described is None:
@@ -85,7 +85,7 @@ def least_bytes_of_line(line: bytes, relation: Relation) -> int:
         if end < 0:
             end = len(line) - 1
         if column.type_oid in _TEXTS:
-            # An escape has at least one backslash, and stands for at least one byte.
+            # Each escape has at least one backslash and gives at least one byte.
             least += end - at - line.count(b"\\", at, end)
         elif column.type_oid == BYTEA:
             least += max(0, end - at - _COPIED_HEX_HEAD) // 2

@@ -159,9 +159,9 @@ class SnapshotRows:
         self._queue.insert(self._records, encoded.bytes, encoded.rows)
 
     def end_former_rows(self, oids: Iterable[int], event_no: int) -> None:
-        """Put a truncate record into the topics of tables that were defined, all into one batch.
+        """Put a truncate record into the topic of each of these tables, all in one batch. The tables were defined.
 
-        The rows before it are another table's, or from before a gap.
+        The rows before a truncate record belong to another table, or are from before a gap.
 
         Args:
             event_no: the number of the first record among the rows of snapshots.

@@ -39,7 +39,7 @@ WORDS_MAX: Final = 200
 HOUR_S: Final = 3600
 
 TABLES_MAX: Final = 10_000
-"""How many tables' readings are remembered one by one. Those that are older than an hour are forgotten then."""
+"""Number of tables whose readings are remembered. If there are more, readings older than an hour are forgotten."""
 
 REFUSALS_MAX: Final = 60
 """How many refusals are facts at once. After these, there is one a second."""
@@ -56,7 +56,7 @@ class Requests:
         name: the name of this pipeline. A request may be for another one.
         allowed: which requests are followed: all, without_where or off.
         tokens: digests of tokens (`token_digest`), one of which a request must have; None: it needs none.
-        rereads_per_hour_max: how often an hour requests may have one table read; 0: as often as they like.
+        rereads_per_hour_max: number of readings of one table that requests may start in an hour; 0: no limit.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Requests:
         """How many requests were refused, whether the log says so or not."""
         self._rereads_max = rereads_per_hour_max
         self._read_at: dict[str, list[int]] = {}
-        """By table: when requests have had it read within the last hour, in Unix seconds."""
+        """By table: times of the readings that requests started within the last hour, in Unix seconds."""
         self._incremental = incremental
         self._name = name
         self._allowed = allowed
@@ -83,7 +83,7 @@ class Requests:
         self._left_out = 0
         self._refusals = 0
         self._refused_s = 0
-        """Time of the last reported refusal, in Unix seconds. From then on `_refusals` falls by one a second."""
+        """Time of the last reported refusal, in Unix seconds. `_refusals` falls by one each second after it."""
         self._untold = 0
 
     def hold(self, message: LogicalMessage) -> Callable[[], None] | None:
@@ -184,7 +184,7 @@ class Requests:
             own.replace(own.progress.request(signal.request, added, own.unix_s))
 
     def _too_often(self, names: Iterable[str], now_s: int) -> str:
-        """Why these tables may not be read now; "": they may, and count as read."""
+        """Return why these tables may not be read now. Return "" if they may, and count a reading of each."""
         if not self._rereads_max:
             return ""
         if len(self._read_at) > TABLES_MAX:

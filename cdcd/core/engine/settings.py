@@ -18,7 +18,7 @@ class EngineSettings:
         chunk_bytes, parallelism: size of a chunk on disk, and how many are read at a time.
         snapshot_mode, added_tables, signals: as in the configuration, under `snapshot`.
         request_tokens: digests of the tokens that requests need; None: they need none.
-        rereads_per_hour_max: how often an hour requests may have one table read; 0: as often as they like.
+        rereads_per_hour_max: number of readings of one table that requests may start in an hour; 0: no limit.
         truncate: TRUNCATE makes a record.
         snapshot_only: the session ends when every table is read.
         heartbeat_s: interval of heartbeats, in seconds; 0: there are none.

@@ -127,7 +127,7 @@ class SnapshotTasks:
         return self.take_numbers(1)
 
     def take_numbers(self, count: int) -> int:
-        """Likewise for `count` events that stand beside each other; returns the number of the first one."""
+        """Take consecutive numbers for `count` such events, and return the first number."""
         self.replace(replace(self.progress, event_no=self.progress.event_no + count))
         return self.progress.event_no - count + 1
 

@@ -13,8 +13,8 @@ answer, and decides. The daemon (`daemon/start_requests.py`) and the simulator o
 4. Ensure the publication and the slot, which are created if they are missing. A missing slot is a gap if there is a
    checkpoint. The creation may wait, so afterwards the published tables are listed again.
 5. Bind the rules that protect columns, and write the checkpoint to resume from with these bindings, so that a column
-   that is renamed after a kill stays protected. Replication is then started from the slot's own position. What the
-   checkpoint covers is skipped by cdcd, because a server that was told to start later would leave out prepared
+   that is renamed after a kill stays protected. Replication is then started from the slot's own position. cdcd skips
+   the changes that the checkpoint covers, because a server that starts at a later position would leave out prepared
    transactions that are not decided yet. An initial snapshot is read before replication starts.
 """
 
@@ -147,17 +147,17 @@ LEFT_ROWS_HINT: Final = (
     "topics.skipped_operations leaves out truncate records. When the tables are read, `cdcd verify` names these rows, "
     "and `cdcd mirror --snapshot` replaces the table of a mirror."
 )
-"""What `snapshot.mode: when_needed` cannot heal without truncate records. `cdcd check` says the same."""
+"""Hint about rows that `snapshot.mode: when_needed` cannot end without truncate records. `cdcd check` has it too."""
 
 ENDED_ROWS_HINT: Final = (
     "Nothing needs to be done. In the topic of each table that is read again, a truncate record ends the former rows "
     "before the new ones, so that rows that were deleted since the slot was lost end, too. Changes that were undone or "
     "overwritten since then have no records."
 )
-"""What `snapshot.mode: when_needed` does. `cdcd check` says the same."""
+"""Hint about the effect of `snapshot.mode: when_needed`. `cdcd check` has it too."""
 
 TABLES_NAMED: Final = 20
-"""How many of the tables that are read again after a gap an event names."""
+"""Number of tables that the event names, of those that are read again after a gap."""
 
 
 @dataclass(frozen=True, slots=True)

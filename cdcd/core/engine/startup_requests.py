@@ -184,7 +184,7 @@ class BindColumns(Request[str]):
     Attributes:
         checkpoint: has the bindings of former sessions, which stay.
         published: the published tables as `schema.table`, by oid.
-        exported: the tables at the slot's snapshot, whose columns may have had other names; None: no such snapshot.
+        exported: the tables at the slot's snapshot, where columns may have had other names; None: there is no snapshot.
     """
 
     checkpoint: Checkpoint

@@ -189,7 +189,7 @@ class PublishedTables:
                 if oid in seen.unlisted:
                     added.append(oid)
                 if self.is_outdated(oid):
-                    # Wherever the stream is, it is behind the gap.
+                    # Every position of the stream is after the gap.
                     self._due[oid] = (0, name)
                     found.append(oid)
             elif seen.former(name) is None and not seen.owns_any(oid):

@@ -156,7 +156,7 @@ def described_relations(frames: Sequence[bytes]) -> list[int]:
     """Oids of the relations that Relation messages outside of a stream describe, in their order.
 
     A Relation message in a stream has its xid in the place of the oid. Whether a frame is in a stream is not known
-    here, so that an oid may be that of no relation.
+    here, so that an oid may belong to no relation.
     """
     return [
         int.from_bytes(frame[_BODY_AT : _BODY_AT + _OID_BYTES], "big")

@@ -144,8 +144,8 @@ def end_former_rows(
 ) -> Progress:
     """The progress of an initial snapshot after a gap: the rows from before the gap end in the topics of its tables.
 
-    Tables may have been renamed, dropped and created in the gap. So what was known of the names before it stays known,
-    unless the name is now that of a table whose former rows end: whoever takes such a name next ends the rows of the
+    Tables may have been renamed, dropped and created in the gap. So the owners of names before the gap stay known,
+    unless the name now belongs to a table whose former rows end: the next table with such a name ends the rows of the
     table that had it.
 
     Args:

@@ -183,7 +183,7 @@ class Spool:
         part = transaction.on_disk
         before = part.size
         try:
-            # Two writes, because a block may be large: length and block in one would be a copy.
+            # Two writes: joining the length and a large block would copy the block.
             self._file.append(part, len(block).to_bytes(_LENGTH_BYTES, "big"))
             self._file.append(part, block)
         except OSError as error:

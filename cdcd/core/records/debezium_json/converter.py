@@ -55,7 +55,7 @@ class Converter:
         return self.json(value.decode("latin-1")).encode("latin-1")
 
     def wire_parts(self, value: bytes) -> list[bytes]:
-        """As `wire`, in parts. A large value can be one of them, so that it is not copied."""
+        """As `wire`, in parts. A large value can be a part of its own, so that the value is not copied."""
         return [self.wire(value)]
 
     def wire_of_copy(self, field: bytes) -> bytes:

@@ -276,7 +276,7 @@ _COPIED_HEX: Final = b"\\\\x"
 
 
 def _quoted(pieces: Iterator[bytes]) -> bytes:
-    """The pieces between quotes."""
+    """Join the pieces between quotes."""
     return gathered(chain((b'"',), pieces, (b'"',)))
 
 
@@ -418,7 +418,7 @@ class Array(Converter):
             raise _of_element(error) from None
 
     def _element_json(self, text: str) -> str:
-        """The JSON of an element, and the mark of a large one as it is."""
+        """Return the JSON of an element. The mark of a large element stays as it is."""
         return text if text == literals.LARGE else self._element.json(text)
 
     def binary(self, data: bytes) -> str:

@@ -63,7 +63,7 @@ class FlatTable:
         self.fragments = [f",{quote(wire(name))}:".encode("latin-1") for name in fields.names]
 
     def value(self, row: Sequence[Part], op: int, lsn: bytes, event_no: int, now_us: int) -> bytes:
-        """The record's value; `row` are the parts of a JSON object, of which the last one ends with its brace."""
+        """Return the record's value. `row` has the parts of a JSON object; the last part ends with its brace."""
         parts = [self.deleted[op == DELETED]]
         for fragment, value in zip(
             self.fragments, self.fields.of_event(op, lsn, event_no, now_us), strict=True

@@ -119,7 +119,7 @@ _LARGE: Final = b"\0"
 _ESCAPED_BYTE: Final = re.compile(rb"\\(.)", re.DOTALL)
 
 _ELEMENTS_MAX: Final = 10_000
-"""Elements above which an array is read as a whole, because most of its memory is that of its elements."""
+"""Number of elements above which an array is read as a whole, because its elements need most of the memory."""
 
 
 def element_pattern(delimiter: str) -> re.Pattern[bytes]:
@@ -131,7 +131,7 @@ def element_pattern(delimiter: str) -> re.Pattern[bytes]:
 def without_large(value: bytes, delimiter: bytes, element: re.Pattern[bytes]) -> tuple[bytes, list[bytes]]:
     """An array literal with `LARGE` in place of each large element, and these elements.
 
-    The text of an array is copied several times while it is read. What is large in it is copied once.
+    The text of an array is copied several times while it is read. A large element is copied once.
     """
     rest: list[bytes] = []
     large: list[bytes] = []

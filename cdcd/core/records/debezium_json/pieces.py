@@ -40,7 +40,7 @@ def checked_parts(parts: list[bytes]) -> list[bytes]:
 
 
 def gathered(pieces: Iterable[bytes]) -> bytes:
-    """All pieces as one value. A piece can be freed before the next one is made, so that there is one copy of all."""
+    """Join all pieces. Each piece can be freed before the next one is made, so that only one copy of all exists."""
     buffer = io.BytesIO()
     for piece in pieces:
         buffer.write(piece)

@@ -104,7 +104,7 @@ class ProtobufEncoder(AvroSnapshotEncoder):
         record.write(table.value_head)
         rows = self._out.getvalue()
         if len(rows) > _BUFFER_BYTES_MAX:
-            # The rows are written once more, behind their length. So a large record is not kept in both buffers.
+            # The rows are written again, after their length, so that two buffers do not hold a large record at once.
             self._out = BytesWriter()
         if self._has_before:
             record.write(_BEFORE)
