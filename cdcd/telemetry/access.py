@@ -59,13 +59,17 @@ def _is_known(name: str, listen: ListenConfig) -> bool:
     return any(fnmatchcase(name, pattern.lower()) for pattern in listen.hosts)
 
 
-def given_token(headers: Mapping[str, str]) -> bytes:
-    """The token that a request has, as bearer token or as password of Basic; empty: none."""
+def bearer_token(headers: Mapping[str, str]) -> bytes:
+    """The bearer token of a request; empty: the request has no bearer token."""
     scheme, _, given = headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return given.strip().encode(errors="surrogateescape")
+    return given.strip().encode(errors="surrogateescape") if scheme.lower() == "bearer" else b""
+
+
+def given_token(headers: Mapping[str, str]) -> bytes:
+    """The token of a request, as bearer token or as password of Basic; empty: the request has no token."""
+    scheme, _, given = headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "basic":
-        return b""
+        return bearer_token(headers)
     try:
         return base64.b64decode(given.strip(), validate=True).partition(b":")[2]
     except (binascii.Error, ValueError):
@@ -80,7 +84,7 @@ def reading(current: Callable[[], Config]) -> Callable[[Request], Reply | None]:
         if http.read_token is None:
             return None
         given = given_token(asked.headers)
-        # Each is compared, in constant time: the time of the answer says nothing of the tokens.
+        # Each token is compared, in constant time, so that the time of the answer says nothing about the tokens.
         tokens = [http.read_token.get_secret_value().encode(), *[token for _, token in http.action_tokens()]]
         matches = [hmac.compare_digest(given, token) for token in tokens]
         if any(matches):

@@ -20,7 +20,7 @@ from cdcd.core.facts import Observer, cut_short
 from cdcd.core.facts_operation import HttpActionAsked, HttpActionRefused
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.signals import Signal
-from cdcd.telemetry.access import is_cross_site
+from cdcd.telemetry.access import bearer_token, is_cross_site
 from cdcd.telemetry.http import Reply, Request, Route, Routes
 from cdcd.telemetry.pages import json_reply
 
@@ -191,12 +191,11 @@ class _Actions:
 
 
 def _whose(asked: Request, tokens: list[tuple[str, bytes]]) -> str | None:
-    """The name of the token that the request has; None: it has none of them."""
-    scheme, _, given = asked.headers.get("Authorization", "").partition(" ")
-    token = given.strip().encode(errors="surrogateescape")
-    # Each is compared, also for another scheme, in constant time: the time of the answer says nothing of the tokens.
-    names = [name for name, expected in tokens if hmac.compare_digest(token, expected)]
-    return names[0] if names and scheme.lower() == "bearer" else None
+    """The name of the token that the request has; None: the request has none of these tokens."""
+    given = bearer_token(asked.headers)
+    # Each token is compared, in constant time, so that the time of the answer says nothing about the tokens.
+    names = [name for name, token in tokens if hmac.compare_digest(given, token)]
+    return names[0] if names else None
 
 
 def _signal(action: str, pipeline: str, body: bytes) -> Signal:
