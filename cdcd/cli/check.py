@@ -62,11 +62,12 @@ def command(file: Path, form: str, *, shows_all: bool) -> int:
     if form == "json":
         _show_json(report)
     else:
-        # A person pastes the commands. Programs get the fix as `cdcd run` has it.
-        is_given = os.environ.get("CDCD_CONFIG") != str(file)
-        findings = [replace(one, fix=with_file(one.fix, file)) for one in report.findings]
+        findings = report.findings
+        if os.environ.get("CDCD_CONFIG") != str(file):
+            # People paste the commands of a fix, so each command names the configuration.
+            findings = tuple([replace(each, fix=with_file(each.fix, file)) for each in findings])
         columns = min(shutil.get_terminal_size((_COLUMNS, 0)).columns, _COLUMNS_MAX)
-        for line in lines(findings if is_given else report.findings, columns, shows_all=shows_all):
+        for line in lines(findings, columns, shows_all=shows_all):
             click.echo(line)
     return report.exit_code
 
