@@ -32,8 +32,8 @@ class Answers:
     """What was asked.
 
     Attributes:
-        dsn: of the pipeline, without a secret.
-        admin_dsn: of whoever runs the SQL, without a secret.
+        dsn: DSN of the pipeline, without a secret.
+        admin_dsn: DSN of the administrator who runs the SQL, without a secret.
         tables: patterns.
         brokers: number of brokers that Kafka has; None: it could not be asked.
     """
@@ -116,7 +116,7 @@ def psql(answers: Answers, found: Surroundings, file: str) -> str:
 
 
 def passwords(answers: Answers, found: Surroundings) -> list[str]:
-    """Commands that set the variables with the passwords: a new one for a new role, else one that is typed in."""
+    """Commands that set the variables with the passwords. A new role gets a new password; others are typed in."""
     typed = "read -r {0} && export {0}"
     lines = [typed.format(PASSWORD) if found.has_role else f"export {PASSWORD}={_RANDOM}"]
     if readers(answers, found):
@@ -130,7 +130,7 @@ def _has_new_reader(answers: Answers, found: Surroundings) -> bool:
 
 
 def warnings(found: Surroundings, sql: str) -> list[str]:
-    """What needs a decision or a restart, for the terminal."""
+    """Warnings about tables without a key, and about a setting that needs a restart, for the terminal."""
     lines = []
     if found.keyless and not found.has_publication:
         count, names = len(found.keyless), [table.qualified for table in found.keyless]
@@ -140,30 +140,32 @@ def warnings(found: Surroundings, sql: str) -> list[str]:
             f"deliver {'it' if count == 1 else 'them'}, see the end of {sql}."
         )
     if found.wal_level != "logical":
+        is_set = found.is_rds or found.restart_pending
+        how = _restart(found) if is_set else "Run the SQL, then restart PostgreSQL."
         lines.append(
             f"wal_level is {found.wal_level}"
             + (", and a change waits for the restart" if found.restart_pending else "")
-            + f". {_restart(found)} `cdcd check` sees whether it was restarted."
+            + f". {how} `cdcd check` sees whether it was restarted."
         )
     return lines
 
 
 def _restart(found: Surroundings) -> str:
+    """The step that makes wal_level logical after the SQL was run."""
     if found.is_rds:
         return "Set rds.logical_replication = 1 in the parameter group, and restart the instance."
-    return "Restart PostgreSQL." if found.restart_pending else "Run the SQL, then restart PostgreSQL."
+    return "Restart PostgreSQL."
 
 
 def steps(answers: Answers, found: Surroundings, *, file: str, sql: str) -> list[tuple[str, list[str]]]:
-    """What to do next: sentences, each with the commands of a shell that do it. All are for one shell."""
+    """The next steps: a sentence for each step, with its shell commands. All commands are for the same shell."""
     role = f"role {answers.role}"
     keep = f"Type the password of {role}" if found.has_role else f"Make a password for {role}, and keep it"
-    restart = "" if found.wal_level == "logical" else _restart(found).removeprefix("Run the SQL, then ")
     return [
         (f"Read {sql}.", []),
         (f"{keep}.", passwords(answers, found)),
         ("Run the SQL.", [psql(answers, found, sql)]),
-        *([(restart[0].upper() + restart[1:], list[str]())] if restart else []),
+        *([] if found.wal_level == "logical" else [(_restart(found), list[str]())]),
         ("Check both sides.", [cdcd("check", "--config", file)]),
         ("Start.", [cdcd("run", "--config", file)]),
     ]
