@@ -1,4 +1,4 @@
-"""`cdcd bench`: what a daemon reaches between one's own servers."""
+"""`cdcd bench`: measure the throughput of a daemon between given servers."""
 
 import os
 import signal
@@ -21,22 +21,26 @@ from cdcd.cli.output import say
     type=click.IntRange(1, 1_000_000),
     default=1000,
     show_default=True,
-    help="Rows of one transaction.",
+    help="Rows of each transaction.",
 )
 @click.option(
-    "--row-bytes", type=click.IntRange(1, 1_000_000), default=200, show_default=True, help="Text in a row."
+    "--row-bytes",
+    type=click.IntRange(1, 1_000_000),
+    default=200,
+    show_default=True,
+    help="Bytes of text in each row.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--remove", default="", metavar="NAME", help="Remove what a run that was killed has left.")
+@click.option("--remove", default="", metavar="NAME", help="Remove everything that a killed run has left.")
 def command(file: Path, *, rows: int, rows_each: int, row_bytes: int, yes: bool, remove: str) -> int:
     """Measure what a daemon reaches between your servers.
 
-    Makes a schema with a table, a publication, a slot and topics of its own, writes rows, runs a daemon with your
-    configuration under other names, and removes all of it again. Prints rows a second, CPU, memory, bytes and latency.
-    Shows first what it will write, and asks.
+    Creates a schema with a table, a publication, a slot and topics, writes rows, runs a daemon with your configuration
+    under other names, and removes everything again. Prints rows a second, CPU, memory, bytes and latency. Shows the
+    plan first, and asks for a confirmation.
 
-    The role of the configuration needs CREATE on the database and REPLICATION. Do not run it where more WAL or load
-    would do harm.
+    The role of the configuration needs CREATE on the database and REPLICATION. Do not run this command where more WAL
+    or load would do harm.
     """
     from cdcd.tools.operations import bench  # noqa: PLC0415  completion and --help need none of it
 
@@ -46,7 +50,7 @@ def command(file: Path, *, rows: int, rows_each: int, row_bytes: int, yes: bool,
         bench.remove(file, config, say)
         return 0
     load = bench.Load(rows, min(rows, rows_each), row_bytes)
-    # Without this, a SIGTERM would leave everything behind.
+    # Without this handler, SIGTERM would end the process before it removes what the run created.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     for line in bench.plan(config, load):
         say(line)

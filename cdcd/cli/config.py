@@ -12,7 +12,7 @@ from cdcd.cli.output import say
 
 @click.command("config")
 @config_option(required=False)
-@click.option("--changed", is_flag=True, help="Show only the keys that are not as cdcd takes them by itself.")
+@click.option("--changed", is_flag=True, help="Show only the keys whose values differ from the defaults.")
 @click.option(
     "--schema", is_flag=True, help="Print the JSON schema of the file instead, for editors and Helm."
 )

@@ -1,4 +1,4 @@
-"""`cdcd trace`: one row, from PostgreSQL to Kafka and the mirror."""
+"""`cdcd trace`: follow one row from PostgreSQL to Kafka and the mirror."""
 
 import json
 import os
@@ -21,7 +21,7 @@ FOUND_NOTHING = 10
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="Records that are shown at most.",
+    help="Number of records that are shown, the newest.",
 )
 @click.option(
     "--mirror-status",
@@ -36,15 +36,15 @@ def command(file: Path, *, last: int, mirror: TextIO | None, table: str, key: tu
     """Follow one row to its records in Kafka.
 
     Shows whether the table is published, its filter and route, and each record of the row: LSN, transaction, time,
-    topic, partition and offset. If there is no record, shows what may be the reason. KEY is the value of the key, or
-    COLUMN=VALUE for each column of it, as records have it.
+    topic, partition and offset. If there is no record, shows possible reasons. KEY is the value of the key as
+    records have it, or COLUMN=VALUE for each column of the key.
 
     \b
       cdcd trace public.orders 5
       cdcd trace public.order_items order_id=5 line=2
 
-    All topics of the table are read from their beginning, which takes as long as reading them takes. The table itself
-    is not read. Exits with 0 if there is a record, and with 10 if there is none.
+    The command reads all topics of the table from their beginning, which takes long for large topics. The table itself
+    is not read. Exits with 0 if there is a record, and with 10 if there is no record.
     """  # noqa: D301  click wants the character, and not a backslash
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 

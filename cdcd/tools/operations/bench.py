@@ -1,10 +1,10 @@
-"""`cdcd bench`: what a daemon reaches between one's own servers, for a sizing.
+"""`cdcd bench`: measure the throughput of a daemon between given servers, for a sizing.
 
-The rule: everything that a run writes has a name that begins with the run's own (`Names`), and is removed at its end,
-also if the run fails or is interrupted. A run that was killed is removed by its name (`--remove`).
+The rule: every object that a run creates has a name that begins with the name of the run (`Names`). The run removes
+these objects at its end, also if the run fails or is interrupted. `--remove` removes the objects of a killed run.
 
-A run makes a table of its own, starts `cdcd run` for it with the given configuration under other names, writes rows as
-fast as the database takes them, then single rows at a steady pace, and reads the daemon's own metrics.
+A run creates a table, starts `cdcd run` for this table with the given configuration under other names, writes rows as
+fast as the database takes them, then single rows at a steady pace, and reads the metrics of the daemon.
 """
 
 import asyncio
@@ -34,20 +34,20 @@ from cdcd.tools.operations import removal
 from cdcd.tools.operations.sides import connect_to
 
 BEGINS: Final = "cdcd_bench_"
-"""What the name of a run begins with."""
+"""The first characters of the name of every run."""
 
 START_S: Final = 60.0
-"""Seconds that the daemon may take until it streams."""
+"""Seconds within which the daemon must stream after its start."""
 
 STALL_S: Final = 60.0
 """Seconds without a further row after which a run gives up."""
 
 STOP_S: Final = 60.0
-"""Seconds that the daemon may take to end."""
+"""Seconds within which the daemon must end after SIGTERM."""
 
 PACED_S: Final = 10.0
 PACE_S: Final = 0.05
-"""For how long single rows are written, and the seconds between two of them."""
+"""`PACED_S`: seconds for which single rows are written. `PACE_S`: seconds between two single rows."""
 
 DELAY: Final = "cdcd_commit_to_acknowledged_seconds"
 
@@ -56,12 +56,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is written.
+    """The rows that a run writes.
 
     Attributes:
-        rows: how many rows in all.
-        rows_each: rows of one transaction.
-        row_bytes: size of the text in a row.
+        rows: number of all rows.
+        rows_each: number of rows in each transaction.
+        row_bytes: size of the text in each row.
     """
 
     rows: int
@@ -71,7 +71,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of one run. `name` is that of pipeline, slot, publication, schema and topics' prefix."""
+    """The names of one run. Pipeline, slot, publication, schema and the prefix of topics have the same `name`."""
 
     name: str
 
@@ -80,7 +80,7 @@ class Names:
         return f"{quoted(self.name)}.rows"
 
     def environment(self) -> dict[str, str]:
-        """Variables that give the configuration these names, and take from it what is about other tables."""
+        """Return variables that set these names in the configuration, and remove its settings for other tables."""
         name = self.name
         topics = {
             each: f"{name}.{each}"
@@ -123,8 +123,8 @@ def new_name() -> str:
 def configuration(file: Path, names: Names, environ: Mapping[str, str]) -> Config:
     """The given configuration under the names of the run.
 
-    Raises ConfigError: the file is wrong; the name is none of a run; or a name of something that is written would be
-    another one than the run's.
+    Raises ConfigError: the file is wrong; the name is not the name of a run; or the run would write to a slot, a topic
+    or another object whose name does not begin with the name of the run.
     """
     if not re.fullmatch(rf"{BEGINS}[0-9a-f]{{8}}", names.name):
         raise ConfigError(f"{names.name} is not the name of a run, such as {BEGINS}0123abcd.")
@@ -149,7 +149,7 @@ def configuration(file: Path, names: Names, environ: Mapping[str, str]) -> Confi
 
 
 def plan(config: Config, load: Load) -> Iterator[str]:
-    """What the run will do, for a person to agree to."""
+    """Lines about everything that the run will do. The command shows them before it asks for a confirmation."""
     name = config.name
     yield f"This run writes {number(load.rows, 'row')} of {size(load.row_bytes)} and some hundred single rows."
     yield "It makes, and removes at its end:"
@@ -162,16 +162,16 @@ def plan(config: Config, load: Load) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run has measured.
+    """The measurements of a run.
 
     Attributes:
-        seconds: from the first row to the acknowledgement of the last one.
-        cpu_s: of the daemon in that time.
+        seconds: time from the first row to the acknowledgement of the last row.
+        cpu_s: CPU time of the daemon in these `seconds`.
         memory: largest resident memory of the daemon that was seen, in bytes.
-        wal: bytes of WAL that the server wrote in that time, by everybody.
+        wal: bytes of WAL that all sessions of the server wrote in these `seconds`.
         kafka: bytes of keys and values, before compression.
-        delays: of single rows, the upper ends of the buckets with the median and the 99th percentile, in seconds.
-        compiled: whether the daemon runs compiled.
+        delays: median and 99th percentile of the seconds to deliver a single row, each as upper end of its bucket.
+        compiled: True if the code of the daemon is compiled.
     """
 
     rows: int
@@ -185,7 +185,7 @@ class Measured:
 
 
 def lines(found: Measured, load: Load) -> Iterator[str]:
-    """The result, with what a sizing needs."""
+    """Lines with the figures that a sizing needs."""
     each = found.cpu_s / found.rows
     yield (
         f"rows        {found.rows / found.seconds:,.0f} a second: {found.rows:,} in {found.seconds:.1f} s, "
@@ -211,7 +211,7 @@ def _at_most(seconds: float) -> str:
 
 
 def run(file: Path, config: Config, load: Load, environ: Mapping[str, str], say: Say) -> Measured:
-    """Measure, and remove everything again.
+    """Measure, and remove everything that the run created.
 
     Raises:
         TransientError, SourceError, SinkError, ConfigError: a side refuses or does not answer, or the daemon ended.
@@ -220,7 +220,7 @@ def run(file: Path, config: Config, load: Load, environ: Mapping[str, str], say:
     say(f"If this is killed: {cdcd('bench', '--config', file, '--remove', names.name)}")
     try:
         asyncio.run(_execute(config, _table(names)))
-        with _daemon(file, {**environ, **names.environment()}) as daemon:
+        with _daemon(file, config, {**environ, **names.environment()}) as daemon:
             daemon.await_streaming()
             return _measure(config, names, load, daemon, say)
     finally:
@@ -228,7 +228,7 @@ def run(file: Path, config: Config, load: Load, environ: Mapping[str, str], say:
 
 
 def remove(file: Path, config: Config, say: Say) -> None:
-    """Remove what a run has made. Raises as `cdcd drop`."""
+    """Remove everything that a run created. Raises the errors of `cdcd drop`."""
     say("Removing what the run has made.")
     deadline = time.monotonic() + STOP_S
     while True:
@@ -244,7 +244,7 @@ def remove(file: Path, config: Config, say: Say) -> None:
             )
             break
         except FencedError:
-            # The daemon of a run that was killed is still ending.
+            # The daemon of a killed run has not ended yet.
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
@@ -260,7 +260,7 @@ def _table(names: Names) -> str:
 
 
 async def _execute(config: Config, *statements: str) -> list[tuple[Any, ...]]:
-    """The rows of the last statement. Each is a transaction of its own."""
+    """Execute each statement in a transaction of its own, and return the rows of the last statement."""
     connection = await connect_to(config, "bench")
     try:
         for statement in statements:
@@ -283,7 +283,7 @@ async def _write(config: Config, names: Names, load: Load) -> None:
 
 
 async def _write_paced(config: Config, names: Names, first: int) -> int:
-    """Write single rows at a steady pace. Returns how many."""
+    """Write single rows at a steady pace. Returns the number of rows."""
     connection = await connect_to(config, "bench")
     try:
         began, count = time.monotonic(), 0
@@ -328,7 +328,7 @@ def _measure(config: Config, names: Names, load: Load, daemon: "_Daemon", say: S
 
 
 def _quantiles(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, float]:
-    """The upper ends of the buckets with the median and the 99th percentile of what came in between."""
+    """The upper ends of the buckets with the median and the 99th percentile of the delays between two readings."""
     begin = f'{DELAY}_bucket{{le="'
     ends = sorted(
         (float(name.removeprefix(begin).removesuffix('"}')), value - before.get(name, 0.0))
@@ -341,10 +341,10 @@ def _quantiles(before: Mapping[str, float], after: Mapping[str, float]) -> tuple
 
 
 class _Daemon:
-    """A running `cdcd run`, asked by HTTP.
+    """A running `cdcd run`, whose status and metrics are read by HTTP.
 
     Attributes:
-        compiled: whether it runs compiled.
+        compiled: True if the code of the daemon is compiled.
     """
 
     def __init__(self, process: "subprocess.Popen[str]", token: str) -> None:
@@ -369,7 +369,7 @@ class _Daemon:
         return found
 
     def metrics(self) -> dict[str, float]:
-        """By name with labels, as Prometheus gets them."""
+        """The values of all metrics, by name with labels as Prometheus reads them."""
         text = fetch(f"{self._url}/metrics", None, is_own=True, token=self._token)
         samples = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
         return {name: float(value) for name, _, value in samples}
@@ -384,7 +384,7 @@ class _Daemon:
             time.sleep(0.2)
 
     def await_rows(self, rows: int) -> float:
-        """Wait until Kafka has acknowledged so many rows. Returns the largest memory that was seen."""
+        """Wait until Kafka has acknowledged this number of rows. Returns the largest memory that was seen, in bytes."""
         memory, seen, changed = 0.0, -1, time.monotonic()
         while (now := self.totals()["rows"]) < rows:
             if now != seen:
@@ -417,11 +417,11 @@ def _event(line: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _daemon(file: Path, environ: Mapping[str, str]) -> Iterator[_Daemon]:
-    """`cdcd run` with these variables. It is stopped at the end."""
+def _daemon(file: Path, config: Config, environ: Mapping[str, str]) -> Iterator[_Daemon]:
+    """Run `cdcd run` with these variables while the block runs. `config`: the configuration with these variables."""
     command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(file)]
-    token = load_config(file, environ).http.read_token
-    # A session of its own, so that Ctrl-C reaches this process alone, which then stops the daemon.
+    token = config.http.read_token
+    # The daemon has its own session. So Ctrl-C reaches only this process, which then stops the daemon.
     process = subprocess.Popen(  # noqa: S603  cdcd itself
         command,
         env=dict(environ),
@@ -434,7 +434,7 @@ def _daemon(file: Path, environ: Mapping[str, str]) -> Iterator[_Daemon]:
     )
     try:
         found = _Daemon(process, "" if token is None else token.get_secret_value())
-        # A full pipe would stop it.
+        # The daemon would stop at a full pipe.
         Thread(target=_drain, args=(process,), daemon=True).start()
         yield found
     finally:
@@ -447,7 +447,7 @@ def _daemon(file: Path, environ: Mapping[str, str]) -> Iterator[_Daemon]:
 
 
 def _end_with_parent() -> None:
-    """In the new process: the kernel stops it when its parent is gone, also if that was killed (prctl(2))."""
+    """Let the kernel stop the new process when its parent ends, also if the parent is killed (prctl(2))."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
