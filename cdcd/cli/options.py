@@ -10,7 +10,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 class Group(click.Group):
-    """Commands below one name. Its help has the whole first sentence of each, which click cuts to one line."""
+    """A group of commands. Its help shows the first sentence of each command, which click would cut to one line."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [

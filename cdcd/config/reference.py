@@ -127,7 +127,7 @@ def effective_yaml(config: Config) -> str:
 
 
 def changed_yaml(config: Config) -> str:
-    """The keys in effect that differ from cdcd's defaults, with secrets masked. It is a file that loads."""
+    """YAML of the keys whose values differ from the defaults, with secrets masked. cdcd can load this YAML."""
     shown = _loadable(config.model_dump(mode="json"))
     kafka = {"bootstrap_servers": config.kafka.bootstrap_servers}
     usual = Config.model_validate(
@@ -148,11 +148,11 @@ def changed_yaml(config: Config) -> str:
 
 
 _ANY_DSN: Final = "host=/"
-"""Differs from every DSN of a configuration, which is always shown."""
+"""A DSN that no configuration has, so that the DSN of every configuration differs from it and is shown."""
 
 
 def _differences(found: dict[str, Any], usual: dict[str, Any]) -> dict[str, Any]:
-    """The keys of `found` that `usual` lacks or has with another value. Mappings are compared key by key."""
+    """The keys of `found` that `usual` does not have, or has with another value. Mappings are compared key by key."""
     kept: dict[str, Any] = {}
     for key, value in found.items():
         other = usual.get(key)

@@ -260,7 +260,7 @@ _TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 
 
 def named_tokens(text: str) -> list[tuple[str, str]]:
-    """The tokens in lines of a name, a space and a token. ValueError says which line is none, without its token."""
+    """Read lines of a name, a space and a token. ValueError names the line that is wrong, without its token."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -288,7 +288,7 @@ def _check_tokens(tokens: SecretStr) -> SecretStr:
 
 
 NamedTokens = Annotated[SecretStr, AfterValidator(_check_tokens)]
-"""Lines of a name and a token."""
+"""Text with lines of a name, a space and a token (`named_tokens`)."""
 
 
 def _refuse_own(name: str) -> str:

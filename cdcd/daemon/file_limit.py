@@ -1,8 +1,8 @@
-"""How many files and connections cdcd has open at most, and how many the process may have (docs/sizing.md).
+"""The number of files and connections that cdcd needs, and the limit of the process (docs/sizing.md).
 
-The rule: a start that cannot have what every daemon needs ends at once, with exit code 8. Later, a process that runs
-out of descriptors is told of by the call that failed, or, because librdkafka and the HTTP server only try again, by
-`is_exhausted`.
+The rule: if the limit is lower than every daemon needs, the start ends at once with exit code 8. If a running process
+has no descriptor left, the call that fails raises the error. librdkafka and the HTTP server only retry, so the daemon
+also calls `exhausted` regularly.
 """
 
 import os
@@ -13,17 +13,17 @@ from cdcd.config.loading import Config
 from cdcd.core.errors import FILES_HINT, LimitError, out_of_files
 
 FILES_MIN: Final = 40
-"""Descriptors without which no daemon streams: 37 were open at the most with one broker and one reader of tables."""
+"""Number of descriptors that every daemon needs. At most 37 were open with one broker and one reader of tables."""
 
 BASE_FILES: Final = 40
-"""Descriptors besides those that the configuration adds to: standard streams, event loops, three connections to
-PostgreSQL, the wake-up pipes of Kafka's clients, spool, files that are open for a moment."""
+"""Number of descriptors that do not depend on the configuration: standard streams, event loops, three connections to
+PostgreSQL, the wake-up pipes of Kafka's clients, the spool, and files that are open for a moment."""
 
 OF_EACH_BROKER: Final = 6
-"""Connections of the producer, of the clients that ask and read, and of those that look whether Kafka answers."""
+"""Number of connections to each broker: producer, admin clients, consumers, and clients that check for an outage."""
 
 OF_HTTP: Final = 32
-"""Connections to the HTTP server at the same time."""
+"""Number of connections to the HTTP server at the same time."""
 
 
 def files_needed(config: Config, brokers: int) -> int:
@@ -33,7 +33,7 @@ def files_needed(config: Config, brokers: int) -> int:
 
 
 def file_limit() -> int | None:
-    """The number of descriptors that this process may have open, if it raises its soft limit; None: no limit."""
+    """The hard limit of descriptors, to which this process may raise its soft limit; None: no limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return None if hard == resource.RLIM_INFINITY else hard
 
@@ -54,7 +54,7 @@ def raise_file_limit() -> None:
 
 
 def exhausted() -> LimitError | None:
-    """The error of this process if it may open no further file or connection now; None: it may."""
+    """Return an error if this process cannot open another file or connection now, else None."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

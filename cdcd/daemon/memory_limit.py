@@ -1,4 +1,4 @@
-"""How much memory the process may use, and how large a message may be for that (docs/sizing.md)."""
+"""The memory limit of the process, and the largest message that this memory can hold (docs/sizing.md)."""
 
 from pathlib import Path
 from typing import Final
@@ -6,39 +6,39 @@ from typing import Final
 MIB: Final = 1 << 20
 
 BASE_BYTES: Final = 150_000_000
-"""What a daemon with the default limits needs, without a large message."""
+"""Bytes of memory that a daemon with the default limits needs, without a large message."""
 
 DEFAULT_BOUNDS: Final = 84 * MIB
 """The defaults of `kafka.queue_bytes_max` and `spool.memory_bytes_max` together, which `BASE_BYTES` includes."""
 
 WIRE_COPIES: Final = 3
-"""Copies of the largest message: libpq's buffer, the copy that libpq hands out, and cdcd's."""
+"""Number of copies of the largest message: libpq's buffer, the copy that libpq returns, and cdcd's copy."""
 
 RECORD_COPIES: Final = 2
-"""Copies of the record of the largest message where it is delivered."""
+"""Number of copies of the record of the largest message, if the record is delivered."""
 
 _ROOT: Final = Path("/sys/fs/cgroup")
 
 _OWN: Final = Path("/proc/self/cgroup")
-"""The control groups of this process (cgroups(7)). In a container, they may be named as outside of it."""
+"""File with the control groups of this process (cgroups(7)). In a container, it may have the names of the host."""
 
 _UNLIMITED: Final = 1 << 60
-"""From here on, a limit of version 1 is none."""
+"""Bytes. In version 1 of control groups, a limit of this size or more means that there is no limit."""
 
 
 def memory_limit(own: Path = _OWN, root: Path = _ROOT) -> int | None:
-    """The memory limit of this process's control groups, in bytes; None: there is none, or the system does not say.
+    """The memory limit of this process's control groups, in bytes; None: no limit, or it cannot be read.
 
     Args:
-        own: the list of the control groups of this process.
-        root: where control groups are mounted. A container sees its own group there.
+        own: file with the control groups of this process.
+        root: mount point of control groups. In a container, it shows the container's own group.
     """
     limits = [limit for file in _limit_files(own, root) if (limit := _limit_in(file)) is not None]
     return min(limits, default=None)
 
 
 def _limit_files(own: Path, root: Path) -> list[Path]:
-    """Files with limits of the groups of this process and of all groups above them, in version 2 and version 1."""
+    """Files with the limits of this process's groups and of all parent groups, in version 2 and version 1."""
     files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
     try:
         lines = own.read_text().splitlines()
@@ -65,7 +65,7 @@ def _limit_in(file: Path) -> int | None:
 
 
 def message_bytes_max(limit: int, bounds: int = 0) -> int:
-    """The largest message, in bytes on the wire, for which this memory is enough where its record is delivered.
+    """The largest message, in bytes on the wire, whose record can be delivered within this memory limit.
 
     Args:
         bounds: bytes by which the configured limits exceed the default ones.

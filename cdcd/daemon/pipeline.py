@@ -83,10 +83,10 @@ class Stream(Protocol):
 
 
 class LookUp(Protocol):
-    """What the catalog says of relations (`CatalogLookUp`)."""
+    """Look-up of relations in the catalog of PostgreSQL (`CatalogLookUp`)."""
 
     def received(self, frames: Sequence[bytes]) -> None:
-        """Frames came, and those before are worked off."""
+        """Take note of new frames. All earlier frames were processed."""
 
     async def __call__(
         self, relation: Relation, *, tentative: bool = False

@@ -121,7 +121,7 @@ class PostgresSide:
                     "out whether its machine was suspended, without network, or so busy that the daemon stood still. "
                     "If the log has message.large before, that message took too long: raise postgres.lease_s.",
                 )
-            # Not before another one is seen: a standby is ready, an instance that asks for the lock is not.
+            # The role becomes standby only now: a standby is ready, an instance that asks for the lock is not.
             self._telemetry.role = "standby"
             self._telemetry.stand_by()
             self._telemetry.active_elsewhere = ActiveElsewhere(

@@ -276,7 +276,7 @@ class StartRequests:
         return await self.snapshots.published()
 
     async def _bind_columns(self, request: BindColumns) -> str:
-        """Raise ConfigError if a rule cannot be followed, and tell which rules protect nothing."""
+        """Raise ConfigError if a rule cannot be followed. Report rules that match no column (`ColumnRuleUnmatched`)."""
         assert self.sql is not None
         bindings = self.bindings = bindings_of(self._config.columns, request.checkpoint)
         rules = protections(self._config.columns, bindings)

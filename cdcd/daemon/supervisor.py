@@ -98,8 +98,8 @@ PARTITIONS_HINT: Final = (
 SPOOLING: Final = "Kafka is away; the stream goes to the durable log."
 
 OUT_OF_FILES_S: Final = 5.0
-"""Seconds for which the process may open no further file or connection before it ends. Whatever fails for that by
-itself ends it at once. librdkafka and the HTTP server only try again."""
+"""Seconds after which a process that cannot open another file or connection ends. A call of cdcd that fails for this
+reason ends the process at once; librdkafka and the HTTP server only retry."""
 
 LEAVING_S: Final = 1.0
 """Seconds before the end of `shutdown_timeout_s` at which calls to Kafka are told to return. They look for that every
@@ -119,7 +119,7 @@ def run(
     Args:
         reread_file: reads the configuration again, for SIGHUP; None: SIGHUP reads the secrets' files only.
         ask: carries out what is asked for by HTTP; None: nothing can be asked for.
-        runbook: reads the runbook, for the page; None: there is none.
+        runbook: reads the runbook, which the HTTP server shows; None: the runbook is not shown.
 
     Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
     """
@@ -166,7 +166,7 @@ def run(
 
 
 def failed(error: CdcdError) -> Failed:
-    """The last event of a process that ends by this error."""
+    """The last event of a process that this error ends."""
     return Failed(
         error=type(error).__name__, message=error.message, hint=error.hint, exit_code=error.exit_code
     )
@@ -212,7 +212,7 @@ class Supervisor:
         self._ended: FatalError | None = None
         """Why the process ends in good order, though nobody has told it to stop."""
         self._thread_failure: FatalError | None = None
-        """Why a thread has ended that the daemon needs."""
+        """The error that ended a thread that the daemon needs; None: no thread has failed."""
         self._kept = ""
         """Why the slot stays that this process made; empty: it made none, or dropped it."""
         self._sessions = Sessions(
@@ -285,7 +285,7 @@ class Supervisor:
         self._end()
 
     def _end_by(self, error: FatalError) -> None:
-        """End the process in good order, and with this error."""
+        """Stop in good order, and let the process end with this error."""
         if not self._stop.is_set():
             self._ended = error
             self._end()
@@ -385,7 +385,7 @@ class Supervisor:
         self._exit(self._ended.exit_code)
 
     def thread_failed(self, failure: threading.ExceptHookArgs) -> None:
-        """A thread ended by an exception: `threading.excepthook`. Called in that thread."""
+        """Keep the error of a thread that has no descriptors left. `threading.excepthook` calls this in the thread."""
         full = None if failure.exc_value is None else out_of_files(failure.exc_value)
         if full is None:
             threading.__excepthook__(failure)

@@ -49,7 +49,7 @@ def serve_http(
         current: gives the configuration in effect, which SIGHUP may change; None: it stays `config`.
         ask: carries out an action; None: there are none.
         observe: told who asked for an action.
-        runbook: reads the runbook; None: it is not served.
+        runbook: reads the runbook; None: the runbook is not served.
     """
     routes = daemon_routes(current or (lambda: config), telemetry, ask, observe, runbook=runbook)
     return serve(config.http, routes, Tls.of(config.http) if config.http.enabled else None)
@@ -122,7 +122,7 @@ def daemon_routes(
 
 
 class _Configuration:
-    """The text of the configuration in effect, which is made once for each configuration."""
+    """Cache of the YAML of the configuration in effect. A reload of the configuration renews the text."""
 
     def __init__(self) -> None:
         self._of: Config | None = None

@@ -237,7 +237,7 @@ def _tables(
 
 
 def _states(progress: Progress | None) -> dict[str, str]:
-    """By table: failed, reading or waiting. Changes of a table are delivered in each state."""
+    """State of each table of the snapshots: failed, published, reading or waiting. Each state delivers changes."""
     if progress is None:
         return {}
     found = {each.name: "failed" for each in progress.outcomes if each.error}

@@ -32,14 +32,14 @@ RUNBOOK: Final[Mapping[str, str]] = {
     "prepared.old": "CdcdPreparedOld",
     "standby.waiting": "CdcdNoStandby",
 }
-"""By event: the section of the runbook about it."""
+"""The section of the runbook about each event."""
 
 
 def html_page(status: Status, configuration: str = "") -> str:
     """The page.
 
     Args:
-        configuration: the keys in effect that are not defaults, with secrets masked; "": not shown.
+        configuration: YAML of the keys that differ from the defaults, with secrets masked; "": not shown.
     """
     name = escape(status["pipeline"])
     return "".join(
@@ -68,7 +68,7 @@ def _main(status: Status, configuration: str) -> Iterator[str]:
     yield from _head(status)
     yield from _notes(status)
     if status["role"] == "standby":
-        # What it knows of the stream is nothing: another instance has it.
+        # A standby has no numbers of the stream, because only the active instance reads the stream.
         yield from _active_elsewhere(status)
         yield from _problems(status["problems"])
     else:
@@ -90,7 +90,7 @@ def _main(status: Status, configuration: str) -> Iterator[str]:
 
 
 def _active_elsewhere(status: Status) -> Iterator[str]:
-    """The instance that this one stands by for."""
+    """The active instance, for the page of a standby."""
     other = status["active_elsewhere"]
     yield "<section><h2>Active instance</h2>"
     if other is None:
@@ -307,13 +307,13 @@ def _problems(problems: Iterable[Status]) -> Iterator[str]:
 
 
 def _runbook(event: str) -> str:
-    """A link to what the runbook says about an event; "": nothing."""
+    """A link to the section of the runbook about an event; "": the runbook has no such section."""
     section = RUNBOOK.get(event)
     return "" if section is None else f'<a href="/runbook#{section.lower()}">Runbook: {section}</a>'
 
 
 def runbook_page(text: str) -> str:
-    """The runbook (Markdown) as a page, with an anchor at each heading. Its text is shown as it is written."""
+    """The runbook as a page, with an anchor at each heading. The Markdown of the other blocks is shown unchanged."""
     parts = []
     for block in text.split("\n\n"):
         line = block.strip()

@@ -28,8 +28,8 @@ BODY_BYTES_MAX: Final = 65_536
 """Size of a request's body: a thousand names of tables."""
 
 ACCEPT_AGAIN_S: Final = 0.1
-"""Seconds until a waiting connection is accepted again, if the process may have no further one open. Open connections
-are not served meanwhile."""
+"""Seconds between two attempts to accept a connection if the process has no descriptor left. Open connections are not
+served meanwhile."""
 
 _HINTS: Final[Mapping[int, str]] = {
     errno.EADDRINUSE: "Another process, perhaps another cdcd, listens there. Set http.port to another, or 0 for any.",
@@ -165,7 +165,7 @@ def serve(http: ListenConfig, routes: Routes, tls: Tls | None = None) -> Iterato
 
 
 class _Listening(socket.socket):
-    """A listening socket that makes the event loop wait if the process may have no further connection open.
+    """A listening socket that makes the event loop wait if the process has no descriptor left for a connection.
 
     The socket stays readable as long as a client waits. Without a wait, the event loop would try again and again.
     """

@@ -27,7 +27,7 @@ def url_of(config: Config) -> str:
 
 
 def page_url(http: HttpConfig, address: str) -> str:
-    """The page of the server that listens at `address`, for a browser on this machine."""
+    """URL of the page of the server that listens at `address`, for a browser on this machine."""
     return f"{_url(http, int(address.rpartition(':')[2]))}/"
 
 

@@ -384,7 +384,7 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
     Definition(
         "cdcd_ignored_records_total",
         "counter",
-        "Records of the checkpoint topic that do not count, because somebody else wrote them.",
+        "Records of the checkpoint topic that are ignored, because somebody else wrote them.",
         _by_label(lambda t: t.ignored_records),
         ("topic",),
     ),

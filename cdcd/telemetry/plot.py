@@ -21,14 +21,14 @@ def bars(
     period: str = "hour",
     show: Callable[[float], str] = lambda value: f"{value:,.0f}",
 ) -> str:
-    """A bar for each minute, or each other part of a period.
+    """Plot a bar for each minute, or for each quarter of an hour.
 
     Args:
         minutes: `minutes` of the status, or `day`.
-        key: which of its numbers; null counts as nothing.
-        what: what is counted, for people.
-        each, period: what a bar stands for, and all bars together.
-        show: a value, for people.
+        key: name of the number in each entry; null counts as 0.
+        what: name of the counted things, for people.
+        each, period: time span of a bar, and time span of all bars.
+        show: formats a value for people.
     """
     values = [float(minute[key] or 0) for minute in minutes]
     most = max(values, default=0.0)

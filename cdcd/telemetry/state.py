@@ -45,13 +45,13 @@ DELAY_BUCKETS_S: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ActiveElsewhere:
-    """The instance that this one stands by for, as PostgreSQL sees it.
+    """The active instance, as a standby sees it in PostgreSQL.
 
     Attributes:
-        name: the application_name of the session that holds the lock.
-        client: its address.
-        pid: the server process of that session; None: it has none.
-        seen_at: when it was seen (Unix seconds).
+        name: application_name of the session that holds the lock.
+        client: client address of the session; "": the session uses a socket on the server.
+        pid: server process of the session; None: the session has no process.
+        seen_at: when the standby saw the session (Unix seconds).
     """
 
     name: str
@@ -130,7 +130,7 @@ class Telemetry:
         self.slot = slot
         self.role: Role = "starting"
         self.active_elsewhere: ActiveElsewhere | None = None
-        """Counts while `role` is standby."""
+        """The active instance. Valid only while `role` is standby."""
         self.streaming = False
         self.loop_heartbeat = time.monotonic()
         self.started_time = time.time()
@@ -154,7 +154,7 @@ class Telemetry:
         self.transactions_cut = 0
         self.requests_refused = 0
         self.ignored_records: dict[str, int] = {}
-        """By topic of the pipeline's own: records that do not count, because somebody else wrote them."""
+        """Number of ignored records by the pipeline's own topic. A record is ignored if somebody else wrote it."""
         self.unwritable: dict[tuple[str, str], int] = {}
         self.heartbeats = 0
         self.heartbeat_bytes = 0
@@ -205,7 +205,7 @@ class Telemetry:
         return Waiting(self.queue_records, self.queue_bytes, self.flushed_lsn, self.retained_wal_bytes)
 
     def look(self, now: float, unix_now: float) -> None:
-        """Keep what the page shows of the last hour and the last day; call it every moment.
+        """Update the history of the last hour and the last day, which the page shows. Call this about once a second.
 
         Args:
             now: monotonic seconds.
@@ -239,7 +239,7 @@ class Telemetry:
         self._caught_up = value
 
     def counting(self, observe: Observer) -> Observer:
-        """`observe`, and before it the count of records that do not count."""
+        """Return an observer that counts ignored records in `ignored_records`, and then calls `observe`."""
 
         def both(fact: Fact) -> None:
             if isinstance(fact, CheckpointRecordsIgnored):

@@ -1,5 +1,5 @@
-"""How much went through: by minute for the last hour, by quarter of an hour for the last day with lag and latency, and
-as rates of the last seconds.
+"""Throughput of a pipeline: rows by minute for the last hour, rows, lag and latency by quarter of an hour for the last
+day, and rates of the last seconds.
 
 The daemon calls `look` with its totals every moment. A look costs a comparison, except once in `LOOK_S` seconds, when
 the totals by table are copied. Nothing is done for each row.
@@ -13,8 +13,10 @@ from typing import Final
 from cdcd.core.records.shaping.in_front import NO_RECORD
 
 QUARTER_S: Final = 900
+"""Seconds of a quarter of an hour."""
+
 QUARTERS: Final = 96
-"""Quarters of an hour that are kept: a day."""
+"""Quarters of an hour that are kept, which are a day."""
 
 MINUTES: Final = 60
 """Minutes that are kept."""
@@ -47,13 +49,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How many changes were delivered, and the sum of their times from commit to acknowledgement in seconds."""
+    """Number of delivered changes, and the sum of their times from commit to acknowledgement in seconds."""
 
     count: int = 0
     sum: float = 0.0
 
     def mean_since(self, before: "Delays") -> float | None:
-        """The mean of those that came after `before`; None: there were none."""
+        """The mean time in seconds of the changes that were delivered since `before`; None: no change was delivered."""
         count = self.count - before.count
         return (self.sum - before.sum) / count if count > 0 else None
 
@@ -77,10 +79,10 @@ class Quarter:
     """A quarter of an hour.
 
     Attributes:
-        at: when it began (Unix seconds).
-        rows: rows that Kafka acknowledged.
-        lag_s: the largest lag; None: not known, because the process did not run or was no active instance.
-        delay_s: the mean time from a commit to Kafka's acknowledgement; None: no change was delivered.
+        at: begin of the quarter (Unix seconds).
+        rows: number of rows that Kafka acknowledged.
+        lag_s: largest lag in seconds; None: not known, because the process did not run or was not the active instance.
+        delay_s: mean seconds from a commit to Kafka's acknowledgement; None: no change was delivered.
     """
 
     at: int
@@ -126,8 +128,8 @@ class Throughput:
             now: monotonic seconds.
             unix_now: Unix seconds.
             events: rows by (schema.table, operation).
-            lag_s: None: not known.
-            delays: all since the process started.
+            lag_s: lag in seconds; None: not known.
+            delays: the delays of all changes since the process started.
         """
         quarter = int(unix_now // QUARTER_S)
         if quarter != self._quarter:
@@ -154,7 +156,7 @@ class Throughput:
         )
 
     def day(self, unix_now: float, totals: Totals, delays: Delays) -> list[Quarter]:
-        """The last day, oldest first: `QUARTERS` quarters of an hour, of which the last one is under way."""
+        """The last `QUARTERS` quarters of an hour, oldest first. The last entry is the current quarter so far."""
         last = int(unix_now // QUARTER_S)
         found = {each.at: each for each in self._quarters.copy()}
         if self._quarter:

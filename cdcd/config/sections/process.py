@@ -178,7 +178,7 @@ class HttpConfig(ListenConfig):
     )
 
     def action_tokens(self) -> list[tuple[str, bytes]]:
-        """The tokens that allow actions, each with its name; "" is the name of `token`."""
+        """The name and the token of everyone who may ask for actions. The name of `token` is ""."""
         named = [] if self.tokens is None else named_tokens(self.tokens.get_secret_value())
         own = [] if self.token is None else [("", self.token.get_secret_value())]
         return [(name, token.encode()) for name, token in (*own, *named)]

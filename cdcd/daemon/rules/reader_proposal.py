@@ -53,7 +53,7 @@ class OwnedTables:
         ]
 
     def entry(self, *, password: str = "") -> str:
-        """The entry of `postgres.readers`, as YAML in one line. `password`: such as ${NAME}; "": not in the entry."""
+        """The entry of `postgres.readers`, as YAML in one line. `password`: for example ${NAME}; "": no password."""
         given = f", password: {json.dumps(password)}" if password else ""
         return (
             f"{{tables: {flow(self.patterns)}, user: {json.dumps(self.reader, ensure_ascii=False)}{given}}}"

@@ -55,7 +55,7 @@ class Adoption:
 
     Attributes:
         settings: the keys of cdcd.yaml.
-        draft: keys that a person completes, which are comments there.
+        draft: keys that a person completes. They are comments in cdcd.yaml.
         config: the same, as cdcd reads them, with stand-ins for secrets that are not here.
         lists: the connector's lists of tables.
         narrowing: the publication that must be made; None: the connector's is used, or the database was not asked.
@@ -191,9 +191,9 @@ def adopt(
 
 
 def _with_name(findings: Sequence[Finding], prefix: str) -> list[Finding]:
-    """The findings, in which the pipeline of a connector without a name is called after its topics' prefix.
+    """Add a finding that names the pipeline after the prefix of its topics, because the configuration has no name.
 
-    A connector's name stands beside its configuration in Kafka Connect's API and in Strimzi's resources.
+    Kafka Connect's API and Strimzi's resources have the name of a connector beside its configuration.
     """
     name = name_for(prefix)
     why = (

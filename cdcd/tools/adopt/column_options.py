@@ -1,4 +1,4 @@
-"""Debezium's lists of columns, as rules of cdcd's `columns`: what is included, excluded, masked and cut short.
+"""Debezium's lists of columns to include, exclude, mask and cut short, as rules of cdcd's `columns`.
 
 The options are column.include.list, column.exclude.list, column.mask.with.<n>.chars and column.truncate.to.<n>.chars.
 The value is a list of expressions for `<schema>.<table>.<column>`, which ignore the case of letters
@@ -121,7 +121,7 @@ def _refused(meant: Sequence[Column], *, is_exclusion: bool) -> str:
 
 
 def _refused_inclusion(meant: Sequence[Column], known: Sequence[KnownTable]) -> str:
-    """Why cdcd has no such list; "": it has."""
+    """The reason why cdcd cannot have the same list; "": it can."""
     for table in known:
         included = {column for each, column in meant if each == table}
         if not included:

@@ -30,7 +30,7 @@ class RefusedError(ValueError):
     """No key of cdcd's has the effect of a transform. The text says why, and what to do instead.
 
     Attributes:
-        draft: dotted keys that a person completes.
+        draft: dotted keys of cdcd's configuration that a person completes.
     """
 
     def __init__(self, why: str, draft: Mapping[str, object] | None = None) -> None:

@@ -251,7 +251,7 @@ def _login(name: str, value: str, references: References) -> Verdict:
 
 
 def _kerberos_login(value: str, references: References) -> Verdict:
-    """Principal and key tab of the JDK's module for Kerberos, which are no secrets."""
+    """The verdict on the JDK's module for Kerberos. Principal and key tab are not secrets."""
     given = {name.lower(): quoted or bare for name, quoted, bare in _PAIR.findall(value)}
     keys = {
         f"kafka.properties.sasl.kerberos.{name}": references.replace(given[name], f"sasl.kerberos.{name}")

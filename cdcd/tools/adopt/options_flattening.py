@@ -45,7 +45,7 @@ _OF_FORMER: Final = {
     ("none", "true"): DELETE_TO_TOMBSTONE,
     ("none", "false"): TOMBSTONE,
 }
-"""delete.handling.mode and drop.tombstones, which were one decision: what becomes of a delete and of its tombstone."""
+"""The present mode for each pair of delete.handling.mode and drop.tombstones, which it replaced together."""
 
 _FORMER: Final = (
     f"event_flattening.delete_tombstone_handling_mode, from {_FORMER_MODE} and {_FORMER_DROP} together. Debezium has "
@@ -69,7 +69,7 @@ def _added(key: str) -> Rule:
 
 
 def mode_of(options: Mapping[str, str]) -> str | None:
-    """What becomes of deletes, by the options of one transform; None: nothing is said, or not by a known value."""
+    """The mode for deletes in the options of one transform; None: no option sets it, or its value is not known."""
     given = options.get(_MODE, "").strip().lower()
     if given:
         return given if given in _MODES else None
@@ -78,7 +78,7 @@ def mode_of(options: Mapping[str, str]) -> str | None:
 
 
 def of_former(option: str, options: Mapping[str, str], found: Verdict) -> Verdict:
-    """What becomes of one option of the transform, whose row says `found`."""
+    """The verdict on one option of the transform. `found`: the verdict of the option's row in the table."""
     if option not in (_FORMER_MODE, _FORMER_DROP):
         return found
     if options.get(_MODE, "").strip():

@@ -61,7 +61,7 @@ def _both(one: object, other: object) -> object:
 
 def nested(keys: Mapping[str, object]) -> Settings:
     """Dotted keys as mappings, without those whose value is cdcd's default."""
-    # Debezium delivers logical messages of every prefix, which cdcd does only if it is told.
+    # Debezium delivers logical messages of every prefix. cdcd delivers them only with postgres.messages.
     return _nested(keys, {"postgres.messages": True})
 
 
@@ -114,11 +114,11 @@ def _quoted(value: str) -> str:
 
 
 def as_text(settings: Settings, comments: Sequence[str], draft: Settings | None = None) -> str:
-    """The file.
+    """The text of cdcd.yaml.
 
     Args:
-        comments: lines for its head.
-        draft: keys that a person completes, for its end, where they are comments.
+        comments: lines for the head of the file.
+        draft: keys that a person completes. They are comments at the end of the file.
     """
     parts = [_commented(comments), _yaml(settings)]
     if draft:

@@ -107,7 +107,7 @@ class Choice:
         patterns: None: they cannot be told.
         is_exact: the patterns stand for the expressions. False: they are a list of the tables of today.
         is_checked: the database's tables were compared.
-        excluded: what to write as tables.exclude. With it, no patterns stand for all tables.
+        excluded: patterns for tables.exclude. If they are given, empty `patterns` mean all tables.
     """
 
     patterns: tuple[str, ...] | None
@@ -137,7 +137,7 @@ def choose(lists: Lists, tables: Sequence[Table] | None) -> Choice:
 
 
 def _choose_unseen(lists: Lists, translated: tuple[str, ...] | None) -> Choice:
-    """The choice if the database was not asked."""
+    """The choice without the tables of the database."""
     if translated is not None:
         return Choice(translated, is_exact=True, is_checked=False)
     # An include list of tables or schemas makes the exclude list of the same kind void.

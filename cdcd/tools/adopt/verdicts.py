@@ -33,7 +33,7 @@ class Verdict:
             UNKNOWN: why.
         keys: dotted keys of cdcd's configuration with their values. Names that begin with `dsn.` are libpq's
             parameters.
-        draft: keys that a person completes. They are in the file as comments.
+        draft: keys that a person completes. They are comments in cdcd.yaml.
     """
 
     kind: Kind

@@ -37,7 +37,7 @@ class TableTopic:
         truncated: TRUNCATE makes a record, which has no key.
         whole: each record has all values (REPLICA IDENTITY FULL).
         marked: it gets watermarks, which have no key.
-        outdated: the next start ends its former rows by a truncate record, which has no key.
+        outdated: the next start writes a truncate record, which has no key, to end the former rows of the table.
     """
 
     table: str

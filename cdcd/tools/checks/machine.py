@@ -36,7 +36,7 @@ def examine(config: Config) -> Iterator[Finding]:
 
 
 def check_code() -> Finding:
-    """Whether the code is compiled. It is the last finding: nothing fails because of it."""
+    """A finding about compiled or pure Python code. It is shown last, because no pipeline fails because of it."""
     subject = f"cdcd {__version__}"
     if is_compiled():
         return Finding("ok", "machine.compiled", subject, "compiled")

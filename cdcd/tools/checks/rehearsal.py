@@ -294,7 +294,7 @@ class _Rehearsal:
         return ExportedTables({}, {}, {})
 
     async def _bind_columns(self, _request: BindColumns) -> str:
-        """No bindings: the findings about columns tell which rules cannot be followed."""
+        """Return no bindings. The findings about columns report rules that cannot be followed."""
         return ""
 
 

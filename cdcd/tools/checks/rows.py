@@ -15,7 +15,7 @@ class Reading:
 
     Attributes:
         beside: read beside the stream, which needs a key. The others are read at the slot's exported snapshot.
-        outdated: tables whose former rows end first, because the slot was lost.
+        outdated: tables that get a truncate record before they are read, because the slot was lost.
     """
 
     tables: frozenset[str] = field(default_factory=frozenset)

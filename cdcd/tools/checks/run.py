@@ -474,7 +474,7 @@ def _position(
 
 
 def _ask_about_topics(config: Config, source: Facts, outdated: Collection[str]) -> list[Finding]:
-    """The topics of the published tables. The next start ends the former rows of those that are `outdated`."""
+    """Findings about the topics of the published tables. `outdated`: tables whose former rows the next start ends."""
     topic_names = config.topic_names()
     operations = source.publication.operations if source.publication else OPERATIONS
     tables = {

@@ -156,7 +156,7 @@ def _unsent(seen: Seen) -> set[str]:
 
 
 def key_of(seen: Seen) -> dict[str, Any]:
-    """The key of a record; empty if it has none, or none that is an object."""
+    """The key of a record; empty if the record has no key, or if its key is not an object."""
     try:
         found = payload_of(_parsed(seen.key)) if seen.key else {}
     except ValueError:
@@ -272,6 +272,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, str) and value[:1] + value[-1:] in _JSON_TEXTS and _is_json(value):
-        # Of a column of json or jsonb, whose values are texts in records.
+        # The value is of a column of type json or jsonb. Records have such values as texts.
         return cut(plain(value), VALUE_MAX)
     return cut(plain(json.dumps(value, ensure_ascii=False, default=str)), VALUE_MAX)

@@ -212,7 +212,7 @@ class _Parser:
 
 
 def _unreadable(text: str, at: int, why: str) -> ConfigError:
-    """The error, with the place marked below the condition."""
+    """The error, with a mark below the character of the condition that is wrong."""
     begin = max(0, at - _SHOWN_BEFORE)
     shown = visible(text[begin : begin + _SHOWN_BEFORE * 2])
     mark = " " * len(visible(text[begin:at])) + "^"
@@ -220,7 +220,7 @@ def _unreadable(text: str, at: int, why: str) -> ConfigError:
 
 
 _SHOWN_BEFORE: Final = 50
-"""Characters of a condition that are shown before and behind the place of a mistake."""
+"""Number of characters of a condition that are shown before a mistake, and after it."""
 
 
 def _tokens(text: str) -> list[tuple[str, str, int]]:

@@ -38,7 +38,7 @@ def pipeline_dsn(dsn: str, role: str, found: Surroundings) -> str:
 
 
 def admin_dsn(dsn: str, found: Surroundings) -> str:
-    """The DSN for the psql that runs the SQL: the one that was given, without a secret."""
+    """The given DSN without a secret, for the psql that runs the SQL."""
     return dsn_for(parse_dsn(dsn), found.database)
 
 

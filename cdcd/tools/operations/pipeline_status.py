@@ -24,11 +24,11 @@ class Numbers:
     """What the daemon says of itself. None: the daemon does not know it yet.
 
     Attributes:
-        compiled: False if the daemon's code is not compiled.
+        compiled: False if the daemon's code is not compiled; None: not known.
         started_at: when the process started.
         lag_s: age in seconds of the last delivered commit while there is more to deliver.
-        changes: number of delivered changes by `schema.table`, since the process started, without rows that were read.
-        read: the same of rows that were read by snapshots.
+        changes: number of delivered changes by `schema.table`, since the process started, without rows of snapshots.
+        read: number of delivered rows of snapshots by `schema.table`, since the process started.
         reasons: why the daemon is not ready.
         status: all of it (`telemetry/daemon_status.py`).
     """
@@ -175,8 +175,9 @@ class TableState:
         state: failed: its rows could not be read; reading, waiting: rows are still to be read; published: neither.
             Changes are delivered in each state.
         share: how much of it is read, from 0 to 1; None: it is not being read.
-        rows: rows that the last reading delivered; None: not known, because the table was never read, or long ago.
-        changes: delivered since the daemon started, without rows that were read; None: not known, or none.
+        rows: number of rows that the last snapshot delivered; None: not known, or the table was never read.
+        changes: number of changes that were delivered since the daemon started, without rows of snapshots; None: not
+            known, or no changes.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""`cdcd replay --redact`: a pseudonymous copy of a recording, whose values are replaced."""
+"""`cdcd replay --redact`: write a pseudonymous copy of a recording, with replaced values."""
 
 import os
 from collections.abc import Callable
@@ -24,7 +24,7 @@ UNLIMITED: Final = Limits(bytes_max=1 << 62, age_s_max=None, segment_bytes=1 << 
 def redact(
     folder: Path, target: Path, wanted: Range, *, modes: ColumnModes, notice: Callable[[str], None]
 ) -> None:
-    """Write the segments of the range, with other values, into a new folder.
+    """Write the segments of the range, with replaced values, into a new folder.
 
     Raises:
         RecordingError: the recording is altered, or begins later.

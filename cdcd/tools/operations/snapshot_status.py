@@ -58,7 +58,7 @@ class Table:
 
     @property
     def rows_per_s(self) -> float | None:
-        """Rows a second since it was begun with, pauses included; None: not known, or it took less than a second."""
+        """Rows a second since the reading began, pauses included; None: not known, or less than a second."""
         return self.rows / self.elapsed_s if self.elapsed_s and self.rows else None
 
     @property

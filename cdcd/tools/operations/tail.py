@@ -156,7 +156,7 @@ def follow_topics(
 
 
 def no_topic(config: Config, tables: tuple[str, ...]) -> str:
-    """What to say if no topic has the records of these tables yet."""
+    """The notice that these tables have no topic yet."""
     wanted = f"of {', '.join(tables)} " if tables else ""
     where = f"below {config.topics.prefix}" if config.topics.name == DEFAULT else f"of {config.topics.name}"
     return (

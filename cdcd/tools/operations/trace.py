@@ -1,7 +1,7 @@
-"""`cdcd trace`: where the changes of one row are, from the publication over filter and route to topic and mirror.
+"""`cdcd trace`: find the records of one row, and show its publication, filter, route, topics and mirror.
 
-The rule: the table itself is not read, because its owner's code may run in whoever reads it. What became of a row is in
-the topics, and why nothing came of it is in the publication, the configuration, the checkpoint and the slot.
+The rule: the table itself is not read, because the owner of a table can run code as the role that reads the table. The
+records of the row are in the topics. Publication, configuration, checkpoint and slot say why a record is missing.
 """
 
 import time
@@ -30,7 +30,7 @@ Key = Mapping[str, str] | Sequence[str]
 """Values of the key as texts: by column, or in the order of the record's key."""
 
 NOTICE_S: Final = 5.0
-"""Seconds between two words about how much was read."""
+"""Seconds between two notices about the number of records that were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,10 @@ class Found:
     """One record of the row.
 
     Attributes:
-        op: INSERT, UPDATE, DELETE, READ or TOMBSTONE; "": the record does not say.
-        lsn, xid: of the change; None: the record does not say.
-        committed_ms, written_ms: when it was committed and when cdcd made the record (Unix milliseconds).
+        op: INSERT, UPDATE, DELETE, READ or TOMBSTONE; "": the record has no known operation.
+        lsn, xid: LSN and transaction of the change; None: the record has none.
+        committed_ms: when the change was committed (Unix milliseconds); None: the record does not say.
+        written_ms: when cdcd made the record (Unix milliseconds); None: the record does not say.
     """
 
     topic: str
@@ -54,7 +55,7 @@ class Found:
 
 
 def parse_key(words: Sequence[str]) -> Key:
-    """Read `COLUMN=VALUE` words, or values alone in the order of the key. ConfigError: both are there."""
+    """Read `COLUMN=VALUE` words, or values alone in the order of the key. ConfigError: the words have both forms."""
     pairs = [word.partition("=") for word in words]
     named = {column: value for column, sign, value in pairs if sign and column.isidentifier()}
     if not named:
@@ -68,7 +69,7 @@ def parse_key(words: Sequence[str]) -> Key:
 
 
 def matches(key: Mapping[str, Any], wanted: Key) -> bool:
-    """Whether a record's key has these values."""
+    """True if the key of a record has these values."""
     if isinstance(wanted, Mapping):
         return all(column in key and _text(key[column]) == value for column, value in wanted.items())
     return [_text(value) for value in key.values()] == list(wanted)
@@ -81,9 +82,9 @@ def _text(value: Any) -> str:
 
 
 def topics_of(config: Config, table: str) -> tuple[str, tuple[str, ...]]:
-    """The table's name without quotes, and the topics that may have records of it, its own one first.
+    """Return the table's name without quotes, and the topics that may have its records, the table's own topic first.
 
-    ConfigError: it is not the name of one table.
+    ConfigError: `table` is not the name of one table.
     """
     if not parse_pattern(table, "TABLE").is_literal:
         raise ConfigError(
@@ -96,7 +97,7 @@ def topics_of(config: Config, table: str) -> tuple[str, tuple[str, ...]]:
 def find(
     config: Config, topics: Sequence[str], key: Key, *, last: int, notice: Callable[[str], None]
 ) -> tuple[int, list[Found]]:
-    """Read the topics to their present end. Returns how many records the row has, and the `last` of them.
+    """Read the topics to their present end. Returns the number of records of the row, and the `last` records.
 
     Raises:
         ConfigError: the topics are not in JSON.
@@ -123,7 +124,7 @@ def find(
                 notice(f"{number(read, 'record')} read, {count:,} of this row")
     finally:
         follower.close()
-    # A tombstone has no LSN, and comes behind its delete.
+    # Records are sorted by time, because a tombstone has no LSN. A tombstone follows its delete.
     return count, sorted(
         kept, key=lambda each: (each.written_ms or 0, each.topic, each.partition, each.offset)
     )
@@ -146,7 +147,7 @@ def _found(seen: Seen, written_ms: int) -> Found:
 
 
 def _number(value: object) -> int | None:
-    """A number of a record, which anybody may have written."""
+    """The value if it is a positive 64-bit integer, else None. Anybody may have written the record."""
     return value if isinstance(value, int) and 0 < value < 1 << 63 else None
 
 
@@ -160,7 +161,7 @@ def lines(
     found: Sequence[Found],
     mirrored: Iterable[str] = (),
 ) -> Iterator[str]:
-    """What is known, a part in each line. `mirrored`: lines about the mirror."""
+    """Lines about publication, filter, route, delivery and records of the row. `mirrored`: lines about the mirror."""
     yield f"publication  {_published(table, status)}"
     yield f"filter       {_rule(table, config.filters.tables, 'filters.tables', 'all rows')}"
     route = _rule(table, config.routes.tables, "routes.tables", "the table's own topic")
@@ -236,7 +237,7 @@ def _moment(unix_ms: int) -> str:
 
 
 def reasons(table: str, config: Config, status: PipelineStatus) -> Iterator[str]:
-    """Why a row may have no record, the likeliest reason first."""
+    """Reasons why a row may have no record, the likeliest first."""
     server, checkpoint = status.server, status.checkpoint
     if isinstance(server, PipelineState) and server.active is None:
         yield "No instance runs. `cdcd status` says what to do."
@@ -256,7 +257,7 @@ def reasons(table: str, config: Config, status: PipelineStatus) -> Iterator[str]
 
 
 def mirror_lines(status: Mapping[str, Any], table: str, newest: Found | None) -> Iterator[str]:
-    """What a mirror has of the row. `status`: the object of `cdcd mirror status --format json`."""
+    """Lines about the row in a mirror. `status`: the object of `cdcd mirror status --format json`."""
     entries = [each for each in status.get("tables", ()) if each.get("table") == table]
     if not entries:
         yield f"it has no table for {table}"
