@@ -1,7 +1,7 @@
-"""Images built by buildah on a base of debootstrap's, without an engine and without a registry of images.
+"""Container images built by buildah, without a container engine and without a registry of images.
 
-The base is a minimal Debian (deploy/debian.py). A release publishes images that the Dockerfile builds on its own base;
-`make release` and the tests build the same Dockerfile on this one.
+The base image is a minimal Debian (deploy/debian.py). A release publishes images with the base image that the
+Dockerfile names; `make release` and the tests build the same Dockerfile with the minimal Debian.
 """
 
 import json
@@ -14,19 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from deploy.debian import debian, pip_conf
+from deploy.debian import CERTIFICATES, debian, pip_conf
 from deploy.local.cache import REPOSITORY, cache_folder, run
 
 SUITE: Final = "trixie"
-"""Debian's release with the Python of the Dockerfile's own base."""
+"""Debian release with the same Python version as the base image that the Dockerfile names."""
 
 BASE: Final = "localhost/base"
 
-_CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
-
 
 def why_not() -> str:
-    """Why images cannot be built on this machine; empty if they can."""
+    """Return why this machine cannot build images; empty if it can."""
     if os.geteuid() != 0:
         return "building images without an engine needs root (sudo make deploy-test)"
     lacking = [program for program in ("buildah", "debootstrap", "unshare") if shutil.which(program) is None]
@@ -39,10 +37,10 @@ def why_not() -> str:
 
 
 class Images:
-    """A store of images that is gone afterwards, with the base in it."""
+    """Store of images that has the base image. It is removed on exit."""
 
     def __init__(self) -> None:
-        # On the cache's disk: what is mounted at /tmp may be small, or no place for an overlay.
+        # The store is in the cache, because /tmp may be too small, or a file system without support for overlays.
         self._folder = Path(tempfile.mkdtemp(prefix="images-", dir=cache_folder()))
         self._store: list[str | Path] = ["--root", self._folder / "store", "--runroot", self._folder / "run"]
         self._store += ["--storage-driver", "overlay" if self._has_overlay() else "vfs"]
@@ -60,20 +58,20 @@ class Images:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def buildah(self, *arguments: str | Path) -> str:
-        """What that command of buildah's printed."""
+        """Run buildah with these arguments, and return its standard output."""
         return run(["buildah", *self._store, *arguments]).strip()
 
     def build(self, target: str, **build_arguments: str) -> str:
-        """The image of a stage of the Dockerfile."""
+        """Build a stage of the Dockerfile, and return the name of the image."""
         options: list[str | Path] = ["--isolation", "chroot", "--format", "docker", "--target", target]
-        # The stages that another target has built already are not built again.
+        # Reuse stages that were already built for another target.
         options += ["--layers"]
         for name, value in {"BASE_IMAGE": BASE, **build_arguments}.items():
             options += ["--build-arg", f"{name}={value}"]
         options += ["--secret", f"id=pip,src={pip_conf(self._folder)}"]
-        if _CERTIFICATES.exists():
-            # What this machine trusts, which may be more than the base does: a proxy between it and PyPI.
-            options += ["--secret", f"id=ca,src={_CERTIFICATES}"]
+        if CERTIFICATES.exists():
+            # This machine may trust a proxy to PyPI that the base image does not trust.
+            options += ["--secret", f"id=ca,src={CERTIFICATES}"]
         tag = f"localhost/{target}"
         self.buildah("build", "--quiet", *options, "--tag", tag, REPOSITORY)
         return tag
@@ -83,19 +81,19 @@ class Images:
         self.buildah("push", "--quiet", "--format", "oci", image, f"oci-archive:{archive}")
 
     def settings(self, image: str) -> dict[str, Any]:
-        """The image's configuration, in Docker's words."""
+        """Configuration of the image, with the keys of Docker's format."""
         found: dict[str, Any] = json.loads(self.buildah("inspect", "--type", "image", image))["Docker"][
             "config"
         ]
         return found
 
     def mounted(self, image: str) -> tuple[str, Path]:
-        """A container's name and where its root file system is."""
+        """Create a container from the image. Return its name and the path of its root file system."""
         container = self.buildah("from", image)
         return container, Path(self.buildah("mount", container))
 
     def size_bytes(self, image: str) -> int:
-        """What the image's files need on a disk."""
+        """Disk space that the files of the image need, in bytes."""
         _, root = self.mounted(image)
         return int(run(["du", "--summarize", "--block-size=1", "--one-file-system", root]).split()[0])
 

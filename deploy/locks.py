@@ -1,17 +1,16 @@
-"""Writes the lock files: every version that an installation may have, with the hashes of its archives.
+"""Write the lock files, which pin every dependency to one version with the hashes of its archives.
 
     python -m deploy.locks UV [--keep]
 
-`UV` is the program uv, which resolves all extras and all dependency groups of pyproject.toml together. With `--keep`,
-the versions that are locked now stay; otherwise each is the newest that pyproject.toml allows. pip reads the files:
+`UV` is the path of uv, which resolves all extras and all dependency groups of pyproject.toml together. With `--keep`,
+the locked versions stay. Without it, uv chooses the newest versions that pyproject.toml allows. pip reads the files:
 
     pip install --require-hashes -r requirements.lock
 
-No file names a registry, and a file lists only what the files that it includes by `-r` do not have.
+The files contain no address of a registry. A file does not repeat the packages of the files that it includes by `-r`.
 """
 
 import re
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -19,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-REPOSITORY: Final = Path(__file__).resolve().parent.parent
+from deploy.local.cache import REPOSITORY, LocalServerError, run
 
 SYSTEMS: Final = ("linux", "darwin")
-"""The values of sys_platform for which hashes are locked. Their wheels are half of those that registries have."""
+"""The values of sys_platform for which hashes are locked. Other systems would double the number of hashes."""
 
 PYTHONS: Final = ">=3.11,<3.15"
 """The versions of Python for which versions are locked."""
@@ -39,12 +38,13 @@ LOCKS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
         ("requirements-dev.lock", "requirements-spark.lock"),
     ),
 }
-"""By file: what of pyproject.toml is in it beside the dependencies of the package, and the files it adds to.
+"""By lock file: the extras and groups of pyproject.toml that it has (uv's options), and the lock files that it extends.
 
-requirements-long.lock does not include requirements-spark.lock, which only the tests of the mirror need.
+The dependencies of the package itself are always resolved, except with `--only-group`.
 """
 
 NOT_INCLUDED: Final = "requirements-spark.lock"
+"""Lock file that requirements-long.lock does not include by `-r`, because only the tests of the mirror need it."""
 
 _HEADER: Final = "# Written by `make lock`; install it by `pip install --require-hashes -r {name}`.\n"
 _ALWAYS: Final = " ; sys_platform == 'darwin' or sys_platform == 'linux'"
@@ -52,12 +52,12 @@ _ENTRY: Final = re.compile(r"^(?P<name>[\w.-]+)(?:\[[\w,-]+\])?==.*\n(?:[ ].*\n)
 
 
 def entries(text: str) -> dict[str, str]:
-    """The entries of a lock file, each with its hashes, by the pinned requirement with its marker."""
+    """Entries of a lock file, with their hashes, by requirement, such as `numpy==2.5.5 ; python_version >= '3.12'`."""
     return {found[0].partition(" \\")[0].strip(): found[0] for found in _ENTRY.finditer(text)}
 
 
 def additions(exported: str, included: Sequence[str]) -> str:
-    """The entries of `exported` that none of the texts `included` has, in the order of their names."""
+    """Entries of `exported` that are in none of the texts `included`, in the order of their names."""
     known = {pin for text in included for pin in entries(text)}
     kept = [entry for pin, entry in entries(exported.replace(_ALWAYS, "")).items() if pin not in known]
     return "".join(kept)
@@ -70,11 +70,8 @@ def main(arguments: Sequence[str]) -> None:
         _resolve(uv, Path(work), pins)
         texts: dict[str, str] = {}
         for name, (options, bases) in LOCKS.items():
-            exported = _run(
-                uv,
-                ["export", "--frozen", "--no-default-groups", "--no-emit-project", "--no-header", *options],
-                work,
-            )
+            export = ["export", "--frozen", "--no-default-groups", "--no-emit-project", "--no-header"]
+            exported = run([uv, *export, *options], cwd=Path(work))
             chain = [
                 text for base in bases for text in [texts[base], *(texts[each] for each in LOCKS[base][1])]
             ]
@@ -85,34 +82,30 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _locked(name: str) -> list[str]:
-    """The pins of a lock file, without the markers that would ask for PyPy's wheels."""
+    """Pins of a lock file, without markers of a Python implementation, because those ask for PyPy's wheels."""
     path = REPOSITORY / name
     pins = list(entries(path.read_text())) if path.exists() else []
     return [pin.partition(" ;")[0] if "implementation" in pin else pin for pin in pins]
 
 
 def _resolve(uv: Path, work: Path, pins: Sequence[str]) -> None:
-    """Write uv.lock into `work`, for the package's metadata without its code."""
+    """Write uv.lock into `work`, from the metadata of the package without its code."""
     text = (REPOSITORY / "pyproject.toml").read_text()
     told = tomllib.loads(text)["project"]
-    # What setup.py would have to be run for is of no matter here.
+    # The version is dynamic, and uv would have to run setup.py for it. Any version will do.
     text = re.sub(r"^dynamic = .*$", 'version = "0"', text, count=1, flags=re.MULTILINE)
-    # Some of what the tests use has no wheel yet for a Python that cdcd is not tested with.
+    # Some packages of the tests have no wheels yet for Python versions that cdcd is not tested with.
     text = re.sub(r"^requires-python = .*$", f'requires-python = "{PYTHONS}"', text, flags=re.MULTILINE)
     text = re.sub(r"^(readme|license-files) = .*$", "", text, flags=re.MULTILINE)
     environments = [f"sys_platform == '{system}'" for system in SYSTEMS]
     text += f"\n[tool.uv]\npackage = false\nenvironments = {environments}\nconstraint-dependencies = {list(pins)}\n"
     (work / "pyproject.toml").write_text(text)
     print(f"Resolving what {told['name']} needs", file=sys.stderr)
-    _run(uv, ["lock", "--quiet"], work)
-
-
-def _run(uv: Path, arguments: Sequence[str], folder: Path | str) -> str:
-    done = subprocess.run([uv, *arguments], cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"uv {arguments[0]}: {done.stderr}")
-    return done.stdout
+    run([uv, "lock", "--quiet"], cwd=work)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except LocalServerError as error:
+        sys.exit(str(error))

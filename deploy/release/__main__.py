@@ -1,13 +1,12 @@
 """`python -m deploy.release [--tag] [--parts PARTS]`: build everything that a release publishes into dist/.
 
-It reaches no network but the registries of packages. What this machine cannot build is named at the end, with the
-reason. Without --tag it only says what it would tag.
+The build downloads from package registries only. At the end it prints the parts that this machine cannot build, with
+the reason. Without --tag it only prints what it would tag.
 """
 
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -32,7 +31,12 @@ _SDIST: Final = (
 
 
 class Release:
-    """The parts of a release, each a method that builds into `dist`, and what it found that cannot be built here."""
+    """Builds the parts of a release. Each part is a method that writes into `dist`.
+
+    Attributes:
+        notes: lines about the build for the end of the output.
+        not_built: parts that this machine cannot build, each with the reason.
+    """
 
     def __init__(self, dist: Path) -> None:
         self._dist = dist
@@ -48,17 +52,7 @@ class Release:
 
     def source(self) -> None:
         """The source archive."""
-        environment = {**os.environ, "CDCD_COMPILE": "0"}
-        done = subprocess.run(
-            [sys.executable, "-c", _SDIST, str(self._dist)],
-            cwd=REPOSITORY,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise LocalServerError(f"The source archive: {done.stderr[-2000:]}")
+        run(["env", "CDCD_COMPILE=0", sys.executable, "-c", _SDIST, self._dist], cwd=REPOSITORY)
 
     def wheels(self) -> None:
         """The compiled wheels."""
@@ -73,7 +67,7 @@ class Release:
                 )
 
     def pure(self) -> None:
-        """The pure wheel, what is installed beside it, and the notices of third parties."""
+        """The pure wheel, the bill of materials of its dependencies, and the notices of third parties."""
         with tempfile.TemporaryDirectory() as work:
             environment = Path(work, "environment")
             run([sys.executable, "-m", "venv", environment])
@@ -96,7 +90,7 @@ class Release:
         charts.package(self._dist)
 
     def image(self) -> None:
-        """The daemon's image for this machine's processor, and what is in it."""
+        """The daemon's image for this machine's processor, and its bill of materials."""
         reason = images.why_not()
         if reason:
             self.not_built.append(f"the image: {reason}")
@@ -140,7 +134,7 @@ def main() -> None:
     parser.add_argument(
         "--tag", action="store_true", help="write the CHANGELOG's section, commit and tag first"
     )
-    parser.add_argument("--parts", help="only these, separated by commas; dist/ keeps the others")
+    parser.add_argument("--parts", help="parts to build, separated by commas; the other files in dist/ stay")
     options = parser.parse_args()
     print(tag(write=options.tag))
     wanted = options.parts.split(",") if options.parts else None

@@ -1,9 +1,7 @@
-"""What goes with the archives of a release: bills of materials, notices of third parties, checksums."""
+"""Documents of a release: bills of materials, notices of third parties, checksums."""
 
-import hashlib
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from email.parser import HeaderParser
@@ -11,12 +9,12 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.local.cache import REPOSITORY, LocalServerError, run
+from deploy.local.cache import REPOSITORY, digest, run
 
 SUMS: Final = "SHA256SUMS"
 
 _BROUGHT: Final = ("pip", "setuptools")
-"""What an environment has before anything is installed."""
+"""Packages that a new virtual environment has."""
 
 _NOTICES: Final = """\
 # Notices of third parties
@@ -36,7 +34,7 @@ and under its own licence, and the image has them in /opt/cdcd. The text of each
 
 
 def wheel_bill(environment: Path, version: str, target: Path) -> None:
-    """Write the CycloneDX bill of cdcd and of what it needs, out of an environment in which it is installed."""
+    """Write the CycloneDX bill of cdcd and its dependencies, from an environment in which cdcd is installed."""
     python = environment / "bin" / "python"
     options: list[str | Path] = [
         "--pyproject",
@@ -45,19 +43,12 @@ def wheel_bill(environment: Path, version: str, target: Path) -> None:
         "application",
         "--output-reproducible",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "cyclonedx_py", "environment", *options, "--output-file", target, python],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise LocalServerError(f"cyclonedx-py failed:\n{done.stderr[-2000:]}")
+    run([sys.executable, "-m", "cyclonedx_py", "environment", *options, "--output-file", target, python])
     target.write_text(json.dumps(_of_cdcd(json.loads(target.read_text()), version), indent=2) + "\n")
 
 
 def _of_cdcd(bill: dict[str, Any], version: str) -> dict[str, Any]:
-    """The bill with cdcd's version, and without what `python -m venv` brings along."""
+    """Bill with cdcd's version, and without the packages that every new virtual environment has."""
     brought = {one["bom-ref"] for one in bill["components"] if one["name"] in _BROUGHT}
     bill["metadata"]["component"]["version"] = version
     bill["components"] = [one for one in bill["components"] if one["bom-ref"] not in brought]
@@ -66,7 +57,10 @@ def _of_cdcd(bill: dict[str, Any], version: str) -> dict[str, Any]:
 
 
 def image_bill(root: Path, name: str, version: str, target: Path) -> None:
-    """Write the CycloneDX bill of an image: Debian's packages, and Python's in /opt/cdcd, below `root`."""
+    """Write the CycloneDX bill of an image whose files are below `root`.
+
+    It has the Debian packages and the Python packages in /opt/cdcd.
+    """
     debian = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', (root / "etc/os-release").read_text(), re.MULTILINE))
     system = f"{debian['ID']}-{debian.get('VERSION_ID', debian.get('VERSION_CODENAME', ''))}"
     found = [
@@ -107,14 +101,14 @@ def _component(name: str, version: str, kind: str, tail: str, licence: str = "")
 
 
 def installed(environment: Path) -> list[Distribution]:
-    """The packages in an environment, by name, without pip."""
+    """Packages in an environment, sorted by name, without pip and setuptools."""
     paths = [str(path) for path in environment.glob("lib/python3*/site-packages")]
     found = {one.metadata["Name"].lower(): one for one in distributions(path=paths)}
     return [one for name, one in sorted(found.items()) if name not in _BROUGHT]
 
 
 def notices(environment: Path, version: str) -> str:
-    """The text of THIRD-PARTY-NOTICES.md for an environment with cdcd."""
+    """Text of THIRD-PARTY-NOTICES.md, for an environment in which cdcd is installed."""
     lines = []
     for one in installed(environment):
         if one.metadata["Name"] == "cdcd":
@@ -127,12 +121,12 @@ def notices(environment: Path, version: str) -> str:
 
 
 def _library(name: str) -> str:
-    """`libpq` of libpq-1a2b3c.so.5.17."""
+    """Name of a library from its file name: `libpq` from `libpq-1a2b3c.so.5.17`."""
     return re.sub(r"(-[0-9a-f]{6,})?\.so.*$", "", name)
 
 
 def _licence(one: Distribution) -> str:
-    """What the package's metadata says: the expression, else the field, else the classifiers."""
+    """Licence in the package's metadata: License-Expression, else a short License field, else the classifiers."""
     told = one.metadata.json
     classified = [
         line.rpartition(" :: ")[2] for line in told.get("classifier", ()) if line.startswith("License ::")
@@ -143,8 +137,8 @@ def _licence(one: Distribution) -> str:
 
 
 def checksums(dist: Path) -> str:
-    """Write SHA256SUMS over the files in `dist`, as `sha256sum --check` reads it; the text."""
-    text = "".join(f"{_sha256(path)}  {path.name}\n" for path in _files(dist))
+    """Write SHA256SUMS for the files in `dist`, check it by `sha256sum --check`, and return its text."""
+    text = "".join(f"{digest(path, 'sha256').hex()}  {path.name}\n" for path in _files(dist))
     (dist / SUMS).write_text(text)
     run(["sha256sum", "--check", "--quiet", SUMS], cwd=dist)
     return text
@@ -152,8 +146,3 @@ def checksums(dist: Path) -> str:
 
 def _files(dist: Path) -> Iterable[Path]:
     return sorted(path for path in dist.iterdir() if path.is_file() and path.name != SUMS)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

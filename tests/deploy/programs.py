@@ -1,6 +1,5 @@
-"""The tools that judge what is deployed; a test that needs one is skipped where there is no Go to build it with."""
+"""The tools that check deployments (deploy/go_programs.py). Without go, the tests that need a tool are skipped."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,7 @@ from deploy import go_programs
 
 
 def program(name: str) -> Path:
-    """The program, built on first use (deploy/go_programs.py)."""
-    if shutil.which("go") is None:
-        pytest.skip(
-            f"{name} is built from its Go module, and there is no go (Debian: apt-get install golang-go)"
-        )
+    """Build the program on first use, and return its path. Skip the test if go is not installed."""
+    if reason := go_programs.why_not(name):
+        pytest.skip(reason)
     return go_programs.program(name)

@@ -6,7 +6,8 @@ from typing import Final
 
 import pytest
 
-from deploy.locks import LOCKS, REPOSITORY, additions, entries
+from deploy.local.cache import REPOSITORY
+from deploy.locks import LOCKS, additions, entries
 
 TEXTS: Final = {name: (REPOSITORY / name).read_text() for name in LOCKS}
 PROGRAMS: Final = "deploy/local/programs.lock"
