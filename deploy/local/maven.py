@@ -1,7 +1,7 @@
 """Jars from Maven's central repository, exactly those that a lock file names: the broker's, and others beside it.
 
-Maven fetches them where it is installed. Else Ivy does, which is one jar of 1.4 MB and needs only a Java runtime;
-Debian has it as `ivy`, and every pyspark brings it along.
+Maven fetches them if it is installed. Otherwise Ivy fetches them: one jar of 1.4 MB that needs only a Java runtime.
+Debian has the package `ivy`, and pyspark contains the jar.
 """
 
 import shutil
@@ -92,7 +92,7 @@ def _fetch_with_ivy(locked: dict[str, str], work: Path, folder: Path) -> None:
 
 
 def _ivy() -> Path:
-    """Ivy's jar: of an installed pyspark, of Debian, or from Maven's central repository (1.4 MB, once)."""
+    """Return Ivy's jar: from pyspark or Debian if installed, else downloaded once from Maven's central repository."""
     places = [*REPOSITORY.glob(".venv/lib/python*/site-packages/pyspark/jars/ivy-*.jar")]
     places += [jar for jar in [Path("/usr/share/java/ivy.jar")] if jar.exists()]
     return places[0] if places else cached("ivy", _download_ivy) / "ivy.jar"
@@ -109,7 +109,7 @@ def _download_ivy(folder: Path) -> None:
             "repo1.maven.org can be reached; HTTPS_PROXY names a proxy."
         ) from error
     if digest(jar, "sha256").hex() != _IVY_SHA256:
-        raise LocalServerError(f"{_IVY_JAR} is not what it was when it was pinned.")
+        raise LocalServerError(f"{_IVY_JAR} does not have the pinned SHA-256 {_IVY_SHA256}.")
 
 
 def _fill(document: str, dependency: str, locked: dict[str, str]) -> str:

