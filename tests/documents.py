@@ -110,7 +110,7 @@ def decisions() -> str:
         for path in sorted(ADR.glob("0*.md"))
     ]
     lines = [f"- [{title}]({name})" for name, title in titles]
-    head = "The decisions that still shape the code: the problem, the choice, what was rejected and why."
+    head = "The decisions that still shape the code: each record has the problem, the choice, and the rejected ways."
     return "\n".join(["# Decisions", "", head, "", *lines, ""])
 
 
