@@ -16,6 +16,7 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
 from tests.integration.forked import run_cdcd
 from tests.integration.test_columns import everything
+from tests.integration.test_snapshot_requests import ask
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -49,7 +50,7 @@ class Attack:
         rules: the section `columns`, without keys.
         outcome: FOLLOWED or WITHHELD.
         fell: commit 99c61843 fell to it.
-        withheld: with the outcome WITHHELD, the rule that the error names.
+        withheld: the rule that the error names, if the outcome is WITHHELD.
     """
 
     transactions: Sequence[Sequence[str]]
@@ -463,7 +464,7 @@ NEW: Final[dict[str, Attack]] = {
         fell=False,
     ),
 }
-"""Tables that are made, written and altered before the daemon can look at them."""
+"""Attacks on tables that are created, written and altered before the daemon reads their columns from the catalog."""
 
 DOWN: Final[dict[str, Attack]] = {
     name: RUNNING[name]
@@ -513,19 +514,23 @@ def carry_out(database: Database, transactions: Sequence[Sequence[str]]) -> None
         with database.connect(autocommit=False) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
-            connection.commit()
 
 
 def await_outcome(
     process: Daemon, database: Database, broker: KafkaBroker, unique: str, attack: Attack
 ) -> list[bytes]:
-    """Wait until the daemon has passed the attack or has stopped; the records of all topics."""
+    """Wait until the daemon has passed the attack or has stopped; return the records of all topics."""
     database.execute(f"INSERT INTO done VALUES (1, '{DONE}')")
     if attack.outcome == WITHHELD:
         assert process.wait() == 2
         said = process.output(all_lives=True)
         assert attack.withheld in said
         return list(everything(broker, unique))
+    return await_passed(process, broker, unique)
+
+
+def await_passed(process: Daemon, broker: KafkaBroker, unique: str) -> list[bytes]:
+    """Wait until the row of `done` is delivered; return the records of all topics."""
 
     def passed() -> list[bytes] | None:
         assert process.is_running(), process.output()[-3000:]
@@ -637,7 +642,7 @@ def test_a_value_stays_protected_after_a_kill_before_the_first_batch(
             unique,
             database.dsn(),
             broker.bootstrap_servers,
-            # A batch without content waits for this interval.
+            # cdcd writes a checkpoint without records only after this interval.
             postgres={"status_interval_s": 25},
             columns={"hash_key": HASH_KEY, **attack.rules},
         )
@@ -698,8 +703,7 @@ def test_a_value_stays_protected_in_a_snapshot_after_a_rename(
     assert process.stop() == 0
     carry_out(database, [[secret(1, "id, x, note", "u")]])
     process.start()
-    request = '{"action": "start", "tables": ["public.u"]}'
-    database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{request}')")
+    ask(database, action="start", tables=["public.u"])
     process.await_event("table.read")
     assert_hidden(process, await_outcome(process, database, broker, unique, attack))
 
@@ -735,16 +739,7 @@ def test_a_rule_that_the_operator_changes_begins_with_the_names_of_now(
     changed = Attack([], rules={"hash": ["public.t.ssn2"]})
     process.config["columns"] = {"hash_key": HASH_KEY, **changed.rules}
     process.start()
-    assert_hidden(process, await_outcome_again(process, broker, unique))
-
-
-def await_outcome_again(process: Daemon, broker: KafkaBroker, unique: str) -> list[bytes]:
-    def passed() -> list[bytes] | None:
-        assert process.is_running(), process.output()[-3000:]
-        records = list(everything(broker, unique))
-        return records if any(DONE.encode() in record for record in records) else None
-
-    return until(passed, "the daemon has not passed the attack")
+    assert_hidden(process, await_passed(process, broker, unique))
 
 
 _TELL: Final = """

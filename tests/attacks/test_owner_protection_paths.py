@@ -1,7 +1,7 @@
-"""The owner renames a protected column, and its values leave the daemon on other paths than the table's topic.
+"""The owner renames a protected column whose values leave the daemon on other paths than the table's topic.
 
-The paths: claim checks, snapshots beside the stream, prepared transactions, `cdcd verify`, `cdcd check`, and a filter
-that reads the column under its new name.
+The paths are claim checks, incremental snapshots, prepared transactions, `cdcd verify`, `cdcd check`, and a filter that
+reads the column under its new name.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,15 @@ from tests.attacks.test_owner_protection import (
     HASH_KEY,
     MARKER,
     assert_hidden,
-    await_outcome_again,
+    await_passed,
+    carry_out,
     secret,
 )
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.forked import run_cdcd
 from tests.integration.test_columns import everything
+from tests.integration.test_snapshot_requests import ask
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -59,7 +61,7 @@ def started(
 
 def passed(process: Daemon, database: Database, broker: KafkaBroker, unique: str) -> list[bytes]:
     database.execute(f"INSERT INTO done VALUES (1, '{DONE}')")
-    return await_outcome_again(process, broker, unique)
+    return await_passed(process, broker, unique)
 
 
 def test_a_record_that_is_too_large_is_put_aside_without_the_value(
@@ -71,7 +73,7 @@ def test_a_record_that_is_too_large_is_put_aside_without_the_value(
     process = started(daemon, database, broker, unique, kafka=kafka)
     database.execute(RENAME)
     for number in (1, 2):
-        # Random, so that no compression makes it small.
+        # The text is random, so that compression does not make the record small.
         database.execute(
             f"INSERT INTO t SELECT {number}, '{MARKER}-{number}', string_agg(md5(random()::text), '') "
             "FROM generate_series(1, 40000)"
@@ -87,21 +89,12 @@ def test_prepared_transactions_follow_a_rename(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
     process = started(daemon, database, broker, unique, postgres={"two_phase": True})
-    with database.connect(autocommit=False) as connection:
-        connection.execute(RENAME.encode())
-        connection.execute(secret(1, "id, x, note").encode())
-        connection.execute(b"PREPARE TRANSACTION 'one'")
+    carry_out(database, [[RENAME, secret(1, "id, x, note"), "PREPARE TRANSACTION 'one'"]])
     process.kill()
     process.start()
     database.execute("COMMIT PREPARED 'one'")
-    with database.connect(autocommit=False) as connection:
-        for statement in (
-            "ALTER TABLE t RENAME COLUMN x TO ssn",
-            *SWAP,
-            secret(2, "id, note, ssn"),
-            "PREPARE TRANSACTION 'two'",
-        ):
-            connection.execute(statement.encode())
+    back = "ALTER TABLE t RENAME COLUMN x TO ssn"
+    carry_out(database, [[back, *SWAP, secret(2, "id, note, ssn"), "PREPARE TRANSACTION 'two'"]])
     database.execute("COMMIT PREPARED 'two'")
     assert_hidden(process, passed(process, database, broker, unique))
 
@@ -114,13 +107,9 @@ def test_a_snapshot_beside_the_stream_follows_renames_between_its_chunks(
     database.execute(
         f"INSERT INTO t SELECT g, '{MARKER}-' || g, repeat('x', 500) FROM generate_series(1, 3000) g"
     )
-    request = '{"action": "start", "tables": ["public.t"]}'
-    database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{request}')")
+    ask(database, action="start", tables=["public.t"])
     for statements in ((RENAME,), ("ALTER TABLE t RENAME COLUMN x TO ssn",), SWAP, SWAP, (RENAME,)):
-        with database.connect(autocommit=False) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-            connection.commit()
+        carry_out(database, [statements])
         database.execute("UPDATE t SET id = id + 10000 WHERE id % 500 = 0 AND id < 10000")
     process.await_event("table.read")
     assert_hidden(process, passed(process, database, broker, unique))
@@ -144,13 +133,10 @@ def test_verify_and_check_know_the_column_by_its_number(
 def test_no_filter_tells_a_column_that_becomes_the_protected_one(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
-    """Whether the topic has a row would tell the value, bit by bit."""
+    """A filter on a protected value would reveal it: a reader sees whether the topic has the row."""
     keep = {"keep": "!row.note.startsWith('s3')", "old_row": "assumed"}
     process = started(daemon, database, broker, unique, filters={"tables": {"public.t": keep}})
-    with database.connect(autocommit=False) as connection:
-        for statement in (*SWAP, secret(1, "id, note, ssn")):
-            connection.execute(statement.encode())
-        connection.commit()
+    carry_out(database, [[*SWAP, secret(1, "id, note, ssn")]])
     told = process.await_event("filter.failed")
     assert "columns.hash (public.t.ssn) protects column note" in told["reason"]
     records = passed(process, database, broker, unique)

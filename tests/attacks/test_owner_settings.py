@@ -1,11 +1,10 @@
 """The owner of the database sets defaults for its sessions, which must not stop, hold up or mislead the pipeline.
 
-`ALTER DATABASE … SET` needs no right of cdcd's role. The settings that matter are given by every session of cdcd's when
-it connects, which goes before the settings of a database.
+The owner may run `ALTER DATABASE … SET` without any right of cdcd's role. Each session of cdcd passes the settings that
+matter when it connects, and these take precedence over the settings of the database.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -67,7 +66,7 @@ GRANT SELECT ON mal.pg_class, mal.pg_publication TO public
 
 @pytest.fixture
 def owner(database: Database, unique: str) -> Iterator[str]:
-    """A role that owns the database, and may do nothing else."""
+    """A role that owns the database and has no other right."""
     role = f"{unique[:50]}_owner"
     database.execute(f"CREATE ROLE {role} LOGIN")
     database.execute(f'ALTER DATABASE "{database.name}" OWNER TO {role}')
@@ -119,15 +118,15 @@ def test_defaults_of_the_database_change_nothing(
     options = " ".join(f"-c {key}={value}" for key, value in others.items())
     with psycopg.connect(database.dsn(options=options)) as writer:
         writer.execute(f"INSERT INTO public.t VALUES (2, {row})".encode())
-    # THEN the values are those of a session without them, in the snapshot as in the stream
+    # THEN snapshot and stream have the same values as without these defaults
     process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.t")
-    (read,), (written,) = (await_rows(broker, f"{name}.public.t", op) for op in ("r", "c"))
+    (read,), (written,) = (rows_of(broker, f"{name}.public.t", op) for op in ("r", "c"))
     assert {**read, "id": 2} == written
     assert written["f"] == 0.1
     assert written["b"] == "AP8="
-    # AND the commands answer
+    # AND `cdcd check` and `cdcd verify` succeed
     for command in (["check"], ["verify"]):
-        done = run_cdcd(*command, "--config", str(process.config_path), environment={**os.environ})
+        done = run_cdcd(*command, "--config", str(process.config_path))
         assert done.returncode == 0, done.stdout + done.stderr
     assert not [one for one in process.events if one["level"] in {"error", "critical"}]
     assert not process.saw("reconnect.scheduled")
@@ -136,7 +135,7 @@ def test_defaults_of_the_database_change_nothing(
         assert database.execute("SELECT what FROM mal.ran") == []
 
 
-def await_rows(broker: KafkaBroker, topic: str, op: str) -> list[dict[str, Any]]:
+def rows_of(broker: KafkaBroker, topic: str, op: str) -> list[dict[str, Any]]:
     """The rows of the topic's records with this `op`."""
     with Reader(broker.bootstrap_servers, topic.partition(".")[0]) as reader:
         values = [

@@ -1,6 +1,6 @@
 """Commit 99c61843 and this version on one pipeline, for tests of upgrades and downgrades.
 
-The former version is taken out of git, so the tests need a clone that has its commit.
+The former version is read from git, so the tests need a clone that has its commit.
 """
 
 import json
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from deploy.local.cache import REPOSITORY
 from tests.attacks.checkpoints import records_of
-from tests.integration.daemon import Daemon, configuration, confirmed, until, wal_end
+from tests.integration.daemon import Daemon, configuration, until
 from tests.integration.forked import run_cdcd
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def former(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 def run_former(former: Environment, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of the former version."""
+    """Run a command of the former version to its end."""
     return subprocess.run(
         [sys.executable, "-m", "cdcd.cli", *arguments],
         env=former,
@@ -83,7 +84,7 @@ class Pipeline:
         sections = {"snapshot": {"mode": "initial"}, **sections}
         config = configuration(self.name, self.database.dsn(), self.broker.bootstrap_servers, **sections)
         config["postgres"]["lease_s"] = 2.5
-        # Neither version is given what the other one does not know, so that both have their defaults.
+        # Settings that only one of the versions knows are left out, so that each version uses its defaults.
         del config["snapshot"]["signals_from"]
         if config["postgres"]["messages"] is None:
             del config["postgres"]["messages"]
@@ -94,14 +95,14 @@ class Pipeline:
         return process
 
     def command(self, process: Daemon, *arguments: str, old: bool = False) -> str:
-        """Run a command of a version with the configuration of an instance; what it says."""
+        """Run a command of a version with the configuration of an instance; return its standard output and error."""
         arguments = (*arguments, "--config", str(process.config_path))
         done = run_former(self._former, *arguments) if old else run_cdcd(*arguments, timeout_s=COMMAND_S)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     def insert(self, count: int) -> None:
-        """So many more rows."""
+        """Insert the next `count` rows."""
         first = self.rows + 1
         self.rows += count
         self.database.execute(
@@ -109,7 +110,7 @@ class Pipeline:
         )
 
     def expect(self, *, repeats: bool = False) -> None:
-        """Every row is there, once; with `repeats`, also more than once."""
+        """Wait until the topic has every row. Without `repeats`, fail if a row came more than once."""
 
         def all_there() -> list[int] | None:
             found = self.delivered()
@@ -122,7 +123,7 @@ class Pipeline:
         return [envelope["after"]["id"] for envelope in self.envelopes("orders")]
 
     def envelopes(self, table: str) -> list[dict[str, Any]]:
-        """The changes in the topic of a table, in its order."""
+        """The changes in the topic of a table, in the order of the topic."""
         return [json.loads(value) for value in self.values(f"{self.name}.public.{table}")]
 
     def values(self, topic: str) -> list[bytes]:
@@ -132,11 +133,8 @@ class Pipeline:
             return [raw.value for raw in reader.read_all() if raw.topic == topic and raw.value]
 
     def await_flushed(self) -> None:
-        """Wait until PostgreSQL was told of everything that is in the WAL now."""
-        end = wal_end(self.database.dsn())
-        until(
-            lambda: True if confirmed(self.database.dsn(), self.slot) >= end else None, "nothing is confirmed"
-        )
+        """Wait until the slot has confirmed everything that is in the WAL now."""
+        await_flushed(self.database.dsn(), self.slot)
 
     def newest_format(self) -> int:
         return int(json.loads(records_of(self.broker, f"{self.name}.checkpoint")[-1][1] or b"{}")["format"])

@@ -1,6 +1,5 @@
-"""`cdcd bench`: figures, and nothing that is left behind."""
+"""`cdcd bench` prints figures, and removes everything that it created."""
 
-import os
 import re
 import signal
 import subprocess
@@ -20,7 +19,7 @@ BEGINS = "cdcd_bench_"
 
 
 def left(database: Database, broker: KafkaBroker, name: str) -> list[str]:
-    """What there is of a run."""
+    """Return the slots, publications, schemas and topics that exist for a run."""
     found = database.execute(
         f"SELECT slot_name::text FROM pg_replication_slots WHERE slot_name = '{name}' UNION ALL "
         f"SELECT pubname::text FROM pg_publication WHERE pubname = '{name}' UNION ALL "
@@ -41,15 +40,15 @@ def file(database: Database, broker: KafkaBroker, unique: str, tmp_path: Path) -
 def test_a_run_prints_figures_and_leaves_nothing(
     database: Database, broker: KafkaBroker, file: Path, tmp_path: Path
 ):
-    # WHEN nobody agrees, nothing is made
+    # WHEN the question is answered with no, THEN nothing is created
     arguments = ("bench", "--config", str(file), "--rows", "5000", "--rows-each", "100")
-    refused = run_cdcd(*arguments, folder=tmp_path, environment={**os.environ}, answers="n\n")
+    refused = run_cdcd(*arguments, folder=tmp_path, answers="n\n")
     assert refused.returncode == 130
     name = re.search(rf"schema ({BEGINS}[0-9a-f]+)", refused.stdout)
     assert name is not None
     assert left(database, broker, name[1]) == []
-    # AND WHEN it runs
-    done = run_cdcd(*arguments, "--yes", folder=tmp_path, environment={**os.environ})
+    # AND WHEN the benchmark runs
+    done = run_cdcd(*arguments, "--yes", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^rows +[\d,]+ a second: 5,000 in", done.stdout, re.MULTILINE)
     for part in ("cpu ", "memory ", "WAL ", "Kafka ", "latency "):
@@ -82,13 +81,11 @@ def test_a_run_that_is_ended_is_removed_by_itself_or_by_its_name(
                 break
         assert name, said
         assert left(database, broker, name) != []
-        # WHEN it is ended
+        # WHEN the run is ended by a signal
         process.send_signal(number)
         said += process.stderr.read()
-    # THEN nothing is left; of a run that was killed, once it is removed by its name
+    # THEN nothing is left. After SIGKILL, the run must be removed by its name first
     if number == signal.SIGKILL:
-        removed = run_cdcd(
-            "bench", "--config", str(file), "--remove", name, folder=tmp_path, environment={**os.environ}
-        )
+        removed = run_cdcd("bench", "--config", str(file), "--remove", name, folder=tmp_path)
         assert removed.returncode == 0, removed.stderr
     assert left(database, broker, name) == [], said

@@ -1,4 +1,4 @@
-"""Who has locked a table that somebody waits for is told, on real servers."""
+"""`LockWatch` reports which session holds the lock on a table, on real servers."""
 
 import queue
 import time
@@ -10,7 +10,7 @@ from cdcd.adapters.postgres import lock_watch
 from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.adapters.postgres.lock_watch import LockWatch
 from tests.integration.conftest import Database
-from tests.integration.daemon import WAIT_S
+from tests.integration.daemon import WAIT_S, until
 
 pytestmark = pytest.mark.postgres(only=[13, 18])
 
@@ -63,11 +63,9 @@ def test_of_other_tables_and_locks_that_let_others_read_nothing_is_told(
         session.execute("LOCK TABLE other; LOCK TABLE t IN EXCLUSIVE MODE")
         with watch(watched, told, "public.t"):
             looked = "SELECT FROM pg_stat_activity WHERE application_name = %s AND state = 'idle'"
-            deadline = time.monotonic() + WAIT_S
             with psycopg.connect(watched.dsn(), autocommit=True) as sql:
-                while not sql.execute(looked, (lock_watch.APPLICATION,)).fetchall():
-                    assert time.monotonic() < deadline
-                time.sleep(0.5)  # Several looks, which have nothing to tell.
+                until(lambda: sql.execute(looked, (lock_watch.APPLICATION,)).fetchall() or None, "no look")
+                time.sleep(0.5)  # Long enough for several queries, none of which finds a lock to report.
     assert told.empty()
 
 

@@ -1,10 +1,6 @@
 """`cdcd trace`: the records of one row, on real servers."""
 
-import os
-from pathlib import Path
-
 import pytest
-import yaml
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
@@ -13,30 +9,27 @@ from tests.integration.forked import run_cdcd
 
 
 @pytest.mark.postgres(only=[13, 18])
-def test_a_row_is_followed_to_its_records(
-    database: Database, broker: KafkaBroker, daemon, unique: str, tmp_path: Path
-):
-    # GIVEN a pipeline with rows from before and from the stream
+def test_a_row_is_followed_to_its_records(database: Database, broker: KafkaBroker, daemon, unique: str):
+    # GIVEN a pipeline that has delivered rows from a snapshot and from the stream
     database.execute("CREATE TABLE items (order_id int, line int, note text, PRIMARY KEY (order_id, line))")
     database.execute("INSERT INTO items SELECT 1, g, 'a' FROM generate_series(1, 50) g")
-    config = configuration(
-        unique,
-        database.dsn(),
-        broker.bootstrap_servers,
-        filters={"tables": {"public.items": {"keep": "row.line < 100"}}},
-        topics={"create": {"partitions": 3}},
-        snapshot={"mode": "initial"},
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            filters={"tables": {"public.items": {"keep": "row.line < 100"}}},
+            topics={"create": {"partitions": 3}},
+            snapshot={"mode": "initial"},
+        )
     )
-    process = daemon(config)
     process.await_event("table.read", table="public.items")
     database.execute("UPDATE items SET note = 'b' WHERE line = 7")
     database.execute("DELETE FROM items WHERE line = 7")
     process.await_metric("cdcd_events_total", lambda count: count == 1, "d", "public.items")
-    file = tmp_path / "cdcd.yaml"
-    file.write_text(yaml.safe_dump(config))
 
     def trace(*words: str) -> tuple[int, list[str]]:
-        done = run_cdcd("trace", "--config", str(file), *words, folder=tmp_path, environment={**os.environ})
+        done = run_cdcd("trace", "--config", str(process.config_path), *words)
         return done.returncode, done.stdout.splitlines() + done.stderr.splitlines()
 
     # WHEN the row is traced
@@ -45,20 +38,20 @@ def test_a_row_is_followed_to_its_records(
         return found if len([line for line in found[1] if "offset" in line]) == 4 else None
 
     code, shown = until(complete, "the records do not come")
-    # THEN its four records are named, all in one partition
+    # THEN the command prints the row's four records, all in one partition
     assert code == 0
     records = [line.split() for line in shown if "offset" in line]
     assert [words[0] for words in records] == ["READ", "UPDATE", "DELETE", "TOMBSTONE"]
     assert len({words[words.index("->") + 2] for words in records}) == 1
     assert any("by filters.tables, public.items" in line for line in shown)
     assert any("LSN " in line and "after the commit" in line for line in shown)
-    # AND a part of the key, by name, finds all rows that have it
+    # AND one column of the key, given by name, finds all rows with that value
     code, shown = trace("public.items", "order_id=1", "--last", "2")
     assert (code, [line for line in shown if line.startswith("records")]) == (
         0,
         ["records      53, the last 2:"],
     )
-    # AND a row that the filter leaves out has the reason
+    # AND for a row that the filter leaves out, the command prints the reason
     database.execute("INSERT INTO items VALUES (1, 100, 'c')")
     code, shown = trace("public.items", "1", "100")
     assert code == 10

@@ -1,4 +1,4 @@
-"""What commit 99c61843 leaves in the middle of its work, and this version goes on with; and the way back."""
+"""Upgrades from commit 99c61843 and downgrades in the middle of work: the other version finishes it."""
 
 import base64
 import json
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import psycopg
 import pytest
+import yaml
 
 from cdcd.core.records.schemas import TableForm, read_form
 from deploy.local import KafkaBroker, PostgresServer
@@ -28,11 +29,13 @@ DIRECTIONS: Final = pytest.mark.parametrize("to", ["upgrade", "downgrade"])
 ENDS: Final = pytest.mark.parametrize("end", [Daemon.stop, Daemon.kill], ids=["stopped", "killed"])
 
 LARGE: Final = 3000
-"""Rows of a transaction that PostgreSQL streams before its commit."""
+"""Number of rows of a transaction that PostgreSQL streams before the commit."""
+
+INSERT: Final = "INSERT INTO orders SELECT n, repeat('x', 300) FROM generate_series(%s::int, %s) n"
 
 
 def change(pipeline: Pipeline, process: Daemon, to: str, **sections: Any) -> Daemon:
-    """Start the other version in place of `process`, which has ended."""
+    """Start the version that `to` leads to in place of `process`, which has ended."""
     if to == "downgrade":
         pipeline.command(process, "downgrade", "--yes")
         assert pipeline.newest_format() == 1
@@ -41,12 +44,14 @@ def change(pipeline: Pipeline, process: Daemon, to: str, **sections: Any) -> Dae
 
 @contextmanager
 def open_transaction(pipeline: Pipeline, process: Daemon) -> Iterator[psycopg.Connection[Any]]:
-    """A streamed transaction of rows 1 to `LARGE`, of which the process has the first half in its spool."""
+    """Yield the connection of a transaction whose first rows, 1 to `LARGE` / 2, are in the spool of `process`.
+
+    The caller inserts the rows up to `LARGE`. The transaction is committed at the end of the context.
+    """
     with pipeline.database.connect(autocommit=False) as connection:
-        insert = "INSERT INTO orders SELECT n, repeat('x', 300) FROM generate_series(%s::int, %s) n"
-        connection.execute(insert, (1, LARGE // 2))
+        connection.execute(INSERT, (1, LARGE // 2))
         connection.execute("SAVEPOINT doomed")
-        connection.execute(insert, (100_000, 100_500))
+        connection.execute(INSERT, (100_000, 100_500))
         connection.execute("ROLLBACK TO doomed")
         process.await_metric("cdcd_spool_disk_bytes", lambda size: size > 0)
         yield connection
@@ -67,17 +72,14 @@ def test_a_streamed_transaction_that_is_in_the_spool_is_delivered_by_the_other_v
     process.await_event("snapshot.finished")
     process.await_streaming()
     with open_transaction(pipeline, process) as connection:
-        # WHEN the other one takes its place, with the same folder
+        # WHEN the other version takes its place with the same spool directory
         end(process)
         other = change(pipeline, process, to, spool=spool)
         other.await_streaming()
-        # PostgreSQL streams a transaction again with its first row behind what was confirmed.
-        connection.execute(
-            "INSERT INTO orders SELECT n, repeat('x', 300) FROM generate_series(%s::int, %s) n",
-            (LARGE // 2 + 1, LARGE),
-        )
+        # PostgreSQL streams the transaction again as soon as it decodes a row after the confirmed position.
+        connection.execute(INSERT, (LARGE // 2 + 1, LARGE))
         other.await_metric("cdcd_spool_disk_bytes", lambda size: size > 0)
-    # THEN each of its rows is there once
+    # THEN the topic has each row of the transaction once
     pipeline.expect()
     assert other.stop() == 0
     assert list((tmp_path / "spool").rglob("*.spool")) == []
@@ -89,7 +91,7 @@ def test_a_streamed_transaction_that_is_in_the_spool_is_delivered_by_the_other_v
 def test_prepared_transactions_stay_open_over_the_change(
     pipeline: Pipeline, end: Callable[[Daemon], object], to: str
 ):
-    # GIVEN a small, a large and a doomed prepared transaction, which one version has seen
+    # GIVEN three prepared transactions that one version has received; `doomed` will be rolled back
     database = pipeline.database
     database.execute(f'ALTER DATABASE "{database.name}" SET logical_decoding_work_mem = 64')
     postgres = {"two_phase": True}
@@ -102,7 +104,7 @@ def test_prepared_transactions_stay_open_over_the_change(
             f"PREPARE TRANSACTION '{pipeline.name}_{gid}'"
         )
     process.await_metric("cdcd_prepared_open", lambda count: count == 3)
-    # WHEN the other one takes its place, and the transactions are decided
+    # WHEN the other version takes its place, and the transactions are committed or rolled back
     end(process)
     other = change(pipeline, process, to, postgres=postgres)
     other.await_streaming()
@@ -110,7 +112,7 @@ def test_prepared_transactions_stay_open_over_the_change(
     database.execute(f"COMMIT PREPARED '{pipeline.name}_large'")
     database.execute(f"ROLLBACK PREPARED '{pipeline.name}_doomed'")
     database.execute(f"COMMIT PREPARED '{pipeline.name}_small'")
-    # THEN the committed ones are there, once
+    # THEN the topic has the rows of the committed transactions once
     pipeline.rows = LARGE
     pipeline.expect()
     assert other.stop() == 0
@@ -130,7 +132,7 @@ def test_the_rest_of_a_transaction_that_is_larger_than_kafkas_is_delivered(pipel
         "INSERT INTO orders SELECT g, repeat('x', 900) FROM generate_series(1, 12000) g"
     )
     pipeline.rows = 12_000
-    # WHEN this version takes its place, is killed there, and the former one comes again
+    # WHEN this version takes its place and is killed, then the former version and again this version take over
     inside = []
     for to in ("upgrade", "downgrade", "upgrade"):
         process.await_event("transaction.large")
@@ -138,7 +140,7 @@ def test_the_rest_of_a_transaction_that_is_larger_than_kafkas_is_delivered(pipel
         process.kill()
         process = change(pipeline, process, to, **sections)
         inside.append(process.await_event("checkpoint.read")["position"])
-    # THEN each goes on behind the last event that was delivered
+    # THEN each version resumes after the last event that was delivered
     done = [int(found[1]) for position in inside if (found := re.search(r" and (\d+) events of ", position))]
     assert done == sorted(set(done)), inside
     assert len(done) == 3, inside
@@ -156,7 +158,7 @@ def test_rows_of_a_durable_log_are_delivered_by_the_other_version(  # noqa: PLR0
     former: Environment,
     to: str,
 ):
-    # GIVEN a version whose log has what PostgreSQL was told of while Kafka was away
+    # GIVEN a version whose durable log has the rows that it confirmed to PostgreSQL while Kafka was stopped
     broker = private_broker()
     made = Pipeline(database, broker, unique, tmp_path, former)
     folder = tmp_path / "log"
@@ -175,17 +177,17 @@ def test_rows_of_a_durable_log_are_delivered_by_the_other_version(  # noqa: PLR0
         process.kill()
         made.insert(10)
         if to == "upgrade":
-            # WHEN this version starts during the outage, it goes on with the log
+            # WHEN this version starts during the outage, and continues the log
             other = made.start(old=False, **sections)
             other.await_event("durable.started")
             made.insert(10)
             made.await_flushed()
             broker.start()
         else:
-            # WHEN the way back is gone when Kafka is there again
+            # WHEN the downgrade is made after Kafka is started again
             broker.start()
             other = change(made, process, to, **sections)
-        # THEN each row is there once, and the log is gone
+        # THEN the topic has each row once, and the log's files are removed
         other.await_event("durable.delivered")
         other.await_streaming()
         made.insert(10)
@@ -198,7 +200,7 @@ def test_rows_of_a_durable_log_are_delivered_by_the_other_version(  # noqa: PLR0
 
 
 def forms_of(pipeline: Pipeline, changes: int) -> list[TableForm]:
-    """The descriptions that the changes of `orders` name, in their order."""
+    """Wait for the changes of `orders`; return the description that each change names, in the order of the topic."""
 
     def look() -> list[TableForm] | None:
         forms = dict(map(read_form, pipeline.values(f"{pipeline.name}.schemas")))
@@ -223,18 +225,18 @@ def test_tables_that_one_version_has_described_keep_their_descriptions_and_the_n
     database.execute("INSERT INTO orders VALUES (1)")
     forms_of(pipeline, 2)
     assert process.stop() == 0
-    # AND what happened while neither ran: a row in the known form, names that change places, a new column
+    # AND, while no version runs, a row in the known form, two columns that swap their names, and a new column
     database.execute("INSERT INTO orders VALUES (2)")
     database.execute("ALTER TABLE orders RENAME v TO w")
     database.execute("ALTER TABLE orders RENAME u TO v")
     database.execute("ALTER TABLE orders RENAME w TO u")
     database.execute("ALTER TABLE orders ADD x int DEFAULT 7")
     database.execute("INSERT INTO orders VALUES (3)")
-    # WHEN the other one delivers it
+    # WHEN the other version delivers these changes
     other = change(pipeline, process, to)
     other.await_streaming()
     first, second, third, fourth = forms_of(pipeline, 4)
-    # THEN the known form has the description that is there, and a new one has the numbers of the columns
+    # THEN rows in the known form have the same description, and the new description keeps the columns' numbers
     assert first == second == third
     assert [(column.name, column.id) for column in third.columns] == [
         ("id", 1),
@@ -250,7 +252,7 @@ def test_tables_that_one_version_has_described_keep_their_descriptions_and_the_n
         ("x", 6),
     ]
     assert fourth.columns[-1].default == "7"
-    # AND the topic, which is compacted, has no other description
+    # AND the compacted topic has only these two descriptions
     ids = {read_form(value)[0] for value in pipeline.values(f"{pipeline.name}.schemas")}
     assert len(ids) == 2
     assert other.stop() == 0
@@ -260,7 +262,7 @@ def test_tables_that_one_version_has_described_keep_their_descriptions_and_the_n
 @pytest.mark.parametrize("method", ["exported", "incremental"])
 @DIRECTIONS
 def test_a_snapshot_goes_on_where_the_other_version_has_left_it(pipeline: Pipeline, to: str, method: str):
-    # GIVEN a snapshot that is in the middle of two tables
+    # GIVEN a snapshot of two tables that is not finished
     database = pipeline.database
     database.execute("CREATE TABLE large (id int PRIMARY KEY, note text)")
     database.execute("INSERT INTO large SELECT g, repeat('x', 500) FROM generate_series(1, 20000) g")
@@ -276,7 +278,7 @@ def test_a_snapshot_goes_on_where_the_other_version_has_left_it(pipeline: Pipeli
     assert 1000 < read < 20_000
     # WHEN the other version takes its place
     other = change(pipeline, process, to, **sections)
-    # THEN it goes on there, and no row comes twice
+    # THEN the other version resumes the snapshot, and delivers no row twice
     other.await_event("snapshot.resumed")
     other.await_event("snapshot.finished")
     pipeline.insert(10)
@@ -291,7 +293,7 @@ def test_a_snapshot_goes_on_where_the_other_version_has_left_it(pipeline: Pipeli
 def test_a_request_for_a_snapshot_outlives_the_change_and_one_with_a_condition_is_told(
     pipeline: Pipeline, to: str
 ):
-    # GIVEN a version that was asked for two tables, of one only some rows, and may not read yet
+    # GIVEN a paused version with requests for two tables, one of them with a condition
     database = pipeline.database
     database.execute("CREATE TABLE other (LIKE orders INCLUDING ALL)")
     database.execute("INSERT INTO other SELECT g, 'row' FROM generate_series(1, 100) g")
@@ -309,11 +311,11 @@ def test_a_request_for_a_snapshot_outlives_the_change_and_one_with_a_condition_i
         process.await_event("snapshot.signalled", after=mark)
     pipeline.await_flushed()
     assert process.stop() == 0
-    # WHEN the other one takes its place, and may read
+    # WHEN the other version takes its place and is resumed
     other = change(pipeline, process, to, snapshot=snapshot)
     other.await_event("snapshot.resumed")
     if to == "upgrade":
-        # THEN a condition, which is SQL, and which nothing proves to be the pipeline's, is asked for again by name
+        # THEN this version drops the condition, because its SQL has an unknown sender, and names a command to repeat it
         dropped = other.await_event("condition.dropped", table="public.other")
         assert "--where" in dropped["command"]
     pipeline.command(other, "snapshot", "resume", old=not old)
@@ -339,12 +341,12 @@ def test_no_setting_is_told_as_changed_and_messages_go_on(pipeline: Pipeline):
         pipeline.insert(1)
         pipeline.await_flushed()
         assert process.stop() == 0
-        # WHEN it is upgraded, started again, downgraded, and upgraded
+        # WHEN the pipeline is upgraded, restarted, downgraded, and upgraded again
         process = change(pipeline, process, to, **sections)
         process.await_streaming()
-        # THEN its messages have records, as before
+        # THEN logical messages still become records
         assert len(pipeline.values(f"{pipeline.name}.message")) == number
-        # AND nobody is alarmed by settings that did not change
+        # AND no version reports settings as changed
         assert [each for each in process.events if each["event"] == "settings.changed"] == []
         assert not process.saw("checkpoint.ignored")
     pipeline.expect()
@@ -360,17 +362,17 @@ def test_commands_of_this_version_see_a_running_instance_of_the_former_one_and_t
     process.await_event("snapshot.finished")
     process.await_streaming()
     file = ("--config", str(process.config_path))
-    # GIVEN the former version active, THEN no command of this one changes anything
+    # GIVEN an active instance of the former version, THEN commands of this version that change something are refused
     assert json.loads(run_cdcd("status", "--format", "json", *file).stdout)["active"]
     for arguments in (("downgrade", "--yes"), ("drop", "--yes"), ("reset", "--yes")):
         refused = run_cdcd(*arguments, *file)
         assert refused.returncode == 7, refused.stdout + refused.stderr
-    # AND a snapshot can be asked for
+    # AND a command of this version can request a snapshot
     asked = run_cdcd("snapshot", "start", "--table", "public.orders", *file)
     assert asked.returncode == 0, asked.stderr
     process.await_event("table.read", table="public.orders")
     assert process.stop() == 0
-    # GIVEN this version active, THEN commands of the former one refuse, because they do not know the checkpoint
+    # GIVEN an active instance of this version, THEN the former version's commands refuse the checkpoint's format
     process = pipeline.start(old=False)
     process.await_streaming()
     file = ("--config", str(process.config_path))
@@ -421,14 +423,17 @@ def test_a_handover_that_one_version_has_prepared_is_finished_by_the_other(  # n
     to: str,
 ):
     pair = Servers(private_postgres, broker, unique, tmp_path)
-    config = pair.settings(pair.former)
-    for name in ("new.yaml",):
-        file = tmp_path / name
-        file.write_text(file.read_text().replace("  signals_from: anybody\n", ""))
-    del config["snapshot"]["signals_from"]
+
+    def settings(server: PostgresServer) -> dict[str, Any]:
+        """The pair's settings without the one that the former version does not know."""
+        found = pair.settings(server)
+        del found["snapshot"]["signals_from"]
+        return found
+
+    pair.to.write_text(yaml.safe_dump(settings(pair.new), sort_keys=False))
     environments = (former, None) if to == "upgrade" else (None, former)
     # GIVEN a pipeline that one version has sealed
-    process = Daemon(tmp_path / "first", config, environment=environments[0])
+    process = Daemon(tmp_path / "first", settings(pair.former), environment=environments[0])
     try:
         process.start()
         process.await_event("snapshot.finished")
@@ -446,15 +451,13 @@ def test_a_handover_that_one_version_has_prepared_is_finished_by_the_other(  # n
         process.kill()
     if to == "downgrade":
         assert run_cdcd("downgrade", "--yes", "--config", str(process.config_path)).returncode == 0
-    # WHEN the other one adopts the new server
+    # WHEN the other version adopts the new server
     arguments = ("handover", "adopt", "--config", str(pair.to))
     done = run_cdcd(*arguments) if environments[1] is None else run_former(former, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
-    # THEN it goes on there
+    # THEN it continues on the new server
     pair.new.execute("INSERT INTO t VALUES (-1, 'on the new server')")
-    config = pair.settings(pair.new)
-    del config["snapshot"]["signals_from"]
-    process = Daemon(tmp_path / "second", config, environment=environments[1])
+    process = Daemon(tmp_path / "second", settings(pair.new), environment=environments[1])
     try:
         process.start()
         process.await_streaming()
