@@ -1,4 +1,4 @@
-"""Public names of `cdcd.mirror.api`: for jobs of one's own."""
+"""Public names of `cdcd.mirror.api`, for Spark jobs that read changes or write tables themselves."""
 
 from cdcd.mirror.api import (
     apply_changes,

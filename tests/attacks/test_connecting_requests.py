@@ -69,7 +69,7 @@ REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 @pytest.mark.parametrize(
     "request_",
-    # The former version refused requests with a key that it does not know.
+    # Commit 99c61843 refused requests with an unknown key.
     cases(REQUESTS, GAINS, failed={name for name, fields in REQUESTS.items() if "token" not in fields}),
 )
 @pytest.mark.parametrize("transactional", [True, False], ids=["in a transaction", "outside"])

@@ -133,7 +133,7 @@ def test_a_record_that_is_no_checkpoint_ends_nothing(start: Callable[..., Pipeli
     assert told["first_offset"] == told["last_offset"]
     assert 0 < len(told["reason"]) < 1000
     pipeline.deliver(2)
-    # Alerts can watch it.
+    # Alerts can watch the number of ignored records.
     pipeline.process.await_metric("cdcd_ignored_records_total", lambda count: count == 1, pipeline.topic)
     assert pipeline.process.stop() == 0
 

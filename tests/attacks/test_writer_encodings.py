@@ -390,7 +390,7 @@ def test_a_text_within_another_type_costs_that_value_only(  # noqa: PLR0917  fix
 def test_a_label_of_an_enum_that_cannot_be_decoded_ends_the_daemon_by_name(
     postgres: PostgresServer, broker: KafkaBroker, daemon: Callable[..., Daemon], unique: str
 ):
-    """A label is a name of the catalog, and not a value of a row."""
+    """A label belongs to the catalog, so cdcd cannot write null in its place as it does for a value of a row."""
     with encoded(postgres, unique, "SQL_ASCII") as dsn:
         with psycopg.connect(dsn, autocommit=True, client_encoding="SQL_ASCII") as sql:
             sql.execute(b"CREATE TYPE mood AS ENUM ('fine', '\xe9')")

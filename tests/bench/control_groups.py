@@ -1,4 +1,4 @@
-"""Control groups with a memory limit, for processes that have just been started: version 2 or version 1."""
+"""Control groups (version 1 or 2) that limit the memory of processes which have just been started."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,15 +10,16 @@ ROOT: Final = Path("/sys/fs/cgroup")
 
 
 def can_limit() -> bool:
-    """Whether this process may make control groups."""
+    """Return whether this process may create control groups."""
     return os.access(_mount(), os.W_OK) and os.geteuid() == 0
 
 
 @contextmanager
 def limited(limit_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A group with this limit. What it gives takes a process into the group, which must have ended behind it.
+    """Create a control group with this memory limit, and yield a function that moves a process into it by its pid.
 
-    The process that runs the test stays outside: the kernel would kill it as well as the daemon.
+    The process must have ended before the context ends. The process of the tests stays outside of the group, because
+    the kernel may kill any process in the group.
     """
     mount = _mount()
     group = mount / f"cdcd-{os.getpid()}"

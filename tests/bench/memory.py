@@ -48,10 +48,10 @@ AFTER_S: Final = 9.0
 SERVER: Final = {"max_wal_size": "8GB", "shared_buffers": "256MB", "logical_decoding_work_mem": "64MB"}
 
 RECORD_BYTES_MAX: Final = 1_000_000_000
-"""Size of a record that the producer and the topic for large records take."""
+"""Maximum size in bytes of a record that the producer and the topic for large records accept."""
 
 BROKER: Final = {"socket.request.max.bytes": "1000000000"}
-"""The broker closes the connection of a larger request."""
+"""Settings of the broker. It closes the connection of a client that sends a larger request."""
 
 TEXT: Final = "repeat(md5('a'), {size} / 32)"
 MESSAGE: Final = f"SELECT pg_logical_emit_message({{transactional}}, 'x', {TEXT})"
@@ -68,7 +68,7 @@ class Kind:
         record: bytes of the record for one byte of the value; 0: no record with the value is made.
         settings: sections of the configuration.
         before: SQL that is run before the daemon starts.
-        format: of keys and values.
+        format: format of keys and values.
     """
 
     does: str

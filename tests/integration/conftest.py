@@ -37,8 +37,9 @@ FIRST_AND_LAST: Final = [
     pytest.param(version, marks=[] if version in VERSIONS[:1] + VERSIONS[-1:] else [pytest.mark.versions])
     for version in VERSIONS
 ]
-"""Versions for a test with a server of its own, whose outcome does not depend on the version: `make versions` runs the
-others."""
+"""Parameters for a test that starts its own server: the first and the last version always run, the others are marked
+`versions` and run by `make versions`.
+"""
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class Daemon:
         self.kill()
 
     def write_config(self) -> None:
-        """Only this user may read the file, because a DSN in it may have a password."""
+        """Write `config` to the file. Only this user may read the file, because a DSN may contain a password."""
         self.config_path.touch(mode=0o600)
         self.config_path.write_text(yaml.safe_dump(dict(self.config), sort_keys=False))
 

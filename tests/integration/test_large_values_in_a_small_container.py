@@ -1,4 +1,4 @@
-"""A container that is too small for a large message, even for libpq: the next start says what ended the last one."""
+"""A container too small for libpq to receive a large message: the next start says why the last process ended."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ KILLED = -9
 def test_the_next_start_names_the_place_the_length_and_the_limit(
     database: Database, broker: KafkaBroker, scratch: Path, unique: str
 ):
-    # GIVEN a daemon in a control group, and a message that libpq alone cannot hold there
+    # GIVEN a daemon in a control group whose limit is too small for libpq to hold a message
     settings = configuration(unique, database.dsn(), broker.bootstrap_servers)
     daemon = Daemon(scratch / "daemon", settings, environment=dict(os.environ))
     with daemon:
@@ -33,13 +33,13 @@ def test_the_next_start_names_the_place_the_length_and_the_limit(
             database.execute(f"SELECT pg_logical_emit_message(false, 'x', repeat('a', {SIZE}))")
             # WHEN the kernel kills it
             assert daemon.wait(300) == KILLED
-        # THEN the next start says where the last one ended, with the least length and the limit
+        # THEN the next start reports the message's least size and the memory limit
         daemon.start()
         told = daemon.await_event("message.fatal")
         assert told["bytes"] > 16 << 20
         assert told["memory_limit"] == LIMIT_BYTES // 4096 * 4096
         assert "give the process at least" in told["hint"]
-        # AND with enough memory it passes the place
+        # AND with enough memory the daemon delivers the message
         daemon.await_event("message.large")
         daemon.await_event("stream.renewed")
         assert confirmed(database.dsn(), f"cdcd_{unique}") > before

@@ -1,4 +1,4 @@
-"""`snapshot.mode: when_needed` after a lost slot: rows that were deleted meanwhile end, whatever kills the daemon."""
+"""`snapshot.mode: when_needed` after a lost slot ends rows that were deleted meanwhile, also if cdcd is killed."""
 
 import json
 from collections import Counter
@@ -34,13 +34,13 @@ def lose(database: Database, slot: str, how: str) -> None:
     if how == "dropped":
         drop_slot(database.dsn(), slot)
         return
-    # Somebody advances it past changes that were never delivered.
+    # The slot is advanced past changes that were never delivered.
     end = Lsn(wal_end(database.dsn()))
     database.execute(f"SELECT pg_replication_slot_advance('{slot}', '{end}')")
 
 
 def ops(broker: KafkaBroker, name: str) -> dict[str, Counter[str]]:
-    """How many records of each op each topic of a table has."""
+    """Return the number of records by op, for each topic of a table."""
     found: dict[str, Counter[str]] = {}
     with Reader(broker.bootstrap_servers, name) as reader:
         for raw in reader.read_all():
@@ -55,7 +55,7 @@ def ops(broker: KafkaBroker, name: str) -> dict[str, Counter[str]]:
 def test_rows_that_were_deleted_while_the_slot_was_lost_end_once_though_it_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, how: str
 ) -> None:
-    # GIVEN a pipeline that has delivered a table, one without rows in the end, and a partitioned one
+    # GIVEN a pipeline that has delivered three tables: `t`, `emptied`, and the partitioned table `p`
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
     database.execute("CREATE TABLE emptied (id int PRIMARY KEY)")
     database.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
@@ -70,7 +70,7 @@ def test_rows_that_were_deleted_while_the_slot_was_lost_end_once_though_it_is_ki
     process.await_event("snapshot.finished")
     process.await_streaming()
     assert process.stop() == 0
-    # WHEN rows are deleted, and get other keys, while nobody has them delivered, and the slot is lost
+    # WHEN the slot is lost, and rows were deleted or got other keys while no daemon was running
     database.execute("DELETE FROM t WHERE id <= 100")
     database.execute("UPDATE t SET id = id + 100000 WHERE id BETWEEN 200 AND 300")
     database.execute("DELETE FROM emptied")
@@ -88,14 +88,14 @@ def test_rows_that_were_deleted_while_the_slot_was_lost_end_once_though_it_is_ki
         process.start()
     process.await_event("snapshot.finished")
     process.await_streaming()
-    # THEN the topics equal the source, and the former rows of each table have ended once
+    # THEN the topics equal the source, and each topic has one truncate record, which ends its former rows
     await_flushed(database.dsn(), f"cdcd_{unique}")
     tables = ["public.emptied", "public.p", "public.t"]
     report = compare(database.dsn(), broker.bootstrap_servers, unique, rows_before=True, tables=tables)
     assert report.equal, str(report)
     found = ops(broker, unique)
     assert {topic: counts["t"] for topic, counts in found.items()} == {"t": 1, "emptied": 1, "p": 1}
-    # AND the event says what lies in the gap
+    # AND the event names the tables in the gap, and where the gap begins and ends
     assert sorted(gap["tables"]) == tables
     assert gap["ended"] == 3
     assert gap["begins"] < gap["ends"]

@@ -1,4 +1,4 @@
-"""Configurations of commit 99c61843: each of its keys loads today, or is refused with the key that replaces it."""
+"""Configurations of commit 99c61843: each key still loads, or is refused by an error that names its replacement."""
 
 import json
 import re
@@ -20,10 +20,10 @@ from tests.integration.former import Environment
 pytestmark = pytest.mark.upgrade
 
 REPLACED: Final[dict[str, str]] = {}
-"""Keys that were removed since 99c61843, as `daemon.section.key`, and what an error must name in their place."""
+"""Keys that were removed since 99c61843, as `daemon.section.key`, with the replacement that the error must name."""
 
 OTHER_DEFAULTS: Final = {
-    # A pipeline whose checkpoint is of 99c61843 goes on delivering messages (`messages.kept`).
+    # A pipeline with a checkpoint of 99c61843 still delivers messages (`messages.kept`).
     "daemon.postgres.messages": (True, None),
     "daemon.postgres.lease_s": (2.5, 5),
     "mirror.batches.interval_s": (5, 60),
@@ -45,7 +45,7 @@ Schema = dict[str, Any]
 
 
 def forms(schema: Schema, root: Schema) -> list[Schema]:
-    """The forms that a value may have, without references."""
+    """Return the schemas of which a value must match one, with references resolved."""
     if "$ref" in schema:
         return forms(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
     several = schema.get("anyOf") or schema.get("oneOf")
@@ -53,14 +53,14 @@ def forms(schema: Schema, root: Schema) -> list[Schema]:
 
 
 def allowed(form: Schema) -> list[Any] | None:
-    """The only values of the form; None: it has no list of them."""
+    """Return the values that the schema permits, or None if it does not list them."""
     return [form["const"]] if "const" in form else form.get("enum")
 
 
 def differences(
     old: Schema, new: Schema, roots: tuple[Schema, Schema], path: str
 ) -> Iterator[tuple[str, str]]:
-    """What the former schema permits and the new one does not, and other defaults, by the path of the key."""
+    """Yield path and difference of each key that the new schema lacks or restricts, or that has another default."""
     now = forms(new, roots[1])
     for form in forms(old, roots[0]):
         like = [each for each in now if each.get("type") == form.get("type")]

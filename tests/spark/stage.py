@@ -63,7 +63,8 @@ class Stage:
 
         Args:
             watermark_s: the interval of watermarks in the topics of tables; 0: there are none.
-            former: the environment of a daemon of the former version (`tests/integration/former.py`); None: this one.
+            former: the environment of a daemon of the former version (`tests/integration/former.py`). None: the daemon
+                is of this version.
         """
         self.postgres.execute(f"CREATE DATABASE {name}")
         source = Source(
@@ -119,7 +120,7 @@ class Source:
         self.daemon = self.daemon_of(former)
 
     def daemon_of(self, former: Mapping[str, str] | None) -> Daemon:
-        """A daemon of this version, or with an environment of the former one; it does not run yet."""
+        """A daemon of this version, or of the former version with its environment. The caller starts the daemon."""
         config = dict(self._config)
         if former is not None:
             config["snapshot"] = {"mode": "initial"}

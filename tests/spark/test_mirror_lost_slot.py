@@ -1,4 +1,4 @@
-"""A mirror after a lost slot: a row that was deleted while nobody had it delivered is gone."""
+"""A mirror after a lost slot: rows that were deleted while no daemon was running are removed from the mirror."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ from cdcd.mirror.watching.progress import Fact, MirrorStarted
 from deploy.local.kafka_broker import KafkaBroker
 
 TABLES = int(os.environ.get("CDCD_TEST_TOPICS", "60"))
-"""The number of calls does not depend on it. The figure in docs/evidence.md was taken with 2,000."""
+"""Number of tables. The number of calls does not depend on it. The figure in docs/evidence.md was taken with 2,000."""
 
 CALLS_MAX = 10
 

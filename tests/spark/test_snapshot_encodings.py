@@ -19,12 +19,12 @@ ODD: Final[dict[str, dict[bytes, str | None]]] = {
     "SQL_ASCII": {b"\xc3\xa4": "ä", b"\xe9": None},
     "EUC_KR": {b"\xb0\xa1": "가", b"\xc9\xa1": None},
 }
-"""Values of a text column, and what they are in UTF-8; None: nothing."""
+"""Values of a text column by encoding, with their text in UTF-8. None: the value has no form in UTF-8."""
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A server that knows the currency without digits behind the point."""
+    """A server with the locale ja_JP, whose currency has no decimals."""
     with tempfile.TemporaryDirectory(prefix="cdcd-encodings-") as folder:
         Path(folder).chmod(0o755)
         found = PostgresServer(

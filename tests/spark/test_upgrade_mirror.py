@@ -1,4 +1,4 @@
-"""Mirrors that commit 99c61843 left go on under this version, and the other way round, without being read again."""
+"""Mirrors of commit 99c61843 continue under this version, and the other way round, without reading tables again."""
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -16,13 +16,13 @@ from tests.spark.workload import MIRRORED, TABLES, TOUCH, Workload
 pytestmark = pytest.mark.upgrade
 
 ANSWER_S = 120.0
-"""Seconds within which the broker deletes records."""
+"""Maximum number of seconds to wait until the broker has deleted records."""
 
 TOPICS = ("public.account", "public.pair", "public.whole", "public.log")
 
 
 def ends_of(source: Source) -> list[TopicPartition]:
-    """The ends of the partitions of all tables."""
+    """Return the end offsets of all partitions of the tables' topics."""
     admin = AdminClient({"bootstrap.servers": source.servers})
     known = admin.list_topics(timeout=30).topics
     asked = {
@@ -37,7 +37,7 @@ def ends_of(source: Source) -> list[TopicPartition]:
 
 
 def run(source: Source, mirror: MirrorProcess, variables: Environment | None) -> None:
-    """Mirror what there is, once. Delete the records that the mirror has read, so that no one reads them again."""
+    """Mirror all delivered records, then delete these records, so that a later mirror cannot read them again."""
     source.deliver()
     ends = ends_of(source)
     said: list[str] = []
@@ -49,7 +49,7 @@ def run(source: Source, mirror: MirrorProcess, variables: Environment | None) ->
 
 
 def replace_daemon(source: Source, variables: Environment | None) -> None:
-    """Upgrade the daemon, or downgrade it to the former version with its variables."""
+    """Upgrade the daemon (`variables` is None), or downgrade it to the version that `variables` select."""
     source.deliver()
     assert source.daemon.stop() == 0
     if variables is not None:
@@ -92,7 +92,7 @@ def test_the_other_version_goes_on_with_a_mirror_without_reading_it_again(
         run(source, mirror, before)
         target = target_for(spark, mirror, f"c_{name}")
         equal()
-        # AND records that came since from that daemon, and from one of the other version
+        # AND records that a daemon of that version and then a daemon of the other version delivered since
         workload.run(5, definitions=1)
         replace_daemon(source, after)
         workload.run(5, definitions=2)

@@ -24,7 +24,8 @@ class ColumnSchema:
         type_oid: of the declared type, a domain's own included.
         modifier: `atttypmod`, -1 for none.
         spark: the type of the column's values in a DataFrame of changes.
-        form: how records have its values (`cdcd.core.records.schemas`); None where an older mirror wrote this down.
+        form: encoding of the column's values in records (`cdcd.core.records.schemas`). None: an older mirror has stored
+            the schema.
         default: what rows that are older than the column have in it (ADD COLUMN ... DEFAULT), as JSON in that form;
             None: NULL.
         missing: the same in the text form of the type, where an older daemon described the table.

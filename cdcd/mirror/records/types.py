@@ -1,8 +1,8 @@
 """PostgreSQL's types in Spark: which type a column has, and how it comes from the JSON of a record.
 
-The daemon says how each column is written (`cdcd.core.records.schemas`); the table below says what that becomes. A
-value is parsed into a *wire* type by `from_json`, and from there converted by expressions of the engine; nothing is
-done row by row in Python. The rules for what is rare but legal:
+The daemon describes the encoding of each column (`cdcd.core.records.schemas`); the table below gives the type in Spark
+for each encoding. `from_json` parses a value into a *wire* type, and Spark's expressions convert it from there, so that
+no row passes through Python. The rules for rare but legal values:
 
 - numeric with a declared precision is DECIMAL, up to Spark's 38 digits; with more, or without one, it is STRING, as
   PostgreSQL writes it (`NaN`, `Infinity`). DECIMAL has no NaN: there it is **NULL**.

@@ -242,8 +242,8 @@ def load_all(
 ) -> None:
     """Call `load` for each of these tables (`schema.table`), at one snapshot if it lasts.
 
-    If it does not last, the tables that are left are loaded at another one, and `on_lost` hears why. As long as one of
-    the tables is locked, `on_locked` is called from another thread every few seconds.
+    If the snapshot is lost, `on_lost` is called with the error, and the remaining tables are loaded at a new snapshot.
+    While a table is locked, `on_locked` is called from another thread every few seconds.
 
     Raises:
         TransientError: no snapshot lasted.

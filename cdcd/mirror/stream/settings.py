@@ -24,7 +24,8 @@ class MirrorSettings:
         prefix: of the pipeline's topics.
         schemas, checkpoint: the pipeline's topics with these contents.
         not_tables: other topics of the pipeline that hold no changes of rows.
-        include, exclude: patterns of `schema.table` (`catalog/patterns.py`); nothing in `include`: all.
+        include, exclude: patterns of `schema.table` (`cdcd/core/catalog/patterns.py`). An empty `include` selects
+            all tables.
         history: patterns of tables that get a changelog too.
         checkpoint_location: where Spark keeps the stream's own position; a folder or a bucket.
         interval_s: the least time from the beginning of a batch to that of the next.

@@ -43,10 +43,11 @@ LOOKED_AT: Final = 5
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 _MERGE: Final = {
-    # Delta reads what it merges three times, and writes it to disk first unless it is sure to find the same each time,
-    # which it never is of what Spark keeps in memory (MergeIntoMaterializeSource). Our batch is the same each time: it
-    # is kept, and what is lost of it with an executor is made anew from the same offsets, by a reduction that does not
-    # go by the order in which changes come. Where the topic has them no more, that fails, and so does the merge.
+    # Delta reads the source of a MERGE three times, and writes the source to disk first unless it can prove that each
+    # read gives the same rows, which it never can for a cached DataFrame (MergeIntoMaterializeSource). A batch gives
+    # the same rows at each read: it is cached, and if a part is lost with an executor, Spark computes the part again
+    # from the same offsets, with a result that does not depend on the order of the changes. If the topic no longer has
+    # these records, the computation fails, and the merge fails with it.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
 }
