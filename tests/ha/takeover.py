@@ -120,8 +120,8 @@ def run(
         stack.callback(broker.destroy)
         broker.start()
         dsn = postgres.dsn(NAME)
-        # Messages of savepoints that were rolled back make the daemon begin twice, now and then: the
-        # chaos matrix has them, and what is measured here is one takeover.
+        # Messages of savepoints that were rolled back sometimes make the daemon restart its session. The chaos matrix
+        # has such messages; this program measures a single takeover.
         workload = Workload(dsn, seed, Features(messages=False), rate=rate)
         workload.create()
         instances = []

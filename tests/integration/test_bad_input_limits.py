@@ -83,7 +83,7 @@ def test_a_spool_directory_that_cannot_be_made_is_told(one: Trial):
     assert "spool.directory" in said.hint
 
 
-# Descriptors: files and connections that the process may have open.
+# File descriptors: limits on the number of files and connections that a process may have open.
 
 
 @pytest.mark.parametrize("limit", [12, 30])
@@ -102,7 +102,7 @@ def test_a_start_with_too_few_descriptors_ends_at_once_and_check_foresees_it(one
 
 
 def limited(files: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """`cdcd` that may have so many files open, run to its end."""
+    """Run `cdcd` to its end with this limit on open files."""
     return subprocess.run(
         ["prlimit", f"--nofile={files}", "--", sys.executable, "-m", "cdcd.cli", *arguments],
         capture_output=True,
@@ -114,7 +114,7 @@ def limited(files: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def idle(_one: Trial) -> None:
-    """Nothing needs a descriptor."""
+    """Do nothing: an idle pipeline needs no new descriptor."""
 
 
 def a_spooled_transaction(one: Trial) -> None:

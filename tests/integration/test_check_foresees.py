@@ -639,7 +639,7 @@ def _owned_by(scene: Scene, table: str, owner: str) -> None:
 
 
 def _reader(scene: Scene, *options: str, tables: str, patterns: Sequence[str] = ("public.t",)) -> None:
-    """A strict pipeline, one of whose tables is read by a role with these options, which may SELECT from `tables`."""
+    """Configure a strict pipeline in which a role with these options, which may SELECT from `tables`, reads a table."""
     _role(scene, READER, *options)
     scene.execute(f"GRANT SELECT ON {tables} TO {READER}")
     readers = [{"tables": list(patterns), "user": READER}]
@@ -867,7 +867,7 @@ def scene(
 ) -> Iterator[Scene]:
     with ExitStack() as stack:
         one = trial(database.dsn(), broker.bootstrap_servers)
-        # As documented: by default, requests for snapshots need a token.
+        # The documented default: requests for snapshots need a token.
         one.configure(snapshot={"signals_from": None})
         one.insert(1)
         yield Scene(one, database, request, stack)
@@ -933,7 +933,7 @@ def test_a_healthy_pipeline_gets_no_warning(scene: Scene):
 
 
 def problems(scene: Scene) -> list[dict[str, str]]:
-    """Warnings and errors; that the tests run pure Python is no fault of a pipeline."""
+    """Return warnings and errors, except that cdcd is not compiled, which depends on the test run only."""
     expected = [] if is_compiled() else ["machine.compiled"]
     found = [finding for finding in scene.one.check().findings if finding["level"] in {"warning", "error"}]
     assert [each["code"] for each in found if each["code"] == "machine.compiled"] == expected
@@ -1004,7 +1004,7 @@ def test_of_300_tables_a_screen_tells_what_matters(scene: Scene):
     assert "table.identity" in lines[0]
     assert len(lines) < 30
     assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
-    # The third: code that is not compiled.
+    # Without compiled code, there is a third warning.
     warnings = 2 if is_compiled() else 3
     assert lines[-1] == f"0 errors, {warnings} warnings, {lines[-1].split()[-3]} in order"
 
@@ -1014,5 +1014,5 @@ def test_a_broker_that_is_away_makes_no_noise(scene: Scene):
     scene.one.daemon.write_config()
     said = command("check", "--config", str(scene.one.daemon.config_path))
     assert (said.returncode, said.stderr) == (4, "")
-    # Pure Python is a warning of three lines.
+    # The warning about code that is not compiled has three lines.
     assert len(said.stdout.splitlines()) < (25 if is_compiled() else 28)

@@ -194,7 +194,7 @@ def test_keys_are_replaced_with_an_overlap(
     assert told == {"columns.hash_key", "columns.encryption_key"}
     assert process.stop() == 0
 
-    # AND the former ones are taken out after that start
+    # AND the former keys are removed from the configuration after that start
     del process.config["columns"]["former_keys"]
     process.start()
     process.await_streaming()
@@ -202,7 +202,7 @@ def test_keys_are_replaced_with_an_overlap(
     await_flushed(database.dsn(), f"cdcd_{unique}")
     assert process.stop() == 0
 
-    # THEN each checkpoint was authentic, and each ciphertext says which key it needs
+    # THEN each checkpoint was authentic, and each ciphertext names the key that decrypts it
     assert not [event for event in process.events if event["event"] == "checkpoint.unsigned"]
     rows = {row["id"]: row for row in rows_of(broker, f"{unique}.public.people")}
     assert decrypted_of(rows[1]["pay"], [key, former], "public", "people", "pay") == f"{MARKER}-pay"

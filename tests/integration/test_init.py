@@ -82,11 +82,11 @@ def test_what_is_written_makes_a_pipeline_that_check_and_run_take(
     )
     assert written.returncode == 0, written.stderr
     assert "for 4 tables" in written.stdout
-    # AND it has said what it leaves out, because publishing it would break UPDATE and DELETE
+    # AND `cdcd init` has named the table that it leaves out because publishing it would break UPDATE and DELETE
     assert "warning: public.loose has no primary key." in written.stderr
     texts = (tmp_path / "cdcd.yaml").read_text() + (tmp_path / "cdcd.sql").read_text()
     assert "of-the-admin" not in texts + written.stdout + written.stderr
-    # AND somebody pastes the commands, up to `cdcd run`
+    # AND the printed commands are run, up to `cdcd run`
     assert (pasted := paste(tmp_path, written.stdout)).returncode == 0, pasted.stderr
     assert "0 errors" in pasted.stdout
     password = (tmp_path / "password").read_text().strip()
@@ -180,7 +180,7 @@ def test_tables_of_other_owners_get_readers_that_check_takes(
         options = ("--no-input", "--dsn", database.dsn(), "--kafka", broker.bootstrap_servers)
         written = cdcd(tmp_path, "init", *options, "--role", role, "--name", unique, *tables)
         assert written.returncode == 0, written.stderr
-        # WHEN somebody pastes the commands, up to `cdcd run`
+        # WHEN the printed commands are run, up to `cdcd run`
         assert (pasted := paste(tmp_path, written.stdout)).returncode == 0, pasted.stderr
         password, of_readers = (tmp_path / "password").read_text().split()
         assert password != of_readers
@@ -206,7 +206,7 @@ def test_tables_of_other_owners_get_readers_that_check_takes(
 def test_check_sees_that_the_restart_of_wal_level_is_pending(
     private_postgres, broker: KafkaBroker, tmp_path: Path, unique: str
 ):
-    # GIVEN a server that does not write what logical decoding needs
+    # GIVEN a server whose `wal_level` is too low for logical decoding
     server = private_postgres(settings={"wal_level": "replica"})
     server.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     written = cdcd(
@@ -215,19 +215,19 @@ def test_check_sees_that_the_restart_of_wal_level_is_pending(
     )  # fmt: skip
     assert written.returncode == 0, written.stderr
     assert "warning: wal_level is replica. Run the SQL, then restart PostgreSQL." in written.stderr
-    # WHEN somebody pastes the commands without the restart
+    # WHEN the printed commands are run without the restart
     pasted = paste(tmp_path, written.stdout)
     assert pasted.returncode == 10, pasted.stderr
-    # THEN check says what is left to do
+    # THEN `cdcd check` names the missing step
     assert "another value is set that waits for the restart" in pasted.stdout
     assert "Restart PostgreSQL, for example" in pasted.stdout
-    # AND a second init says so too
+    # AND a second `cdcd init` names it too
     again = cdcd(
         tmp_path, "init", "--no-input", "--name", unique, "--force",
         *("--dsn", server.dsn(), "--kafka", broker.bootstrap_servers),
     )  # fmt: skip
     assert "wal_level is replica, and a change waits for the restart. Restart PostgreSQL." in again.stderr
-    # AND after the restart all is well
+    # AND after the restart, the check passes
     server.stop()
     server.start()
     password = (tmp_path / "password").read_text().strip()

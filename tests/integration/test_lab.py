@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 @contextmanager
 def lab(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A lab with a state file of its own; the process, and what it printed until it was there."""
+    """Run a lab with its own state file; yield the process, and its output up to the line that says it is ready."""
     script = f"from pathlib import Path; from deploy import lab; lab.cache_folder = lambda: Path({str(folder)!r}); "
     process = subprocess.Popen(
         [sys.executable, "-c", f"{script} raise SystemExit(lab.main({list(arguments)!r})) # deploy.lab"],
@@ -75,7 +75,7 @@ def test_its_addresses_work_and_ctrl_c_leaves_nothing(folder: Path) -> None:
 
 def test_it_is_ended_from_another_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with lab(folder, "--postgres-port", str(free_port()), "--kafka-port", str(free_port())) as (process, _):
-        # Nobody reads its output any more.
+        # From here on nothing reads the lab's output.
         assert stop(folder / "lab.json") == 0
         assert process.wait(WAIT_S) == 0
     assert "has ended" in capsys.readouterr().out

@@ -253,7 +253,7 @@ def test_the_page_of_a_standby_says_which_instance_is_active_and_where(
     config = configuration(unique, dsn, broker.bootstrap_servers, http={"port": 0})
     active = daemon(config)
     active.await_streaming()
-    # WHEN another one stands by
+    # WHEN a standby waits
     standby = daemon(config)
     told = standby.await_event("standby.waiting")
     assert (told["holder"], told["client"]) == (f"{unique} lock", "127.0.0.1")
@@ -262,13 +262,13 @@ def test_the_page_of_a_standby_says_which_instance_is_active_and_where(
     page = get(standby, "/")
     assert "127.0.0.1" in page
     assert "not known" not in page
-    # AND both show the configuration without the secret, and the runbook
+    # AND the pages of both instances show the configuration without the secret, and the runbook
     for process in (active, standby):
         page = get(process, "/")
         assert "Configuration in effect" in page
         assert PASSWORD not in page
         assert "CdcdKafkaUnreachable" in get(process, "/runbook")
-    # AND WHEN the active one ends, the other one's page has the numbers
+    # AND WHEN the active instance ends, THEN the page of the other instance shows the figures
     active.stop()
     awaited(standby, lambda each: each["role"] == "active" and each["streaming"], "no takeover")
     assert "Largest lag in each quarter of an hour" in get(standby, "/")

@@ -200,7 +200,7 @@ def test_a_recording_needs_neither_kafka_nor_a_daemon(database: Database, unique
     assert len(copied[f"{unique}.public.t"]) == 500
     assert secret in "".join(found[f"{unique}.public.t"])
     assert not any(word in "".join(copied[f"{unique}.public.t"]) for word in ("nobody", "note that"))
-    # AND one with a mode for a column has that column as asked
+    # AND a copy with modes for columns has each of these columns in its mode
     kept = scratch / f"kept-{unique}"
     made = run_cdcd(
         *("replay", str(folder), "--redact", str(kept)),

@@ -45,7 +45,7 @@ def test_on_a_terminal_there_is_a_bar_below_the_log_until_all_is_read(
     if form == "auto":
         assert not [line for line in text.splitlines() if line.startswith("{")]
         assert all(re.search(rf"\[info +\] {event} ", text) for event in wanted)
-        # AND the address of the page stands there, for a browser
+        # AND the terminal shows the address of the page
         assert re.search(r"The page of this pipeline: http://127\.0\.0\.1:\d+/", text)
         return
     lines = [line for line in text.replace("\r", "\n").splitlines() if line.startswith("{")]

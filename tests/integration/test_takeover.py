@@ -28,7 +28,7 @@ StartDaemon = Callable[[dict[str, Any]], Daemon]
 
 
 class RememberedRoles(Telemetry):
-    """Which roles an instance had, one after another."""
+    """Telemetry that records the roles of an instance in their order."""
 
     def __init__(self) -> None:
         self.roles: list[Role] = []
@@ -140,11 +140,11 @@ def test_an_instance_is_a_standby_from_when_it_sees_another_one_and_not_while_it
         waiter = PostgresSide(config, second, lambda _: waits.set())
         held, wanted = await holder.connect_lock(dsn), await waiter.connect_lock(dsn)
         try:
-            # WHEN nobody has the lock
+            # WHEN no other instance holds the lock
             await holder.acquire(held, frozenset())
-            # THEN the instance was no standby, which would be ready, for a moment
+            # THEN the instance becomes active without the role standby, which would report it as ready
             assert first.roles == ["starting", "active"]
-            # AND one that has to wait is
+            # AND an instance that has to wait becomes a standby
             waiting = asyncio.ensure_future(waiter.acquire(wanted, frozenset()))
             await asyncio.wait_for(waits.wait(), BUSY_S)
             assert second.roles == ["starting", "standby"]

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, followed literally, but for the step with Spark (tests/spark/test_tutorial.py)."""
+"""docs/tutorial.md is followed literally, except for the step with Spark (tests/spark/test_tutorial.py)."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_what_a_person_runs_in_the_clone_is_there() -> None:
     targets = (REPOSITORY / "Makefile").read_text()
     assert "make lab" in lines
     assert all(f"\n{line.split()[1]}:" in targets for line in lines if line.startswith("make "))
-    # README has the same lines: somebody who comes from there has done this already.
+    # README has the same lines, so that a reader who comes from there has already run them.
     readme = (REPOSITORY / "README.md").read_text()
     assert all(line in readme for line in lines if not line.startswith("make "))
 

@@ -1,12 +1,13 @@
-"""Somebody who follows docs/tutorial.md literally: the blocks are run in their order, and print what the page shows.
+"""A reader who follows docs/tutorial.md literally runs its blocks in order, and compares the output with the page.
 
 A block is a fence with a language and perhaps a title:
 
 - `sql` is run in psql; `yaml` is written into the file that the title names.
-- `sh` is run in a shell. With the title "in another terminal" the command stays; with the title "Ctrl-C" the command of
-  the same words is interrupted. Titles that begin with "in the clone" are for a person; tests have all of that.
-- `text` with the title "output" is exactly what the last shell printed, but for times and LSNs. With the title "such
-  as", each of its lines was printed, but for numbers.
+- `sh` is run in a shell. With the title "in another terminal" the command keeps running; with the title "Ctrl-C" the
+  running command with the same words is interrupted. Blocks whose titles begin with "in the clone" are skipped, because
+  tests have the servers and tools that these blocks install.
+- `text` with the title "output" equals the output of the last shell, except for times and LSNs. With the title "such
+  as", the last shell printed each of its lines, except for numbers.
 """
 
 import os
@@ -27,24 +28,24 @@ PAGE: Final = REPOSITORY / "docs" / "tutorial.md"
 BLOCK: Final = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 LIMIT_S: Final = 400.0
 STARTED: Final = {"run": "stream.started", "mirror": "has /metrics"}
-"""What a command that stays prints when the page may go on."""
+"""Text by which a command that keeps running shows that the next block may run, by the command's second word."""
 
 
 def sections() -> list[str]:
-    """The page's sections, without what stands before the first."""
+    """Return the page's sections, without the text before the first heading."""
     return re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
 
 
 def moved(text: str) -> str:
-    """A text without what differs from run to run: times and LSNs."""
+    """Return the text with placeholders for times and LSNs, which differ from run to run."""
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", "TIME", text)
     return re.sub(r"\b[0-9A-F]+/[0-9A-F]+\b", "LSN", text)
 
 
 def shape(line: str) -> str:
-    """A line without its numbers, units and spaces."""
+    """Return the line with placeholders for numbers with their units, and with single spaces."""
     line = re.sub(r"\d[\d.,]*( [kMG]?B\b)?", "N", moved(line))
-    # With another number, the word is another one: 1 warning, 2 warnings.
+    # The singular and the plural are the same: 1 warning, 2 warnings.
     return " ".join(re.sub(r"\bwarnings\b", "warning", line).split())
 
 
@@ -123,7 +124,7 @@ class Reader:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         if "cdcd init" in script:
-            # The page's port is that of the daemon; other tests have daemons too.
+            # The page uses the default HTTP port, which a daemon of another test may use at the same time.
             with (self.folder / "cdcd.yaml").open("a") as file:
                 file.write(f"http: {{port: {self.port}}}\n")
         return done.stdout
@@ -151,7 +152,7 @@ class Reader:
         process.send_signal(signal.SIGINT)
         assert process.wait(LIMIT_S) == 0
         if script.startswith("cdcd run"):
-            # Nobody follows the page as fast as a test.
+            # A person needs longer for the next block than the server needs to release the slot.
             await_released(self.server.dsn("shop"), "cdcd_shop")
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ number generator who moves next and what breaks, and `oracle` compares every ste
 - The daemon: `instance` is a process, `session` carries out the engine's actions, `asking` its questions about tables,
   `sink` the steps of `cdcd.adapters.kafka.transaction_state`. None of them decides anything.
 - What was promised: `expected` is what each record must be, `oracle` where it must stand, `fold` what a consumer has of
-  all of them, `complete` which tables that must be, `protected` what no consumer may see.
+  all of them, `complete` which tables that must be, `protected` which values no consumer may see.
 
 `test_server` proves the server's model by a naive reader. `planted` holds bugs that must be found, which shows that
 the rest would be.

@@ -34,7 +34,9 @@ MOOD_TYPE: Final = TypeDescription(MOOD, SCHEMA, "mood", "e", "E", 0, 0, -1)
 _TYPE_NAMES: Final = {INT4: "integer", INT8: "bigint", NUMERIC: "numeric", TEXT: "text", MOOD: "mood"}
 
 SECRET: Final = "csecret"
-"""A column that the rule of `protected.py` matches. Worlds with the rule have it and `PLAIN` in every table."""
+"""Name of the column that the rule of `protected.py` matches. With the rule, every table has the columns `SECRET` and
+`PLAIN`.
+"""
 
 PLAIN: Final = "cplain"
 
@@ -47,8 +49,12 @@ EVENT: Final = "event"
 
 @dataclass(frozen=True, slots=True)
 class ColumnDefinition:
-    """A column. `missing` is what rows have that are older; `toast`: an UPDATE may leave its values unsent;
-    `stamp`: the transaction that wrote the column's row of pg_attribute.
+    """A column.
+
+    Attributes:
+        toast: True if an UPDATE may leave out the column's value.
+        missing: the value in rows that are older than the column.
+        stamp: the transaction that wrote the column's row of pg_attribute.
     """
 
     attnum: int
@@ -63,7 +69,7 @@ class ColumnDefinition:
 class Definition:
     """One version of a table. `key` is the primary key in the index's order; `identity` is `relreplident`.
 
-    `marked`: the table has the made-up column.
+    `marked` is true if the table has the made-up column.
     """
 
     version: int
@@ -128,7 +134,7 @@ class Definition:
         return Type(xid, MOOD, SCHEMA, "mood") if self.marked and self.marker_type == MOOD else None
 
     def description(self, seen: int = 0) -> TableDescription:
-        """As `cdcd.adapters.postgres.catalog.describe` tells it. `seen`: the end of the WAL."""
+        """Return what `cdcd.adapters.postgres.catalog.describe` returns for the table. `seen` is the end of the WAL."""
         columns = [
             CatalogColumn(
                 column.name,
@@ -172,7 +178,7 @@ class Definition:
         )
 
     def with_names(self, version: int, names: Mapping[int, str], stamp: int) -> "Definition":
-        """Other names for columns, by attnum."""
+        """Return the table with other names for columns. `names` is by attnum."""
         columns = [
             replace(each, name=names[each.attnum], stamp=stamp) if each.attnum in names else each
             for each in self.columns
@@ -202,8 +208,8 @@ def new_table(
 ) -> Definition:
     """A table as the workload makes them: a key, the event, two columns that may be out of line, a number.
 
-    `protected`: it has `SECRET` and `PLAIN`, and no made-up column, which would have a number that PostgreSQL never
-    gives.
+    If `protected` is true, the table has the columns `SECRET` and `PLAIN`, and no made-up column, because PostgreSQL
+    never assigns the number of that column.
     """
     names = ["a", "b"] if composite else ["id"]
     columns = [ColumnDefinition(number, column, INT4) for number, column in enumerate(names, 1)]

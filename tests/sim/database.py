@@ -61,7 +61,7 @@ class Database:
     def __init__(self, rng: Random, capacity: int, *, protected: bool = False) -> None:
         self.protected = protected
         self.secret: dict[int, set[int]] = {}
-        """By oid: the columns that the rule's name had or has."""
+        """By oid of a table: the numbers of the columns whose name the rule matches, or matched at some time."""
         self.rng = rng
         self.capacity = capacity
         self.definitions: dict[int, Definition] = {}

@@ -87,7 +87,7 @@ class Alterations:
         return self._set(transaction, table.with_names(version, {column.attnum: name}, sub))
 
     def _swap_columns(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
-        """Two columns change their names, and perhaps back in the next statement."""
+        """Two columns swap their names, and perhaps swap them back in the next statement."""
         table = self._one(transaction)
         if table is None:
             return ()

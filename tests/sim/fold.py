@@ -75,20 +75,20 @@ class Fold:
         self.topics: dict[str, Topic] = {}
         self.rows_read = 0
         self._ended: set[str] | None = None
-        """The topics in which former rows have ended since the last gap; None: there was no gap."""
+        """Topics whose former rows have ended since the last gap. None: there was no gap."""
         self.partitions: PartitionsSeen | None = None
         """Where rows lie, if columns choose the partitions."""
 
     def begin_gap(self) -> None:
-        """Changes of the source are lost. Former rows end once in each topic, whose rows are read again."""
+        """Note that changes of the source were lost. From now on, each topic may end its former rows once."""
         self._ended = set()
 
     def is_outdated(self, topic: str) -> bool:
-        """Whether the topic may have rows from before a gap, which have not ended."""
+        """Return whether the topic may still have rows from before a gap."""
         return self._ended is not None and topic not in self._ended
 
     def _end(self, topic: str, name: str) -> None:
-        """Former rows end: of another table, or those from before a gap, once."""
+        """Note that the topic's former rows end. They belong to another table, or are from before a gap."""
         if not self.is_shared(name) and not self.is_outdated(topic):
             raise PromiseBrokenError(f"G9: the former rows of {topic} end, and no gap made them outdated")
         if self._ended is not None:
@@ -182,7 +182,7 @@ class Fold:
                 )
 
     def _is_renamed(self, name: str) -> bool:
-        """Columns swap their names, so a name says nothing of the column."""
+        """Return whether other columns may have had this name, so that the value cannot be compared by name."""
         return self._database.protected and name.startswith("c")
 
     def compare(self, table: Definition, snapshot: Visibility) -> None:

@@ -148,7 +148,7 @@ class Oracle:
         self._prepared.clear()
 
     def accept_gap(self, confirmed: int) -> None:
-        """The stream goes on at `confirmed`. What was committed before, and is not delivered, never comes."""
+        """The stream continues at `confirmed`: expect no change that was committed before and is not delivered yet."""
         gone = bisect_left(self._starts, confirmed)
         behind = self._lengths[gone - 1] if gone else 0
         lost = max(behind - self.delivered, 0)

@@ -487,7 +487,7 @@ PROTECTED: Final[Mapping[str, Any]] = {
     "faults": ("crash_daemon", "stop_daemon", "disconnect", "crash_postgres"),
     "p_fault": 0.02,
 }
-"""Columns and tables whose names change, with a rule that protects a column, and restarts in between."""
+"""Columns and tables change their names between restarts, and a rule protects a column of every table."""
 
 PROTECTED_AND_SWAPPED: Final[Mapping[str, Any]] = {
     **PROTECTED,
@@ -497,10 +497,10 @@ PROTECTED_AND_SWAPPED: Final[Mapping[str, Any]] = {
     "p_workload": 1.0,
     "p_end": 0.3,
 }
-"""Likewise, with a stream that is behind, so that the catalog has later names than the messages."""
+"""As `PROTECTED`, with a stream that lags, so that the catalog has later names than the messages."""
 
 PROTECTED_AND_DROPPED: Final[Mapping[str, Any]] = {
     **PROTECTED_AND_SWAPPED,
     "ddl": ("rename_column", "drop_column"),
 }
-"""Likewise, and the columns are dropped before the daemon looks at the table."""
+"""As `PROTECTED_AND_SWAPPED`, and columns are dropped before the daemon reads the catalog."""

@@ -1,4 +1,4 @@
-"""Bugs of the bindings: a rule that protects a column loses it."""
+"""Bugs of the bindings: a rule no longer protects a column that it protected."""
 
 from collections.abc import Collection
 
@@ -9,21 +9,21 @@ from cdcd.core.protocol.messages import Relation
 
 
 class ForgetsAtTheStart(Bindings):
-    """The checkpoint's bindings are not taken, so a session begins with the names of its time."""
+    """A session ignores the checkpoint's bindings, so that it binds columns by their present names."""
 
     def load(self, text: str, digests: Collection[str]) -> None:
         pass
 
 
 class FollowsNoRename(Bindings):
-    """A rule holds for the names that it matches."""
+    """A rule protects a column only as long as it matches the column's name."""
 
     def of_table(self, digest: str, oid: int) -> Collection[int]:
         return ()
 
 
 class FollowsNoTable(Bindings):
-    """A table with another name is another table."""
+    """A renamed table loses its bindings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class FollowsNoTable(Bindings):
 
 
 class NumbersByNames(Bindings):
-    """A column of a message is the one that has its name in the catalog of now."""
+    """A column of a message is identified by its name in the present catalog."""
 
     def _numbers(self, relation: Relation, table: TableDescription) -> list[Numbers]:
         now = {column.name: column.id for column in table.columns}
@@ -50,7 +50,7 @@ class NumbersByNames(Bindings):
 
 
 class NumbersByOrder(Bindings):
-    """The columns of a message are those that the catalog has now, in their order."""
+    """A column of a message is identified by its place among the columns of the present catalog."""
 
     def _numbers(self, relation: Relation, table: TableDescription) -> list[Numbers]:
         now = [column.id for column in table.columns]
@@ -58,7 +58,7 @@ class NumbersByOrder(Bindings):
 
 
 class ForgetsWhatIsGone(Bindings):
-    """A column that the catalog lacks is no longer bound. Rows from before it was dropped may still come."""
+    """A dropped column loses its binding, although rows from before the drop may still be delivered."""
 
     def numbers(self, relation: Relation, table: TableDescription) -> list[Numbers]:
         live = {column.id for column in table.columns}
@@ -69,7 +69,7 @@ class ForgetsWhatIsGone(Bindings):
 
 
 class BindsLate(Bindings):
-    """The bindings come with the first checkpoint behind the start."""
+    """The checkpoint that the start writes lacks the bindings; only later checkpoints have them."""
 
     def __init__(self) -> None:
         super().__init__()

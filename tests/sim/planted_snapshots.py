@@ -1,4 +1,4 @@
-"""Bugs in the reading of tables and in what strangers ask for: most of them cdcd had, or nearly had."""
+"""Bugs in reading tables and in requests of strangers. cdcd had most of them, or nearly had them."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -422,14 +422,14 @@ def asking(client: type[Client]) -> type[Asker]:
 
 
 class EndsFormerRowsAtEachStart(PublishedTables):
-    """That former rows have ended after a gap is in memory only."""
+    """The session keeps in memory only which tables have ended their former rows after a gap."""
 
     def end_outdated(self, oids: Collection[int]) -> None:
         self._ended.update(oids)
 
 
 class EndsFormerRowsLate(PublishedTables):
-    """Rows are sent although the former ones, from before a gap, have not ended. They end when a list is there."""
+    """Rows of a table are sent before the former rows, from before a gap, have ended."""
 
     def outdated(self) -> list[int]:
         return []
@@ -441,5 +441,5 @@ class EndsFormerRowsLate(PublishedTables):
 def ends_nothing(
     progress: Progress, _found: Progress, _published: Mapping[int, str], _excluded: Iterable[str]
 ) -> Progress:
-    """Rows that were deleted in a gap stay in the topics."""
+    """Former rows never end, so that rows which were deleted in a gap stay in the topics."""
     return progress

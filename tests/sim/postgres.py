@@ -256,7 +256,7 @@ class Postgres:
         self.confirmed = self.persisted = max(self.confirmed, lsn)
 
     def lose_slot(self) -> None:
-        """Somebody drops the slot, which nobody reads."""
+        """Drop the slot, after its connection is closed."""
         self.disconnect()
         self.slot = False
         self.maker = None

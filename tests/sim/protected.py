@@ -1,8 +1,8 @@
-"""A rule that protects one column of every table, and what consumers must not see, told from the values themselves.
+"""A rule protects one column of every table, and each record is judged by its values, without names.
 
-Each value of a column that can be renamed says which column it belongs to (`x<attnum>-<event>`), so that no name is
-needed to judge it. G15: a column that the rule has matched once is sealed in every later record, whatever the column or
-its table is called, in each session.
+Each value of a column that can be renamed contains the column's number (`x<attnum>-<event>`). Guarantee G15: after the
+rule has matched a column once, the column is sealed in every later record of every session, whatever the names of the
+column and of its table are.
 """
 
 import json
@@ -30,23 +30,23 @@ _VALUE: Final = re.compile(rf"({SEALED.decode()})?x(\d+)-\d+")
 
 
 class ProtectedSeen:
-    """The columns that the daemon has under the rule, as the records and checkpoints that became visible say."""
+    """The columns that the rule must protect, as derived from the records and checkpoints that became visible."""
 
     def __init__(self, database: Database) -> None:
         self.sealed = 0
-        """Values that were sealed under another name than the rule's."""
+        """Number of values that were sealed in a column whose name the rule does not match."""
         self._database = database
         self._bound: dict[int, set[int]] = {}
 
     def bound(self, tables: Iterable[Definition]) -> None:
-        """A checkpoint was written by a start that has looked at these tables."""
+        """Note that a start which has read these tables from the catalog has written a checkpoint."""
         for table in tables:
             for column in table.columns:
                 if column.name == SECRET:
                     self._bound.setdefault(table.oid, set()).add(column.attnum)
 
     def slot_dropped(self) -> None:
-        """The pipeline begins again."""
+        """Forget all columns, because the pipeline begins again with a new slot."""
         self._bound.clear()
 
     def revealed(self, record: Record) -> Record:

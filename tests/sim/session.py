@@ -204,7 +204,7 @@ class Session:
         self._exported: dict[int, str] = {}
         self.bindings = parts.bindings()
         self._looked_at: list[Definition] = []
-        """The tables whose columns this start has bound."""
+        """Tables whose columns this start has bound."""
         self._opening: Iterator[None] | None = self._open()
 
     @property
@@ -543,7 +543,7 @@ class Session:
         return exported
 
     def _bind_columns(self, request: startup.BindColumns) -> Answered[str]:
-        """As `StartRequests._bind_columns`."""
+        """Do what `StartRequests._bind_columns` does."""
         self.bindings.load(request.checkpoint.bindings, DIGESTS)
         rules = Protections(RULES, bindings=self.bindings)
         exported = request.exported

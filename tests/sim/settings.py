@@ -296,7 +296,7 @@ LOST_SLOTS: Final[dict[str, Any]] = {
     "p_fault": 0.02,
     "p_aftershock": 0.1,
 }
-"""Slots that somebody drops or moves past the checkpoint. The tables are read again."""
+"""The slot is dropped or moved past the checkpoint, and cdcd reads the tables again."""
 
 LOST_SLOTS_AND_NAMES: Final[dict[str, Any]] = {
     **LOST_SLOTS,
@@ -306,7 +306,7 @@ LOST_SLOTS_AND_NAMES: Final[dict[str, Any]] = {
     "added_tables": True,
     "tables": 3,
 }
-"""Likewise, while names change hands."""
+"""As `LOST_SLOTS`, while tables swap, change and reuse names."""
 
 LOCKED: Final[dict[str, Any]] = {
     **SNAPSHOT,

@@ -1,4 +1,4 @@
-"""`cdcd.adapters.kafka.transaction_state` against the simulated broker; between two steps others may move."""
+"""`cdcd.adapters.kafka.transaction_state` against the simulated broker; other actors may act between two steps."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace

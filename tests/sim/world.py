@@ -116,9 +116,9 @@ class World:
         if settings.locked:
             self._in(1, 40, self._lock_tables)
         self.withheld = False
-        """It ended because nobody can say which column is the protected one."""
+        """True if an instance ended because it could not identify the protected column."""
         self.gaps = 0
-        """How many gaps were accepted, because the slot was lost."""
+        """Number of gaps that were accepted after the slot was lost."""
         self.refused = False
         """It ended with what a person must decide: the slot was moved."""
 
@@ -306,7 +306,7 @@ class World:
             self.postgres.move_slot(target)
 
     def _lose_slot(self) -> None:
-        """Somebody drops the slot, or moves it past the checkpoint, while no instance runs: changes never come."""
+        """Drop the slot, or move it past the checkpoint, while no instance runs, so that changes are lost."""
         checkpoint = self._checkpoint()
         if not self.postgres.up or not self.postgres.slot or checkpoint is None:
             return
