@@ -83,7 +83,7 @@ class JoiningMirror:
             self.kill()
             say(f"The mirror is not compared. Its state: {state}.")
             return False
-        say("The mirror takes the rest of the topics …")
+        say("The mirror reads the rest of the topics …")
         self.process.ask_to_stop()
         self._reading.join()
         if self.process.wait() != 0 or self.process.once() != 0:

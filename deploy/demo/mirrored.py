@@ -171,7 +171,7 @@ class MirrorProcess:
         self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and wait. Return the exit code."""
         self.ask_to_stop()
         return self.wait()
 

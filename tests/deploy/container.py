@@ -1,4 +1,4 @@
-"""A container without an engine: a process that runs as Kubernetes would run it, read-only, without privileges.
+"""A container without an engine: a process with a read-only file system and without privileges, as in Kubernetes.
 
 A container here is the image's root file system mounted read-only in namespaces of its own, where the process is
 pid 1 under the image's user. It shares the machine's network, to reach servers on the loopback.

@@ -268,7 +268,7 @@ def test_the_cleanup_is_off_and_runs_drop_after_the_uninstall_if_it_is_asked_for
     assert {each["metadata"]["annotations"]["helm.sh/hook"] for each in hooks} == {"post-delete"}
     pod = of_kind("Job", found)["spec"]["template"]["spec"]
     assert pod["containers"][0]["args"] == ["drop", "--config", "/etc/cdcd/cdcd.yaml", "--yes", "--topics"]
-    # The release's own are gone by then.
+    # The ServiceAccount and the ConfigMap of the release are deleted by then.
     assert pod["serviceAccountName"] == "default"
     assert pod["volumes"][0]["configMap"]["name"] == hooks[0]["metadata"]["name"]
     assert parse_config(hooks[0]["data"]["cdcd.yaml"], {}).name == "shop"

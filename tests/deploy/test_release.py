@@ -1,4 +1,4 @@
-"""The workflows, the lines of docs/installing.md, and the compiled wheel where nothing else is installed."""
+"""The workflows, the commands of docs/installing.md, and the compiled wheels on a minimal Debian."""
 
 import re
 import subprocess
@@ -74,7 +74,7 @@ def lines_of(heading: str) -> list[str]:
 @needs_debian
 @pytest.mark.parametrize("heading", ["With pip, in an environment of its own", "With pipx", "With uv"])
 def test_the_lines_of_the_document_install_cdcd_on_debian_12(heading: str, pure: Path) -> None:
-    # GIVEN Debian 12 as it is installed, and a registry that has the wheel
+    # GIVEN a minimal Debian 12, and a folder of packages that has the wheel
     with Debian("bookworm") as debian:
         debian.add(pure)
         script = ["set -e", "export PIP_FIND_LINKS=/srv UV_FIND_LINKS=/srv UV_NATIVE_TLS=1", "cd ~"]
@@ -105,7 +105,7 @@ def broker(scratch: Path) -> Iterator[KafkaBroker]:
 def test_a_compiled_wheel_delivers_where_there_is_no_compiler(
     version: str, postgres: PostgresServer, broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    # GIVEN a minimal Debian with the wheel that `make release` built for its Python, and what the lock file names
+    # GIVEN a minimal Debian with the wheel that `make release` built for its Python, and the locked dependencies
     tag = "cp" + version.replace(".", "")
     wheels = list((REPOSITORY / "dist").glob(f"cdcd-{__version__}-{tag}-{tag}-manylinux*.whl"))
     if not wheels:
@@ -138,7 +138,7 @@ def test_a_compiled_wheel_delivers_where_there_is_no_compiler(
             daemon.terminate()
             code = daemon.wait(60)
 
-    # THEN each arrives once, compiled code says nothing of its costs, and SIGTERM ends the daemon in good order
+    # THEN each arrives once, the daemon reports that it is compiled, and SIGTERM ends the daemon in good order
     assert len(keys) == len(set(keys)) == 10_000
     assert code == 0, log.read_text()
     assert '"compiled": true' in log.read_text()

@@ -1,4 +1,4 @@
-"""What a clean clone lacks is fetched side by side, with lines that say how far it is."""
+"""The downloads of a clean clone run at the same time, and lines show their progress."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def test_a_line_says_how_much_of_a_download_has_come(tmp_path: Path):
         jar = tmp_path / "partial-kafka-2" / "a.jar"
         jar.write_bytes(bytes(2_000_000))
         assert waiting.line() == "Kafka 2 of 3 MB"
-        # Moved to where it belongs: what has come does not become less.
+        # A finished file is moved away. The size that is shown does not become smaller.
         jar.unlink()
         assert waiting.line() == "Kafka 2 of 3 MB"
         jar.write_bytes(bytes(4_000_000))

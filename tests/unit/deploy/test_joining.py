@@ -1,4 +1,4 @@
-"""The mirror joins a demo that runs: what is shown until then, and what becomes of a demo that ends earlier."""
+"""The mirror joins a running demo: the state until then, and a demo that ends earlier."""
 
 import importlib.metadata
 import os

@@ -1,4 +1,4 @@
-"""The lock files: what pip installs by them, and that they are what pyproject.toml asks for."""
+"""The lock files: their form, and that they pin every dependency in pyproject.toml."""
 
 import re
 import tomllib
@@ -80,7 +80,7 @@ def test_an_addition_is_what_the_included_files_lack() -> None:
         "numpy==2.5.5 ; python_full_version >= '3.12'",
     ]
     assert "--hash=sha256:cc" in exported
-    # AND what holds on every system that is locked needs no marker.
+    # AND a marker that is true on all locked systems is removed.
     assert additions(EXPORTED, []).startswith("click==8.5.1 \\\n    --hash=sha256:aa\n")
 
 

@@ -1,4 +1,4 @@
-"""What `make release` writes beside the archives, and what it would change in the repository."""
+"""The documents that `make release` writes, and its changes in the repository."""
 
 import gzip
 import hashlib
@@ -38,7 +38,7 @@ def test_a_release_changes_the_changelog_and_the_places_of_the_address_and_the_c
     assert yaml.safe_load(changed["CITATION.cff"])["repository-code"] == ADDRESS
     assert "**security@example.com**" in changed["SECURITY.md"]
     assert "SECURITY_CONTACT" not in changed["SECURITY.md"]
-    # AND what is released is not changed again.
+    # AND a second run changes nothing.
     after = {**TEXTS, **changed}
     assert changes(after, __version__, "2026-12-02", ADDRESS, "security@example.com") == {}
 
