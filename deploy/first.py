@@ -223,7 +223,7 @@ def main(arguments: Sequence[str]) -> None:
         if packages:
             STAMP.write_text(_digest())
     except KeyboardInterrupt:
-        print("\nStopped. What was downloaded completely stays in .cache/ and is used by the next start.")
+        print("\nStopped. Complete downloads stay in .cache/, and the next start uses them.")
         sys.exit(130)
     finally:
         shutil.rmtree(cache / "partial-packages", ignore_errors=True)

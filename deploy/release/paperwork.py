@@ -21,7 +21,7 @@ _NOTICES: Final = """\
 
 cdcd {version} is under the Apache License 2.0. It imports the packages below; pip installs each from its own archive
 and under its own licence, and the image has them in /opt/cdcd. The text of each licence is in the folder
-`*.dist-info` of its package. The copyleft licence among them is that of psycopg:
+`*.dist-info` of its package. Only psycopg has a copyleft licence:
 
 - psycopg and psycopg-binary are under the GNU LGPL 3.0. cdcd imports them unchanged, so that each can be replaced by
   another version: `pip install psycopg==VERSION`. Their sources are on the registry that pip uses, and
