@@ -240,8 +240,8 @@ def _states(progress: Progress | None) -> dict[str, str]:
     """State of each table of the snapshots: failed, published, reading or waiting. Each state delivers changes."""
     if progress is None:
         return {}
-    found = {each.name: "failed" for each in progress.outcomes if each.error}
-    found |= {each.name: "published" for each in progress.outcomes if not each.error}
+    # Outcomes are in the order of their ends, so the last outcome of each table wins.
+    found = {each.name: "failed" if each.error else "published" for each in progress.outcomes}
     return found | {each.name: "reading" if each.rows or each.began else "waiting" for each in progress.tasks}
 
 

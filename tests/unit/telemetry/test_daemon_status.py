@@ -3,6 +3,7 @@ import re
 from datetime import datetime
 from pathlib import Path
 
+from cdcd.core.snapshot.outcomes import Outcome
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import TableTask
 from cdcd.telemetry.daemon_status import READING_MAX, TABLES_MAX
@@ -74,6 +75,22 @@ def test_each_table_has_its_state():
         "public.later": "waiting",
         "public.done": "published",
         "public.legacy": "failed",
+    }
+
+
+def test_the_last_reading_of_a_table_says_whether_it_failed():
+    telemetry = busy()
+    outcomes = (
+        Outcome("public.done", "", 12),
+        Outcome("public.legacy", "", 3, "permission denied"),
+        Outcome("public.done", "", 3, "permission denied"),
+        Outcome("public.legacy", "", 12),
+    )
+    telemetry.snapshot = Progress(outcomes=outcomes)
+    telemetry.events = {("public.done", "c"): 1, ("public.legacy", "c"): 1}
+    assert {each["table"]: each["state"] for each in status_of(telemetry)["tables"]} == {
+        "public.done": "failed",
+        "public.legacy": "published",
     }
 
 
