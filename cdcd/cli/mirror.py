@@ -262,8 +262,8 @@ def _given(file: Path | None) -> Path:
     """UsageError: no configuration is named."""
     if file is None and "CDCD_CONFIG" in os.environ:
         raise click.UsageError(
-            "Missing option '--config'. CDCD_CONFIG names the pipeline's configuration; the mirror's own is named by "
-            "CDCD_MIRROR_CONFIG."
+            "Missing option '--config'. CDCD_CONFIG names the configuration of the pipeline, and CDCD_MIRROR_CONFIG "
+            "names the configuration of the mirror."
         )
     if file is None:
         raise click.UsageError("Missing option '--config'.")

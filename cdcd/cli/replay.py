@@ -42,7 +42,7 @@ from cdcd.cli.output import say
     "columns",
     multiple=True,
     metavar="PATTERN=MODE",
-    help="With --redact: what becomes of the columns that match <schema>.<table>.<column>, or of all columns of "
+    help="With --redact: how to replace the columns that match <schema>.<table>.<column>, or of all columns of "
     "<schema>.<table>. Modes: replace (the default), keep, null, hash (texts only). The last option that matches "
     "holds. Repeatable.",
 )
@@ -74,9 +74,7 @@ def command(  # noqa: PLR0917  one for each option
     if target is not None and (file is not None or output != "stdout"):
         raise click.UsageError("--redact writes a recording, and takes neither --config nor --output.")
     if columns and target is None:
-        raise click.UsageError(
-            "--column says what --redact does with columns. Name the new folder by --redact."
-        )
+        raise click.UsageError("--column needs --redact, which names the new folder.")
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
     config = None if file is None else load_config(file, os.environ)

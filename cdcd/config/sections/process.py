@@ -157,9 +157,9 @@ class HttpConfig(ListenConfig):
     )
     tokens: NamedTokens | None = Field(
         None,
-        description="Further tokens for actions, one for each person or program: lines of a name, a space and a token "
-        "of at least 16 characters. The event http.action says whose token it was. Lines that begin with # do not "
-        "count.",
+        description="Further tokens for actions, a token for each person or program. Each line has a name, a space and "
+        "a token of at least 16 characters. The event http.action has the name of the token. Lines that begin with # "
+        "are ignored.",
     )
     tokens_file: FilePath | None = Field(
         None,

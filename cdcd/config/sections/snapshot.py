@@ -76,9 +76,9 @@ class SnapshotConfig(Section):
         1000,
         ge=0,
         le=3600,
-        description="How often an hour requests may have one table read. A further request is refused "
+        description="Number of times in an hour that requests may read a table. A further request is refused "
         "(snapshot.refused), because each reading costs the source, Kafka and all readers as much as the table is "
-        "large. 0: as often as they ask.",
+        "large. 0: no limit.",
     )
     condition_timeout_s: float = Field(
         60.0,

@@ -197,8 +197,8 @@ def _with_name(findings: Sequence[Finding], prefix: str) -> list[Finding]:
     """
     name = name_for(prefix)
     why = (
-        f"The configuration has no name, so the pipeline is called {name}, after topic.prefix. --name gives it another "
-        "one."
+        f"The configuration has no name, so the pipeline is called {name}, after topic.prefix. --name sets another "
+        "name."
     )
     return [
         Finding("name", "", is_default=True, verdict=Verdict(Kind.DIFFERENT, why, {"name": name})),

@@ -39,12 +39,12 @@ _NOT_COMPARED: Final = (
 )
 _TODAY: Final = "The columns are those of today, because no pattern says the same. Add a later one by hand."
 _LATER: Final = (
-    "A column that is added or renamed to such a name later is left out until columns.include is changed, where "
-    "Debezium would deliver it."
+    "If a column with a matching name is added later, or a column is renamed so, Debezium would deliver "
+    "the column. In cdcd, the column is left out until columns.include is changed."
 )
 _NO_COLUMN: Final = (
-    "Debezium delivers no column of a table that the list does not name, and cdcd would deliver all of them. The "
-    "database was not asked which tables these are. Run this where the database can be reached."
+    "If the list has no column of a table, Debezium delivers no columns of the table, and cdcd would deliver all of "
+    "them. Such tables are found only with the database. Run this where the database can be reached."
 )
 _MASKS: Final = (
     "NULL stays null, where Debezium writes the mask. Columns of enums, uuid and other types that records have as "

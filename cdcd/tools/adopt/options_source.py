@@ -228,9 +228,9 @@ PUBLICATION: Final = (
         None,
         if_given(
             differs(
-                "columns.include. A column that is added or renamed to such a name later is left out until "
-                "columns.include is changed. All columns of keys must be in the list, and a column of each table: "
-                "which these are, the database says."
+                "columns.include. If a column with a matching name is added later, cdcd leaves it out until "
+                "columns.include is changed. The list must have all columns of keys, and a column of each table. Both "
+                "are checked with the database."
             )
         ),
     ),

@@ -189,7 +189,7 @@ CLASSES: Final[Mapping[str, Row]] = {
         outbox,
         lacks(
             "The keys of `outbox` (docs/outbox.md) are in the file as comments: complete them, and accept it. If the "
-            "router has one topic, they are written out: different."
+            "router has only one topic, the keys are written out, and the verdict is different."
         ),
     ),
     f"{CONNECT}setschemametadata$value": Row(

@@ -146,9 +146,9 @@ def outbox(transform: Transform, course: Course) -> Verdict:
         )
     raise RefusedError(
         "cdcd publishes events only to topics of a list, and no option of the router names them. The keys of `outbox` "
-        f"are at the end of the written file as comments. Write topics (and the table) in place of {_FILL_IN}, take "
-        f"the `# ` away (docs/outbox.md), and accept this option.{rest} Do not take over before that: events would be "
-        "rows in the topic of the table.",
+        f"are at the end of the written file as comments. Write topics (and the table) in place of {_FILL_IN}, "
+        f"remove the `# ` (docs/outbox.md), and accept this option.{rest} Do not take over before that: events would "
+        "be rows in the topic of the table.",
         keys,
     )
 

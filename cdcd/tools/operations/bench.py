@@ -142,8 +142,8 @@ def configuration(file: Path, names: Names, environ: Mapping[str, str]) -> Confi
     foreign = [each for each in written if not each.startswith(names.name)]
     if foreign:
         raise ConfigError(
-            f"The run would write to {foreign[0]}, which is not its own. Nothing was written.",
-            hint="Take the variables CDCD_* that set names out of the environment.",
+            f"The run would write to {foreign[0]}, which does not belong to the run. Nothing was written.",
+            hint="Remove the variables CDCD_* that set names from the environment.",
         )
     return config
 
@@ -152,11 +152,11 @@ def plan(config: Config, load: Load) -> Iterator[str]:
     """Lines about everything that the run will do. The command shows them before it asks for a confirmation."""
     name = config.name
     yield f"This run writes {number(load.rows, 'row')} of {size(load.row_bytes)} and some hundred single rows."
-    yield "It makes, and removes at its end:"
+    yield "It creates these objects, and removes them at its end:"
     yield f"  in PostgreSQL  schema {name} with a table, publication and slot {name}"
     yield f"  in Kafka       the topics {name}.*"
     if config.format.value in ("avro", "protobuf"):
-        yield "  in the schema registry, subjects of these topics, which stay"
+        yield "  in the schema registry, subjects of these topics. The run does not remove them."
     yield "Other slots keep the WAL of these rows until their readers have passed it, and replicas receive it."
 
 
@@ -196,7 +196,7 @@ def lines(found: Measured, load: Load) -> Iterator[str]:
         + ("" if found.compiled else " (not compiled: a compiled cdcd takes half)")
     )
     yield f"memory      {size(found.memory)}"
-    yield f"WAL         {found.wal / found.rows:,.0f} bytes a row, written by everybody meanwhile"
+    yield f"WAL         {found.wal / found.rows:,.0f} bytes a row, written by all sessions in this time"
     yield f"Kafka       {found.kafka / found.rows:,.0f} bytes a row, before compression"
     median, high = found.delays
     yield (
@@ -217,7 +217,9 @@ def run(file: Path, config: Config, load: Load, environ: Mapping[str, str], say:
         TransientError, SourceError, SinkError, ConfigError: a side refuses or does not answer, or the daemon ended.
     """
     names = Names(config.name)
-    say(f"If this is killed: {cdcd('bench', '--config', file, '--remove', names.name)}")
+    say(
+        f"If this process is killed, remove its objects: {cdcd('bench', '--config', file, '--remove', names.name)}"
+    )
     try:
         asyncio.run(_execute(config, _table(names)))
         with _daemon(file, config, {**environ, **names.environment()}) as daemon:
@@ -391,7 +393,7 @@ class _Daemon:
                 seen, changed = now, time.monotonic()
             if time.monotonic() - changed > STALL_S:
                 raise TransientError(
-                    f"The daemon delivered {now:,} of {rows:,} rows, and no further one for a minute."
+                    f"The daemon delivered {now:,} of {rows:,} rows, and no further row for a minute."
                 )
             memory = max(memory, self.metrics()["process_resident_memory_bytes"])
             time.sleep(0.1)

@@ -266,7 +266,7 @@ def _publication(answers: Answers, found: Surroundings) -> str:
     )
     return "\n".join(
         [
-            f"-- What is delivered.{left_out} A table that is made later: ALTER PUBLICATION ... ADD TABLE ...;",
+            f"-- The delivered tables.{left_out} A table that is made later: ALTER PUBLICATION ... ADD TABLE ...;",
             "-- Changes of partitions go to the topic of their table.",
             f"CREATE PUBLICATION {name}{f' FOR TABLE {_listed(tables)}' if tables else ''}",
             "  WITH (publish_via_partition_root = true);",

@@ -62,7 +62,7 @@ def parse_key(words: Sequence[str]) -> Key:
         return tuple(words)
     if len(named) < len(words):
         raise ConfigError(
-            "Some parts of the key have the form column=value, and others have not, or a column is named twice.",
+            "Some parts of the key have the form column=value, and others do not, or a column occurs twice.",
             hint="Give `id=5`, or the values alone in the order of the key: `5`.",
         )
     return named
@@ -252,7 +252,7 @@ def reasons(table: str, config: Config, status: PipelineStatus) -> Iterator[str]
         yield "The filter may leave the row out."
     if config.tables.selection.is_all is False:
         yield "tables.include and tables.exclude choose the tables."
-    yield "The key may be another one: `cdcd tail --beginning --json` shows keys as records have them."
+    yield "The key may have another form: `cdcd tail --beginning --json` shows keys as records have them."
     yield "Kafka may have deleted the record (retention of the topic)."
 
 
@@ -260,7 +260,7 @@ def mirror_lines(status: Mapping[str, Any], table: str, newest: Found | None) ->
     """Lines about the row in a mirror. `status`: the object of `cdcd mirror status --format json`."""
     entries = [each for each in status.get("tables", ()) if each.get("table") == table]
     if not entries:
-        yield f"it has no table for {table}"
+        yield f"the mirror has no table for {table}"
     for entry in entries:
         if entry.get("stopped"):
             yield f"the table is stopped: {plain(str(entry['stopped'].get('message')))}"

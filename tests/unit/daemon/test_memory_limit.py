@@ -21,7 +21,7 @@ def test_a_container_sees_its_own_group_at_the_root(tmp_path):
     assert memory_limit(*written(tmp_path, "0::/\n", memory_max=str(512 * MIB))) == 512 * MIB
 
 
-def test_of_a_service_the_least_limit_of_its_groups_holds(tmp_path):
+def test_a_service_has_the_lowest_limit_of_its_groups(tmp_path):
     own, root = written(
         tmp_path,
         "0::/system.slice/cdcd.service\n",
@@ -50,6 +50,6 @@ def test_a_group_that_is_named_as_outside_of_the_container_is_passed_over(tmp_pa
     assert memory_limit(own, root) == 64 * MIB
 
 
-def test_without_a_limit_there_is_none(tmp_path):
+def test_groups_without_a_limit_have_no_limit(tmp_path):
     assert memory_limit(*written(tmp_path, "0::/\n", memory_max="max")) is None
     assert memory_limit(tmp_path / "missing", tmp_path / "missing") is None

@@ -354,7 +354,7 @@ def test_a_configuration_without_a_name_gives_a_pipeline_that_is_called_after_it
     found = adopt(options, brokers, "f", asks_database=False)
     assert found.config.name == "shop_eu"
     (said,) = [each for each in found.findings if each.name == "name"]
-    assert (said.verdict.kind, "--name gives it another one" in said.verdict.why) == (Kind.DIFFERENT, True)
+    assert (said.verdict.kind, "--name sets another name" in said.verdict.why) == (Kind.DIFFERENT, True)
     named = adopt(options, {**brokers, "name": "mine"}, "f", asks_database=False)
     assert named.config.name == "mine"
     assert [each for each in named.findings if each.name == "name"] == []

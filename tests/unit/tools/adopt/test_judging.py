@@ -570,7 +570,7 @@ def test_kerberos_needs_another_build_of_librdkafka_and_its_keys_are_written() -
     assert found["producer.override.sasl.mechanism"].verdict.kind is Kind.IMPOSSIBLE
     assert "without Kerberos" in login.why
     assert found["producer.override.sasl.kerberos.service.name"].verdict.kind is Kind.SAME
-    # This is what is said to be missing.
+    # The verdict names the missing part.
     with pytest.raises(KafkaException, match="No provider for SASL mechanism GSSAPI"):
         Producer(
             {"bootstrap.servers": "127.0.0.1:1", "sasl.mechanism": "GSSAPI", "security.protocol": "SASL_SSL"}

@@ -48,7 +48,7 @@ def test_code_that_is_not_compiled_is_a_warning_with_what_it_costs(monkeypatch: 
     finding = machine.check_code()
     assert (finding.code, finding.level) == ("machine.compiled", "warning")
     assert "half as many rows a second" in finding.found
-    # One line: of many tables, a screen has to tell what matters more.
+    # The finding has one line, because the findings about tables matter more.
     assert (len(finding.found) < 70, finding.fix) == (True, "")
     monkeypatch.setattr(machine, "is_compiled", lambda: True)
     assert machine.check_code().level == "ok"

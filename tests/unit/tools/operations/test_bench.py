@@ -49,12 +49,12 @@ def test_everything_that_a_run_writes_has_a_name_of_its_own(file: Path):
         config.kafka.dead_letter_topic,
     ]
     assert all(str(topic).startswith(f"{NAME}.") for topic in topics)
-    # What is about other tables does not count: their filter, their heartbeat, their choice.
+    # Settings for other tables are removed: their filter, their heartbeat, their selection.
     assert config.filters.tables == {}
     assert config.heartbeat.action_query is None
     assert config.tables.selection.test()(f"{NAME}.rows")
     assert (config.http.host, config.http.port) == ("127.0.0.1", 0)
-    # And the rest stays.
+    # The other settings stay.
     given = load_config(file, {})
     assert config.kafka.oversized == given.kafka.oversized
     assert config.http.token == given.http.token
@@ -96,7 +96,7 @@ def test_the_result_has_what_a_sizing_needs():
     assert "docs/sizing.md" in more
 
 
-def test_the_latency_is_that_of_what_came_in_between():
+def test_the_latency_is_measured_between_two_readings():
     def counts(*values: float) -> dict[str, float]:
         return {
             f'{DELAY}_bucket{{le="{end}"}}': value

@@ -223,7 +223,7 @@ def test_rows_that_were_read_are_not_changes():
         checkpoint=progress(outcomes=done),
         numbers=replace(NUMBERS, changes={"public.orders": 0, "public.items": 3}, read={"public.items": 40}),
     )
-    # A table that is not published any more is none of the pipeline's.
+    # A table that is not published any more is not shown.
     assert [(each.name, each.state, each.rows, each.changes) for each in status.tables()] == [
         ("public.items", "published", 40, 3),
         ("public.orders", "published", 5000, 0),

@@ -27,7 +27,7 @@ FOUND = Found("shop.public.orders", 2, 123, "UPDATE", 0x2000, 712, 1_790_000_000
 def test_a_key_is_given_by_column_or_in_its_order():
     assert parse_key(["5"]) == ("5",)
     assert parse_key(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
-    # A value may have the sign, where nothing before it is a column's name.
+    # A value may contain =, if the text before = is not the name of a column.
     assert parse_key(["2=3"]) == ("2=3",)
     with pytest.raises(ConfigError, match="column=value"):
         parse_key(["a=1", "2"])
@@ -61,7 +61,7 @@ def test_the_topics_are_the_tables_own_and_those_of_its_routes():
             topics_of(CONFIG, wrong)
 
 
-def test_what_became_of_a_row_is_told_part_by_part():
+def test_a_row_has_a_line_for_each_part_of_the_pipeline():
     shown = list(
         lines(
             "public.orders",
@@ -110,6 +110,6 @@ def test_the_mirror_has_the_newest_record_or_not(lsn: str | None, said: str):
     (line,) = mirror_lines(status, "public.orders", FOUND)
     assert line.startswith("lake.orders")
     assert said in line
-    assert list(mirror_lines(status, "public.other", FOUND)) == ["it has no table for public.other"]
+    assert list(mirror_lines(status, "public.other", FOUND)) == ["the mirror has no table for public.other"]
     stopped = {"tables": [{"table": "public.orders", "stopped": {"message": "no\x1b"}, "targets": []}]}
     assert list(mirror_lines(stopped, "public.orders", None)) == ["the table is stopped: no\\u001b"]
