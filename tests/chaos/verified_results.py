@@ -1,4 +1,4 @@
-"""What was seen, as a file of Markdown: a row for each run of `cdcd verify`, and what all say. Pure."""
+"""The results as Markdown: a table with a row for each run of `cdcd verify`, and a summary of all runs. Pure."""
 
 import random
 from dataclasses import dataclass

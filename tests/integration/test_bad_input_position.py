@@ -211,7 +211,7 @@ def promote(server: PostgresServer) -> None:
 def test_a_checkpoint_that_cannot_be_read_is_no_beginning(one: Trial, value: bytes, message: str):
     last = one.records(f"{one.name}.checkpoint")[-1][1]
     before = one.insert(3)
-    # A valid record counts before a damaged one, but not before one of a newer format.
+    # cdcd ignores a damaged record if there is a valid one, but never ignores a record of a newer format.
     if b'"format":3' not in value:
         write_checkpoint(one, None)
     write_checkpoint(one, value)

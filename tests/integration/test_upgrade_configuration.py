@@ -45,7 +45,7 @@ Schema = dict[str, Any]
 
 
 def forms(schema: Schema, root: Schema) -> list[Schema]:
-    """Return the schemas of which a value must match one, with references resolved."""
+    """Return the alternatives of a schema, with references resolved. A value must match at least one of them."""
     if "$ref" in schema:
         return forms(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
     several = schema.get("anyOf") or schema.get("oneOf")

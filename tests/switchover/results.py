@@ -1,4 +1,4 @@
-"""What was seen, as a file of Markdown: a row for each handover, and what all rows together say. Pure."""
+"""The results as Markdown: a table with a row for each handover, and a summary of all handovers. Pure."""
 
 from dataclasses import dataclass
 from statistics import median

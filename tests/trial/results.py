@@ -1,4 +1,4 @@
-"""What was seen, as a file of Markdown: a row for each trial, and what all rows together say. Pure."""
+"""The results as Markdown: a table with a row for each trial, and a summary of all trials. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """What a mirror tells while it runs: frozen facts. `lines` has them for a person.
 
-The facts are the daemon's kind (`cdcd.core.facts`), so that one mechanism logs both. docs/events.md lists them. Nothing
-here needs PySpark.
+The facts have the same form as the daemon's (`cdcd.core.facts`), so that one mechanism logs both. docs/events.md lists
+the facts. This module does not need PySpark.
 """
 
 from collections.abc import Mapping
