@@ -97,6 +97,7 @@ def test_a_start_with_too_few_descriptors_ends_at_once_and_check_foresees_it(one
     assert "Traceback" not in said.stderr
     assert not one.has_slot()
     checked = limited(limit, "check", "--format", "json", *config)
+    assert checked.returncode == 8, checked.stderr
     found = [each for each in json.loads(checked.stdout)["findings"] if each["code"] == "machine.files"]
     assert [(each["level"], each["fix"]) for each in found] == [("error", last["hint"])]
 

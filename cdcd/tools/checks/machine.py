@@ -26,7 +26,7 @@ SPOOL_ROOM: Final = 1 << 30
 def examine(config: Config) -> Iterator[Finding]:
     """All findings. It asks who listens on the port if that is in use."""
     yield from _memory(config)
-    yield from _files(config)
+    yield from check_files(config)
     yield from _port(config)
     yield from _certificate(config)
     yield from _secrets(config)
@@ -64,7 +64,8 @@ def _memory(config: Config) -> Iterator[Finding]:
         yield Finding("warning", "machine.memory", subject, said, hint)
 
 
-def _files(config: Config) -> Iterator[Finding]:
+def check_files(config: Config) -> Iterator[Finding]:
+    """Compare the number of files that this process may open with the number that cdcd needs."""
     subject, limit = "open files", file_limit()
     brokers = str(config.kafka.bootstrap_servers).count(",") + 1
     needed = files_needed(config, brokers)

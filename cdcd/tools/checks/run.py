@@ -28,10 +28,11 @@ from cdcd.adapters.postgres.reader_facts import ReadersFacts
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.chosen_keys import ChosenKeys
-from cdcd.core.errors import CdcdError, ConfigError, PositionError, SinkError, TransientError
+from cdcd.core.errors import CdcdError, ConfigError, LimitError, PositionError, SinkError, TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.versions import OPTION_SINCE
 from cdcd.core.snapshot.beginning import WHEN_NEEDED
+from cdcd.daemon.file_limit import FILES_MIN, file_limit
 from cdcd.daemon.rules.columns import check_columns, look_at_columns
 from cdcd.daemon.rules.fields import check_fields, look_at_fields
 from cdcd.daemon.rules.filters import check_filters, look_at_filters
@@ -97,7 +98,14 @@ class Side(Generic[T]):
 
 
 def examine(config: Config) -> Report:
-    """Ask both sides, and then whether they go together. Raises nothing that the world can cause: that is reported."""
+    """Ask both sides, and then whether they go together. Raises nothing that the world can cause: that is reported.
+
+    If this process may open fewer files than a daemon needs, the report has only that finding, because the
+    connections of the other checks could fail anywhere.
+    """
+    limit = file_limit()
+    if limit is not None and limit < FILES_MIN:
+        return Report(tuple(machine.check_files(config)), LimitError.exit_code)
     return asyncio.run(_examine(config))
 
 
