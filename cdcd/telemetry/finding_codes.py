@@ -44,7 +44,7 @@ _TABLE: Final = (
         "machine.files",
         "This machine",
         "How many files and connections the process may have open ([sizing](sizing.md)). A warning: fewer than cdcd "
-        "needs with this configuration. An error: so few that no daemon starts.",
+        "needs with this configuration. An error: so few that no daemon starts; then `check` reports only this.",
         (8,),
     ),
     Code("http.port", "This machine", "Whether cdcd can listen on `http.host` and `http.port`.", (2,)),
