@@ -28,7 +28,10 @@ from cdcd.cli.output import say
     help="Only of this table; * and ? stand for any characters and for one. May be repeated.",
 )
 @click.option(
-    "--where", default="", metavar="CONDITION", help="Only rows that satisfy it: \"status = 'open'\"."
+    "--where",
+    default="",
+    metavar="CONDITION",
+    help="Only rows that satisfy the condition (CEL): \"row.status == 'open'\".",
 )
 @click.option(
     "--json", "as_objects", is_flag=True, help="One JSON object a line: topic, key and the whole record."
@@ -53,9 +56,9 @@ def command(  # noqa: PLR0917  one for each option
     the command is killed.
 
     \b
-    A condition is evaluated here, and never goes to a server:
-      status = 'open' AND (total > 100 OR note IS NULL)
-      id IN (1, 2) AND NOT "Mixed Case" <> 'x'
+    A condition is CEL, as in filters.tables. It is evaluated here, and never goes to a server:
+      row.status == 'open' && (row.total > 100 || row.note == null)
+      row.id in [1, 2] && row['Mixed Case'] != 'x'
     It is judged on the row after the change, and on the row before a delete.
 
     Ends with 0 on Ctrl-C, when its output is closed, and after --limit.

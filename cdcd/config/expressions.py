@@ -7,7 +7,7 @@ is easy, so that the error can name it.
 
 import re
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from lark import Lark, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
@@ -67,14 +67,25 @@ _MACROS: Final = ("has", "all", "exists", "exists_one", "map", "filter")
 _NAMES_SHOWN_MAX: Final = 100
 
 
+class ExpressionSyntaxError(ValueError):
+    """A text that is not an expression. `at` is the number of characters before the mistake."""
+
+    def __init__(self, message: str, at: int) -> None:
+        super().__init__(message)
+        self.at = at
+
+
 def parse_expression(text: str) -> CelExpression:
-    """Read an expression. ValueError: it is none; the text says what is wrong, and where."""
+    """Read an expression. ValueError: it is none; the text says what is wrong, and where (`ExpressionSyntaxError`)."""
     if len(text) > LENGTH_MAX:
         raise ValueError(f"an expression has at most {LENGTH_MAX} characters")
     try:
         tree = _parser().parse(text)
     except UnexpectedInput as error:
-        raise ValueError(_explain(error)) from None
+        is_end = isinstance(error, UnexpectedToken) and error.token.type == "$END"
+        # lark declares the place as None, and sets it.
+        at = len(text) if is_end else cast("int", error.pos_in_stream)
+        raise ExpressionSyntaxError(_explain(error), at) from None
     return _Reading().read(tree, 1)
 
 

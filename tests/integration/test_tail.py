@@ -90,7 +90,7 @@ def test_the_topics_are_shown_as_far_as_they_are_wanted(
     assert errors == ""
     # With a condition, for people
     lines, errors = finished(
-        tail(process.config_path, "--beginning", "--where", "total > 100.5 AND id < 3", "--limit", "2")
+        tail(process.config_path, "--beginning", "--where", "row.total > 100.5 && row.id < 3", "--limit", "2")
     )
     assert [line.split(maxsplit=2)[2] for line in lines] == [
         'INSERT   public.orders id=2 total="500" note="b"',
@@ -191,8 +191,10 @@ def test_what_cannot_be_is_an_error_by_kind(
     file = write(tmp_path, configuration(unique, database.dsn(), broker.bootstrap_servers))
     _, errors = finished(tail(file, "--from", "slot"), 3)
     assert f"There is no publication cdcd_{unique}." in errors
-    _, errors = finished(tail(file, "--where", "id ="), 2)
-    assert "--where cannot be read: it ends" in errors
+    _, errors = finished(tail(file, "--where", "row.id =="), 2)
+    assert "--where cannot be read: the expression ends too early" in errors
+    _, errors = finished(tail(file, "--where", "status = 'paid' AND total > 5"), 2)
+    assert """--where 'row.status == "paid" && row.total > 5'""" in errors
     _, errors = finished(tail(file, "--from", "slot", "--beginning"), 2)
     assert "a new slot has no past" in errors
     away = write(tmp_path, configuration(unique, database.dsn(), "127.0.0.1:1"))

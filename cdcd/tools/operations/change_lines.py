@@ -13,10 +13,13 @@ from cdcd.core.errors import ConfigError
 from cdcd.core.records.encoder import HEADER_UNCHANGED, is_watermark
 from cdcd.core.records.flattening import DELETED_FIELD
 from cdcd.telemetry.terminal_text import cut, plain
-from cdcd.tools.operations.conditions import Condition, Row
+from cdcd.tools.operations.conditions import RowCondition
 
 _FLAT: Final = "flattened"
 """Stands in the source of what is made of a flattened record, which does not say when and where it came from."""
+
+_IS_LARGE: Final = "is large (TOAST) and did not change, so that the record has no value of this column"
+_NOT_IN_DELETE: Final = "is NULL, or not part of the replica identity"
 
 VALUE_MAX: Final = 60
 """Characters of a value in a line."""
@@ -60,7 +63,7 @@ class Filter:
     """
 
     tables: tuple[TablePattern, ...] = ()
-    condition: Condition | None = None
+    condition: RowCondition | None = None
     flattened: Callable[[str], str] | None = None
     notices: list[str] = field(default_factory=list)
     _told: set[str] = field(default_factory=set)
@@ -94,24 +97,18 @@ class Filter:
                 f"{OPERATIONS.get(op, op)} has no row to judge the condition on. Such records are not shown."
             )
             return False
-        unsent = _unsent(seen)
+        unsent = dict.fromkeys(_unsent(seen), _IS_LARGE)
         if op == "d":
             # A delete has null in all columns but those of the replica identity, unless the identity is FULL.
-            unsent |= {name for name, value in values.items() if value is None}
-        row = Row(values, unsent)
+            unsent |= {name: _NOT_IN_DELETE for name, value in values.items() if value is None}
         try:
-            outcome = self.condition(row)
+            outcome = self.condition.answer(values, unsent)
         except ConfigError as error:
             raise ConfigError(f"{error.message[:-1]}, in {plain(table)}.", hint=error.hint) from None
-        if outcome is None and row.lacking:
-            columns = ", ".join(sorted(row.lacking))
-            why = {
-                "d": "they are NULL, or not part of the replica identity",
-                "u": "the column did not change and is large (TOAST), or there is no such column",
-            }.get(op, "there is no such column")
+        if outcome is None:
             self._notice(
-                f"A record of {plain(table)} ({OPERATIONS.get(op, op)}) has no value of {plain(columns)}: {why}. The "
-                "condition cannot be judged on such records, and they are not shown."
+                f"The condition has no answer for a record of {plain(table)} ({OPERATIONS.get(op, op)}): "
+                f"{plain(self.condition.reason)}. Such records are not shown."
             )
         return outcome is True
 

@@ -1,327 +1,338 @@
-"""The condition of `cdcd tail --where`: read from text, evaluated here on one row of a record.
+"""The condition of `cdcd tail --where`: an expression of the filters (CEL), evaluated here on the values of a record.
 
-It is no SQL, and goes to no server.
-
-```
-condition  = all { OR all }
-all        = term { AND term }
-term       = NOT term | ( condition ) | column comparison
-comparison = ( = | <> | != | < | <= | > | >= ) value | IS [NOT] NULL | [NOT] IN ( value {, value} )
-value      = 'text' | number | TRUE | FALSE
-```
-
-As in SQL, names without double quotes are in lower case, AND binds more than OR, and a comparison with NULL is unknown.
-Values are compared as records have them: a date, for example, is a number of days since 1970. A text that is a number,
-as of a `numeric` column, is compared with a number by its value.
+A filter knows the types of its table's columns. A record in JSON does not name them, so each value has the kind that
+its JSON has: a bool, an int, a double, or a string. A string that is compared with a number (a `numeric` column) counts
+as that number, and a string that is compared with a timestamp counts as that time, if the string can be read so.
 """
 
+import json
 import re
-from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final
 
+from cdcd.config.expressions import ExpressionSyntaxError, parse_expression
 from cdcd.core.errors import ConfigError
+from cdcd.core.records.shaping.column_values import NOT_A_NUMBER
+from cdcd.core.records.shaping.compiling import ExpressionError, compile_expression
+from cdcd.core.records.shaping.evaluation import (
+    BOOL,
+    DECIMAL,
+    DOUBLE,
+    INT,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    Condition,
+    Missing,
+)
+from cdcd.core.records.shaping.expressions import (
+    CelCall,
+    CelColumn,
+    CelExpression,
+    CelList,
+    CelLiteral,
+    columns_of,
+)
+from cdcd.core.records.shaping.functions import ARITHMETIC, FUNCTIONS, ORDER
 from cdcd.core.visible import visible
 
-LENGTH_MAX: Final = 10_000
-DEPTH_MAX: Final = 50
-
-Value = str | Decimal | bool
+OBJECT: Final = "object"
+"""The kind of a value that is a JSON object or a list. Such a value compares with null only."""
 
 GRAMMAR_HINT: Final = (
-    "A condition is, for example: status = 'open' AND (total > 100 OR note IS NULL). There are =, <>, <, <=, >, >=, IS "
-    "[NOT] NULL, [NOT] IN (…), AND, OR, NOT and parentheses. Text goes in single quotes, a name with capitals or "
-    "spaces in double quotes."
+    "A condition is CEL, as in filters.tables: row.status == 'open' && (row.total > 100 || row.note == null). "
+    "docs/filters.md lists what a condition can have."
 )
 
-_TOKEN: Final = re.compile(
+_NUMBERS: Final = frozenset({INT, DOUBLE, DECIMAL})
+_SPECIAL: Final[Mapping[str, Decimal]] = {
+    "infinity": Decimal("Infinity"),
+    "positive_infinity": Decimal("Infinity"),
+    "-infinity": Decimal("-Infinity"),
+    "negative_infinity": Decimal("-Infinity"),
+}
+"""The texts of infinite numbers in records."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN_BEFORE: Final = 50
+"""Number of characters of a condition that an error shows before a mistake, and after it."""
+
+
+class RowCondition:
+    """A parsed condition.
+
+    Attributes:
+        reason: why the last record had no answer; "" if it had one.
+    """
+
+    def __init__(self, expression: CelExpression) -> None:
+        self.reason = ""
+        self._expression = expression
+        self._columns = columns_of(expression)
+        self._expected = dict(_expected_kinds(expression))
+        self._compiled: dict[tuple[str, ...], Condition | ExpressionError] = {}
+
+    def answer(self, values: Mapping[str, Any], unsent: Mapping[str, str]) -> bool | None:
+        """Evaluate the condition on a record.
+
+        Args:
+            values: the record's row, as parsed JSON with decimals.
+            unsent: columns whose value the record does not have, each with the reason as the end of a sentence.
+
+        Returns:
+            None if the record has no answer, as `reason` says.
+
+        Raises:
+            ConfigError: the condition compares a column with a value of another kind.
+        """
+        cells = [self._cell(name, values, unsent) for name in self._columns]
+        kinds = tuple([kind for kind, _ in cells])
+        if kinds not in self._compiled:
+            self._compiled[kinds] = self._compile(kinds)
+        compiled, row = self._compiled[kinds], [value for _, value in cells]
+        self.reason = ""
+        if isinstance(compiled, Condition):
+            found = compiled.answer(row)
+            self.reason = compiled.reason if found is None else ""
+            return found
+        # A column without a value has no kind, so that a comparison of this column may not compile.
+        unknown = [value for value in row if isinstance(value, Missing)]
+        if unknown or None in row:
+            self.reason = unknown[0].reason if unknown else str(compiled)
+            return None
+        has = [f"row.{name} is of kind {kind}" for name, kind in zip(self._columns, kinds, strict=True)]
+        raise ConfigError(f"--where: {compiled}.", hint=f"In the records, {', '.join(has)}. {GRAMMAR_HINT}")
+
+    def _compile(self, kinds: tuple[str, ...]) -> Condition | ExpressionError:
+        columns = {name: (place, kinds[place]) for place, name in enumerate(self._columns)}
+        try:
+            return Condition(compile_expression(self._expression, columns, BOOL))
+        except ExpressionError as error:
+            return error
+
+    def _cell(self, name: str, values: Mapping[str, Any], unsent: Mapping[str, str]) -> tuple[str, object]:
+        expected = self._expected.get(name, NULL)
+        if name in unsent:
+            return expected, Missing(f"row.{name} {unsent[name]}")
+        if name not in values:
+            return expected, Missing(f"there is no column {name}")
+        value = values[name]
+        if value is None:
+            return expected, None
+        if isinstance(value, bool):
+            return BOOL, value
+        if isinstance(value, int):
+            return INT, value
+        if isinstance(value, Decimal | float):
+            return DOUBLE, float(value)
+        if not isinstance(value, str):
+            return OBJECT, value
+        return _of_text(value, expected)
+
+
+def parse_condition(text: str) -> RowCondition:
+    """Read a condition. ConfigError says what is wrong with the text, and where."""
+    try:
+        expression = parse_expression(text)
+        if not columns_of(expression):
+            raise ValueError("the condition names no column; a column is row.name")
+    except ValueError as error:
+        at = error.at if isinstance(error, ExpressionSyntaxError) else -1
+        mark = "" if at < 0 else f"\n{_marked(text, at)}"
+        meant = cel_of(text)
+        hint = f"--where takes CEL. Write --where {shlex.quote(meant)}" if meant else GRAMMAR_HINT
+        raise ConfigError(f"--where cannot be read: {visible(str(error))}.{mark}", hint=hint) from None
+    return RowCondition(expression)
+
+
+def _marked(text: str, at: int) -> str:
+    """The part of a condition that is around a mistake, and a line that marks the mistake."""
+    begin = max(0, at - _SHOWN_BEFORE)
+    shown = visible(text[begin : begin + _SHOWN_BEFORE * 2])
+    return f"  {shown}\n  {' ' * len(visible(text[begin:at]))}^"
+
+
+def _of_text(value: str, expected: str) -> tuple[str, object]:
+    """The kind and the value of a JSON string that is compared with a value of the kind `expected`."""
+    if expected in _NUMBERS:
+        if value.lower() == "nan":
+            return DECIMAL, Missing(NOT_A_NUMBER)
+        try:
+            return DECIMAL, _SPECIAL.get(value.lower()) or Decimal(value)
+        except InvalidOperation:
+            return STRING, value
+    if expected == TIMESTAMP:
+        try:
+            parsed = datetime.fromisoformat(value)
+            at = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+            return TIMESTAMP, (at - _EPOCH) // timedelta(microseconds=1)
+        except ValueError:
+            return STRING, value
+    return STRING, value
+
+
+def _expected_kinds(expression: CelExpression) -> Iterator[tuple[str, str]]:
+    """Each column that stands beside an operand of a known kind, and this kind."""
+    if not isinstance(expression, CelCall):
+        return
+    name, operands = expression.name, list(expression.arguments)
+    for each in operands:
+        yield from _expected_kinds(each)
+    if name in FUNCTIONS:
+        kinds = [allowed[-1] for allowed in FUNCTIONS[name][1]]
+        yield from _columns_among(operands, kinds)
+    elif name in {"&&", "||", "!", "?:"}:
+        yield from _columns_among(operands[:1] if name == "?:" else operands, [BOOL] * len(operands))
+    elif name in {"==", "!=", *ORDER, *ARITHMETIC}:
+        yield from _columns_among(operands, [_kind_of(each) for each in reversed(operands)])
+    elif name == "in" and isinstance(operands[1], CelList):
+        for item in operands[1].items:
+            yield from _columns_among([operands[0], item], [_kind_of(item), _kind_of(operands[0])])
+
+
+def _columns_among(operands: list[CelExpression], kinds: list[str]) -> Iterator[tuple[str, str]]:
+    for operand, kind in zip(operands, kinds, strict=False):
+        if isinstance(operand, CelColumn) and kind != NULL:
+            yield operand.name, kind
+
+
+def _kind_of(expression: CelExpression) -> str:
+    """The kind of an operand whose text shows the kind; NULL: unknown."""
+    if isinstance(expression, CelLiteral):
+        value = expression.value
+        by_type = {bool: BOOL, int: INT, float: DOUBLE, str: STRING}
+        return by_type.get(type(value), NULL)
+    if not isinstance(expression, CelCall):
+        return NULL
+    if expression.name == "timestamp":
+        return TIMESTAMP
+    if expression.name in FUNCTIONS:
+        return FUNCTIONS[expression.name][2]
+    if expression.name in ARITHMETIC:
+        return next((kind for each in expression.arguments if (kind := _kind_of(each)) != NULL), NULL)
+    return NULL
+
+
+_SQL: Final = re.compile(
     r"""\s*(?:
       (?P<text>'(?:[^']|'')*')
     | (?P<quoted>"(?:[^"]|"")+")
-    | (?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)
-    | (?P<word>[^\W\d]\w*)
-    | (?P<sign><=|>=|<>|!=|[=<>(),])
-    )""",
+    | (?P<number>[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?)
+    | (?:row\.)?(?P<word>[^\W\d]\w*)
+    | (?P<sign><=|>=|<>|!=|==?|[<>(),])
+    )\s*""",
     re.VERBOSE,
 )
-_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "=": eq,
-    "<>": ne,
-    "!=": ne,
-    "<": lt,
-    "<=": le,
-    ">": gt,
-    ">=": ge,
-}
-_WORDS: Final = frozenset({"and", "or", "not", "is", "in", "null", "true", "false"})
-_SPECIAL: Final[Mapping[str, tuple[int, Decimal]]] = {
-    "nan": (1, Decimal(0)),
-    "infinity": (0, Decimal("Infinity")),
-    "positive_infinity": (0, Decimal("Infinity")),
-    "-infinity": (0, Decimal("-Infinity")),
-    "negative_infinity": (0, Decimal("-Infinity")),
-}
-"""Texts in which records have such numbers. As in PostgreSQL, NaN is more than every other number."""
+_SIGNS: Final = {"=": "==", "<>": "!="} | {each: each for each in ("==", "!=", "<", "<=", ">", ">=")}
+"""CEL's comparisons by those of SQL."""
 
 
-@dataclass(slots=True)
-class Row:
-    """The values of one record.
+def cel_of(text: str) -> str:
+    """The CEL of a condition that is written as in SQL; "" if the text is not such a condition.
 
-    Attributes:
-        unsent: columns whose value the record does not have, although the row has one.
-        lacking: gets the columns that the condition asked for in vain.
+    Only for the error's hint: `status = 'paid' AND total > 5` gives `row.status == "paid" && row.total > 5`.
     """
-
-    values: Mapping[str, Any]
-    unsent: AbstractSet[str] = frozenset()
-    lacking: set[str] = field(default_factory=set)
-
-    def get(self, column: str) -> Any:
-        """The value; None if it is NULL, or if it is not there (`lacking`)."""
-        if column not in self.values or column in self.unsent:
-            self.lacking.add(column)
-            return None
-        return self.values[column]
+    try:
+        found = _Sql(text).whole()
+        names_column = bool(columns_of(parse_expression(found)))
+    except (ValueError, IndexError, RecursionError):
+        return ""
+    return found if names_column else ""
 
 
-Condition = Callable[[Row], bool | None]
-"""True, False, or None for unknown. Raises ConfigError if a column cannot be compared with the value."""
+class _Sql:
+    """Reads a condition of SQL and writes CEL. ValueError or IndexError: the text is not such a condition."""
 
-
-def parse_condition(text: str) -> Condition:
-    """Read a condition. ConfigError says what is wrong with it, and where."""
-    if len(text) > LENGTH_MAX:
-        raise ConfigError(f"--where has {len(text)} characters, more than {LENGTH_MAX}.")
-    return _Parser(text).whole()
-
-
-class _Parser:
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = _tokens(text)
-        self._at = 0
-        self._depth = 0
+        self._left: list[tuple[str, str]] = []
+        at = 0
+        while at < len(text.rstrip()):
+            match = _SQL.match(text, at)
+            if match is None:
+                raise ValueError(text)
+            kind = str(match.lastgroup)
+            self._left.append((kind, match[kind]))
+            at = match.end()
 
-    def whole(self) -> Condition:
+    def whole(self) -> str:
         found = self._any()
-        if self._at < len(self._tokens):
-            raise self._wrong("AND, OR or the end")
+        if self._left:
+            raise ValueError("the condition has ended")
         return found
 
-    def _any(self) -> Condition:
-        terms = [self._all()]
-        while self._take_word("or"):
-            terms.append(self._all())
-        return terms[0] if len(terms) == 1 else _either(terms)
+    def _any(self) -> str:
+        return self._joined("or", " || ", self._all)
 
-    def _all(self) -> Condition:
-        terms = [self._term()]
-        while self._take_word("and"):
-            terms.append(self._term())
-        return terms[0] if len(terms) == 1 else _both(terms)
+    def _all(self) -> str:
+        return self._joined("and", " && ", self._term)
 
-    def _term(self) -> Condition:
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise ConfigError(f"--where: more than {DEPTH_MAX} parentheses or NOTs stand in each other.")
-        try:
-            if self._take_word("not"):
-                return _negated(self._term())
-            if self._take("sign", "("):
-                found = self._any()
-                self._expect(")")
-                return found
-            return self._comparison(self._column())
-        finally:
-            self._depth -= 1
+    def _joined(self, word: str, sign: str, read: Callable[[], str]) -> str:
+        parts = [read()]
+        while self._takes(word):
+            parts.append(read())
+        return sign.join(parts)
 
-    def _comparison(self, column: str) -> Condition:
-        kind, text, _ = self._peek()
-        if kind == "sign" and text in _COMPARISONS:
-            self._at += 1
-            return _compared(column, _COMPARISONS[text], self._value())
-        if self._take_word("is"):
-            wanted = not self._take_word("not")
-            if not self._take_word("null"):
-                raise self._wrong("NULL")
-            return _is_null(column, wanted)
-        negated = self._take_word("not")
-        if self._take_word("in"):
-            self._expect("(")
-            values = [self._value()]
-            while self._take("sign", ","):
-                values.append(self._value())
+    def _term(self) -> str:
+        if self._takes("not"):
+            inner = self._term()
+            return f"!{inner}" if inner.startswith("(") else f"!({inner})"
+        if self._takes("("):
+            inner = self._any()
             self._expect(")")
-            among = _either([_compared(column, eq, value) for value in values])
-            return _negated(among) if negated else among
-        raise self._wrong("a comparison")
+            return f"({inner})"
+        return self._comparison(self._operand())
 
-    def _column(self) -> str:
-        kind, text, _ = self._peek()
-        if kind == "quoted":
-            self._at += 1
-            return text[1:-1].replace('""', '"')
-        if kind == "word" and text.lower() not in _WORDS:
-            self._at += 1
-            return text.lower()
-        raise self._wrong("the name of a column")
-
-    def _value(self) -> Value:
-        kind, text, _ = self._peek()
-        value: Value
-        if kind == "text":
-            value = text[1:-1].replace("''", "'")
-        elif kind == "number":
-            value = Decimal(text)
-        elif kind == "word" and text.lower() in {"true", "false"}:
-            value = text.lower() == "true"
-        elif kind == "word" and text.lower() == "null":
-            raise ConfigError(
-                "--where: a comparison with NULL is never true.", hint="Write IS NULL or IS NOT NULL."
-            )
+    def _comparison(self, column: str) -> str:
+        if self._takes("is"):
+            sign = "!=" if self._takes("not") else "=="
+            self._expect("null")
+            return f"{column} {sign} null"
+        is_negated = self._takes("not")
+        if self._takes("in"):
+            self._expect("(")
+            items = [self._operand()]
+            while self._takes(","):
+                items.append(self._operand())
+            self._expect(")")
+            found = f"{column} in [{', '.join(items)}]"
+        elif not is_negated and self._left and self._left[0][1] in _SIGNS:
+            _, sign = self._left.pop(0)
+            found = f"{column} {_SIGNS[sign]} {self._operand()}"
+        elif not is_negated and column.startswith("row"):
+            return column
         else:
-            raise self._wrong("a value: 'text', a number, TRUE or FALSE")
-        self._at += 1
-        return value
+            raise ValueError(column)
+        return f"!({found})" if is_negated else found
 
-    def _peek(self) -> tuple[str, str, int]:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "", len(self._text))
+    def _operand(self) -> str:
+        kind, text = self._left.pop(0)
+        if kind == "text":
+            return json.dumps(text[1:-1].replace("''", "'"), ensure_ascii=False)
+        if kind == "number":
+            return text.removeprefix("+")
+        if kind == "quoted":
+            return _column(text[1:-1].replace('""', '"'))
+        if kind == "word" and text.lower() in {"true", "false", "null"}:
+            return text.lower()
+        if kind == "word" and text.lower() not in {"and", "or", "not", "is", "in"}:
+            return _column(text.lower())
+        raise ValueError(text)
 
-    def _take(self, kind: str, text: str) -> bool:
-        found, said, _ = self._peek()
-        if found != kind or said.lower() != text:
+    def _takes(self, wanted: str) -> bool:
+        kind, text = self._left[0] if self._left else ("", "")
+        if kind not in {"word", "sign"} or text.lower() != wanted:
             return False
-        self._at += 1
+        self._left.pop(0)
         return True
 
-    def _take_word(self, word: str) -> bool:
-        return self._take("word", word)
-
-    def _expect(self, sign: str) -> None:
-        if not self._take("sign", sign):
-            raise self._wrong(sign)
-
-    def _wrong(self, wanted: str) -> ConfigError:
-        kind, text, at = self._peek()
-        found = "it ends" if kind == "end" else f"there is {text}"
-        return _unreadable(self._text, at, f"{found} at character {at + 1}, where {wanted} should be.")
+    def _expect(self, wanted: str) -> None:
+        if not self._takes(wanted):
+            raise ValueError(wanted)
 
 
-def _unreadable(text: str, at: int, why: str) -> ConfigError:
-    """The error, with a mark below the character of the condition that is wrong."""
-    begin = max(0, at - _SHOWN_BEFORE)
-    shown = visible(text[begin : begin + _SHOWN_BEFORE * 2])
-    mark = " " * len(visible(text[begin:at])) + "^"
-    return ConfigError(f"--where cannot be read: {why}\n  {shown}\n  {mark}", hint=GRAMMAR_HINT)
-
-
-_SHOWN_BEFORE: Final = 50
-"""Number of characters of a condition that are shown before a mistake, and after it."""
-
-
-def _tokens(text: str) -> list[tuple[str, str, int]]:
-    found = []
-    at = 0
-    end = len(text.rstrip())
-    while at < end:
-        match = _TOKEN.match(text, at)
-        if match is None:
-            rest = text[at:].lstrip()
-            place = len(text) - len(rest)
-            why = "a quote is not closed" if rest[0] in "'\"" else f"{rest[0]} is not part of a condition"
-            raise _unreadable(text, place, f"{why}, at character {place + 1}.")
-        kind = match.lastgroup
-        assert kind is not None
-        found.append((kind, match[kind], match.start(kind)))
-        at = match.end()
-    return found
-
-
-def _either(terms: list[Condition]) -> Condition:
-    def holds(row: Row) -> bool | None:
-        outcomes = [term(row) for term in terms]
-        return True if True in outcomes else None if None in outcomes else False
-
-    return holds
-
-
-def _both(terms: list[Condition]) -> Condition:
-    def holds(row: Row) -> bool | None:
-        outcomes = [term(row) for term in terms]
-        return False if False in outcomes else None if None in outcomes else True
-
-    return holds
-
-
-def _negated(term: Condition) -> Condition:
-    def holds(row: Row) -> bool | None:
-        outcome = term(row)
-        return None if outcome is None else not outcome
-
-    return holds
-
-
-def _is_null(column: str, wanted: bool) -> Condition:
-    def holds(row: Row) -> bool | None:
-        value = row.get(column)
-        return None if column in row.lacking else (value is None) == wanted
-
-    return holds
-
-
-def _compared(column: str, compare: Callable[[Any, Any], bool], wanted: Value) -> Condition:
-    def holds(row: Row) -> bool | None:
-        value = row.get(column)
-        if value is None:
-            return None
-        return compare(*_comparable(column, value, wanted))
-
-    return holds
-
-
-def _comparable(column: str, value: Any, wanted: Value) -> tuple[Any, Any]:
-    """Both in a form in which they can be compared. ConfigError: they cannot."""
-    if isinstance(value, bool) or isinstance(wanted, bool):
-        if isinstance(value, bool) and isinstance(wanted, bool):
-            return value, wanted
-        raise _incomparable(column, value, wanted)
-    if isinstance(wanted, Decimal):
-        number = _number(value)
-        if number is None:
-            raise _incomparable(column, value, wanted)
-        return number, (0, wanted)
-    if isinstance(value, str):
-        return value, wanted
-    raise _incomparable(column, value, wanted)
-
-
-def _number(value: Any) -> tuple[int, Decimal] | None:
-    if isinstance(value, int | float | Decimal):
-        return 0, Decimal(value)
-    if not isinstance(value, str):
-        return None
-    if value.lower() in _SPECIAL:
-        return _SPECIAL[value.lower()]
-    try:
-        number = Decimal(value)
-    except InvalidOperation:
-        return None
-    return (0, number) if number.is_finite() else None
-
-
-def _incomparable(column: str, value: Any, wanted: Value) -> ConfigError:
-    kinds = {bool: "true or false", str: "a text", Decimal: "a number", int: "a number", float: "a number"}
-    has = kinds.get(type(value), "an object or a list")
-    hint = {
-        str: "Write the value in single quotes.",
-        int: "Write the number without quotes.",
-        Decimal: "Write the number without quotes.",
-        bool: "Write TRUE or FALSE.",
-    }.get(type(value), "Such a column can only be asked for IS NULL and IS NOT NULL.")
-    return ConfigError(
-        f"--where: column {column} has {has}, which cannot be compared with {kinds[type(wanted)]}.", hint=hint
-    )
+def _column(name: str) -> str:
+    is_word = name.isascii() and name.isidentifier()
+    return f"row.{name}" if is_word else f"row[{json.dumps(name, ensure_ascii=False)}]"
