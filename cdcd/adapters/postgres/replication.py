@@ -101,6 +101,14 @@ class Identity:
     database: str
 
 
+_KNOWN_S: Final = 0.05
+"""Seconds for which a size of the address space counts as the size at the start of the next pass over the socket.
+
+In this time, cdcd itself maps much less than a message that is reported (`COMING_BYTES`). Small transactions need many
+passes a second, and each look at the size costs as much as a third of a row.
+"""
+
+
 class MappedMemory:
     """The size of this process's address space (proc(5), statm).
 
@@ -113,6 +121,21 @@ class MappedMemory:
         self._descriptor = -1
         with suppress(OSError):
             self._descriptor = os.open("/proc/self/statm", os.O_RDONLY)
+        self._known_bytes = 0
+        self._known_until = 0.0
+
+    def begin(self, now: float) -> None:
+        """Have `growth_bytes` count from now on (`time.monotonic`), or from the last look if it was a moment ago."""
+        if now >= self._known_until:
+            self.growth_bytes()
+
+    def growth_bytes(self) -> int:
+        """Return by how many bytes the address space has grown since the last call."""
+        mapped = self.mapped_bytes()
+        growth = mapped - self._known_bytes
+        self._known_bytes = mapped
+        self._known_until = time.monotonic() + _KNOWN_S
+        return growth
 
     def mapped_bytes(self) -> int:
         """Bytes; 0 where the system does not say. It takes 2 µs."""
@@ -354,18 +377,19 @@ class ReplicationStream:
         if self._failure:
             return frames
         get_copy_data = self._pgconn.get_copy_data
-        deadline = time.monotonic() + _BUDGET_S
+        began = time.monotonic()
+        deadline = began + _BUDGET_S
         room = bytes_max
         empty_reads = 0
         lost: psycopg.Error | None = None
-        mapped = self._memory.mapped_bytes()
+        self._memory.begin(began)
         try:
             while True:
                 before = room
                 size, room = take_frames(get_copy_data, frames, room, self.shorten)
                 if size == 0:
                     # Only an incomplete message makes libpq enlarge its buffer.
-                    mapped = self._look_for_large(mapped)
+                    self._look_for_large()
                 if self._failure:
                     # A notice, read just before the frame that was to be the next one then, ended the stream.
                     del frames[self._sound :]
@@ -406,12 +430,11 @@ class ReplicationStream:
             self._received_at = now
         return frames
 
-    def _look_for_large(self, mapped: int) -> int:
-        """Return the bytes that are mapped now. Report a large message if they are far more than `mapped`."""
-        now = self._memory.mapped_bytes()
-        if now - mapped > 2 * COMING_BYTES:
-            self._tell_coming((now - mapped) // 2)
-        return now
+    def _look_for_large(self) -> None:
+        """Report a large message if libpq has mapped memory for one."""
+        growth = self._memory.growth_bytes()
+        if growth > 2 * COMING_BYTES:
+            self._tell_coming(growth // 2)
 
     def _count_coming(self) -> None:
         """Count what the next read brings of a message that is not complete. Under TLS, it is a little less."""

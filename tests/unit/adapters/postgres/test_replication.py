@@ -1,5 +1,6 @@
 """Which warnings of the server say that changes are left out, and how a large message is noticed before it is read."""
 
+import math
 import mmap
 
 import pytest
@@ -40,3 +41,13 @@ def test_memory_is_counted_when_it_is_mapped_and_not_when_it_is_used():
     memory.close()
     assert grown >= 64 << 20
     assert memory.mapped_bytes() == 0
+
+
+@pytest.mark.parametrize(("now", "counts"), [(0.0, True), (math.inf, False)])
+def test_growth_counts_from_the_last_look_until_that_is_too_old(now: float, counts: bool):
+    memory = MappedMemory()
+    memory.growth_bytes()
+    with mmap.mmap(-1, 64 << 20):
+        memory.begin(now)
+        assert (memory.growth_bytes() >= 64 << 20) == counts
+    memory.close()
