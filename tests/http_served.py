@@ -11,12 +11,17 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.signals import Signal
 from cdcd.telemetry.actions import Accepted
 from cdcd.telemetry.daemon_pages import daemon_routes
+from cdcd.telemetry.findings import Finding
+from cdcd.telemetry.html_look_ups import LastRecord
 from cdcd.telemetry.http import HttpServer
+from cdcd.telemetry.look_ups import Tools
 from cdcd.telemetry.state import Telemetry
 
 ACT = "act-5c0de11e77aa4b91"
 READ = "read-90b1e2c3d4f5a697"
+TABLE = "public.orders"
 DATA = ("/", "/v1/status", "/metrics")
+LOOKED_UP = ("/check", "/v1/check", f"/records?table={TABLE}", f"/v1/records?table={TABLE}")
 PROBES = ("/healthz", "/readyz")
 EVIL = "evil.example.com"
 
@@ -35,6 +40,8 @@ class Served:
         self.server = server
         self.signals: list[Signal] = []
         self.facts: list[Fact] = []
+        self.looked_up: list[str] = []
+        """What was looked up, by threads of the server: "" for a check, or the name of a table."""
 
     def ask(self, path: str, method: str = "GET", body: bytes = b"", **headers: str) -> tuple[int, bytes]:
         with closing(http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)) as connection:
@@ -72,7 +79,17 @@ def serving(keys: str = "") -> Iterator[Served]:
     def observe(fact: Fact) -> None:
         served[0].facts.append(fact)
 
-    routes = daemon_routes(lambda: given, Telemetry("shop"), carry_out, observe)
+    def check(_config: Config) -> list[Finding]:
+        served[0].looked_up.append("")
+        return []
+
+    def records(_config: Config, table: str) -> list[LastRecord]:
+        served[0].looked_up.append(table)
+        return []
+
+    telemetry = Telemetry("shop")
+    telemetry.events[TABLE, "c"] = 1
+    routes = daemon_routes(lambda: given, telemetry, carry_out, observe, tools=Tools(check, records))
     with HttpServer(given.http, routes) as server:
         served.append(Served(server))
         yield served[0]

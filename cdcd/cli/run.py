@@ -13,9 +13,13 @@ from cdcd.cli.options import config_option
 from cdcd.core.errors import EXIT_CODES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cdcd.config.loading import Config
     from cdcd.core.snapshot.signals import Signal
     from cdcd.telemetry.actions import Accepted
+    from cdcd.telemetry.findings import Finding
+    from cdcd.telemetry.html_look_ups import LastRecord
 
 # click re-wraps paragraphs, but not one that begins with \b.
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:>2}  {meaning}" for code, meaning in EXIT_CODES.items())
@@ -50,6 +54,7 @@ def command(file: Path, *, accept_gap: bool) -> int:
         config = load_config(file, os.environ)
 
         from cdcd.daemon import supervisor  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
+        from cdcd.telemetry.look_ups import Tools  # noqa: PLC0415
     finally:
         # Or the first allocation would look through it after all.
         gc.freeze()
@@ -60,6 +65,7 @@ def command(file: Path, *, accept_gap: bool) -> int:
         reread_file=lambda: load_config(file, os.environ),
         ask=_ask,
         runbook=_runbook,
+        tools=Tools(_check, _records),
     )
 
 
@@ -77,6 +83,18 @@ def _ask(config: "Config", signal_: "Signal") -> "Accepted":
     notices: list[str] = []
     _, position = ask(config, signal_, notices.append)
     return actions.Accepted(position, tuple(notices))
+
+
+def _check(config: "Config") -> "Sequence[Finding]":
+    from cdcd.tools.checks.run import examine  # noqa: PLC0415  the first look at the page needs it, and not the start
+
+    return examine(config).findings
+
+
+def _records(config: "Config", table: str) -> "Sequence[LastRecord]":
+    from cdcd.tools.operations.last_records import last_records  # noqa: PLC0415  few look at it
+
+    return last_records(config, table)
 
 
 def _leave(_number: int, _frame: object) -> None:

@@ -76,6 +76,7 @@ from cdcd.telemetry.actions import Ask
 from cdcd.telemetry.daemon_pages import serve_http
 from cdcd.telemetry.http_client import page_url
 from cdcd.telemetry.logs import configure_logging, is_json
+from cdcd.telemetry.look_ups import Tools
 from cdcd.telemetry.progress_bars import Terminal, terminal
 from cdcd.telemetry.progress_report import ProgressReport
 from cdcd.telemetry.state import Telemetry
@@ -113,6 +114,7 @@ def run(
     reread_file: Callable[[], Config] | None = None,
     ask: Ask | None = None,
     runbook: Callable[[], str] | None = None,
+    tools: Tools | None = None,
 ) -> int:
     """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`).
 
@@ -120,6 +122,7 @@ def run(
         reread_file: reads the configuration again, for SIGHUP; None: SIGHUP reads the secrets' files only.
         ask: carries out what is asked for by HTTP; None: nothing can be asked for.
         runbook: reads the runbook, which the HTTP server shows; None: the runbook is not shown.
+        tools: checks and looks up records for the HTTP server; None: neither is shown.
 
     Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
     """
@@ -136,7 +139,7 @@ def run(
         raise_file_limit()
         refuse_weaknesses(config)
         with serve_http(
-            config, telemetry, lambda: supervisor.config, ask, observe, runbook=runbook
+            config, telemetry, lambda: supervisor.config, ask, observe, runbook=runbook, tools=tools
         ) as address:
             observe(Started(name=config.name, http=address))
             if screen is not None and address and not supervisor.logs_json:

@@ -15,6 +15,7 @@ from cdcd.telemetry.html_page import html_page, runbook_page
 from cdcd.telemetry.html_style import HEADERS
 from cdcd.telemetry.http import Reply, Request, Route, Routes, serve
 from cdcd.telemetry.kept import Kept
+from cdcd.telemetry.look_ups import HTML, LookUps, Tools
 from cdcd.telemetry.pages import json_reply, metrics_and_probes
 from cdcd.telemetry.state import Health, Telemetry, liveness, readiness
 from cdcd.telemetry.tls import Tls
@@ -28,8 +29,6 @@ FRESH_S: Final = 0.5
 SHARE_MAX: Final = 0.01
 """The largest share of a core that making the status takes, and that making the page of it takes."""
 
-HTML: Final = "text/html; charset=utf-8"
-
 ALL: Final = "tables=all"
 """The query that asks for all tables."""
 
@@ -42,6 +41,7 @@ def serve_http(
     observe: Observer | None = None,
     *,
     runbook: Callable[[], str] | None = None,
+    tools: Tools | None = None,
 ) -> AbstractContextManager[str]:
     """Serve while the block runs; gives `host:port`, or "" when `http.enabled` is false.
 
@@ -50,8 +50,9 @@ def serve_http(
         ask: carries out an action; None: there are none.
         observe: told who asked for an action.
         runbook: reads the runbook; None: the runbook is not served.
+        tools: checks, and looks up records; None: the server shows neither.
     """
-    routes = daemon_routes(current or (lambda: config), telemetry, ask, observe, runbook=runbook)
+    routes = daemon_routes(current or (lambda: config), telemetry, ask, observe, runbook=runbook, tools=tools)
     return serve(config.http, routes, Tls.of(config.http) if config.http.enabled else None)
 
 
@@ -62,6 +63,7 @@ def daemon_routes(
     observe: Observer | None = None,
     *,
     runbook: Callable[[], str] | None = None,
+    tools: Tools | None = None,
 ) -> Routes:
     """All that a daemon answers."""
 
@@ -84,6 +86,7 @@ def daemon_routes(
         return registry_for(telemetry)
 
     configuration = _Configuration()
+    look_ups = None if tools is None else LookUps(current, telemetry, tools)
     statuses: Kept[int, dict[str, Any]] = Kept(SHARE_MAX, FRESH_S)
     pages: Kept[int, Reply] = Kept(SHARE_MAX, FRESH_S)
     objects: Kept[int, Reply] = Kept(SHARE_MAX, FRESH_S)
@@ -99,7 +102,14 @@ def daemon_routes(
         return pages(
             most,
             lambda: Reply(
-                200, HTML, html_page(status(most), configuration.text(current())).encode(), HEADERS
+                200,
+                HTML,
+                html_page(
+                    status(most),
+                    configuration.text(current()),
+                    None if look_ups is None else look_ups.checked(),
+                ).encode(),
+                HEADERS,
             ),
         )
 
@@ -116,6 +126,7 @@ def daemon_routes(
         "/": Route(get=page, refuse=refuse),
         "/v1/status": Route(get=status_json, refuse=refuse),
         **({} if runbook is None else {"/runbook": Route(get=runbook_reply, refuse=refuse)}),
+        **({} if look_ups is None else look_ups.routes()),
         **metrics_and_probes(registry, {"/healthz": live, "/readyz": ready}, refuse),
         **action_routes(current, ask, observe),
     }

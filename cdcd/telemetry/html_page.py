@@ -7,12 +7,15 @@ anybody's. The page needs no script. With it, the page fetches itself every two 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape as _escape
 from typing import Any, Final
+from urllib.parse import quote
 
 from cdcd.core.visible import visible
-from cdcd.telemetry.html_style import SCRIPT, STYLE
+from cdcd.telemetry.findings import Finding
+from cdcd.telemetry.html_look_ups import Looked, check_section, escape, page
+from cdcd.telemetry.html_style import STYLE
 from cdcd.telemetry.plot import bars
 from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.terminal_text import number, plain, seconds
+from cdcd.telemetry.terminal_text import number, seconds
 
 READING_MAX: Final = 20
 """Tables of a snapshot on the page."""
@@ -35,36 +38,27 @@ RUNBOOK: Final[Mapping[str, str]] = {
 """The section of the runbook about each event."""
 
 
-def html_page(status: Status, configuration: str = "") -> str:
+FOOTER: Final = (
+    '<footer class="soft small"><a href="/v1/status">/v1/status</a> has this as JSON, <a href="/metrics">/metrics</a> '
+    "for Prometheus. <code>cdcd top</code> shows it on a terminal. "
+    '<a href="/runbook">The runbook</a> says what to do about each alert.</footer>'
+)
+
+
+def html_page(
+    status: Status, configuration: str = "", checked: Looked[Sequence[Finding]] | None = None
+) -> str:
     """The page.
 
     Args:
         configuration: YAML of the keys that differ from the defaults, with secrets masked; "": not shown.
+        checked: the last findings of `cdcd check`; None: the server shows neither checks nor records of tables.
     """
-    name = escape(status["pipeline"])
-    return "".join(
-        [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<noscript><meta http-equiv="refresh" content="10"></noscript>',
-            f"<title>{name}: {escape(status['summary'])}</title><style>{STYLE}</style></head><body>",
-            '<div id="away" class="error" role="alert" hidden></div><main>',
-            *_main(status, configuration),
-            "</main>",
-            '<footer class="soft small"><a href="/v1/status">/v1/status</a> has this as JSON, ',
-            '<a href="/metrics">/metrics</a> for Prometheus. <code>cdcd top</code> shows it on a terminal. ',
-            '<a href="/runbook">The runbook</a> says what to do about each alert.</footer>',
-            f"<script>{SCRIPT}</script></body></html>\n",
-        ]
-    )
+    title = f"{escape(status['pipeline'])}: {escape(status['summary'])}"
+    return page(title, "".join(_main(status, configuration, checked)), footer=FOOTER)
 
 
-def escape(text: object) -> str:
-    """The text as HTML has it, without control characters."""
-    return _escape(plain(str(text)), quote=True)
-
-
-def _main(status: Status, configuration: str) -> Iterator[str]:
+def _main(status: Status, configuration: str, checked: Looked[Sequence[Finding]] | None) -> Iterator[str]:
     yield from _head(status)
     yield from _notes(status)
     if status["role"] == "standby":
@@ -79,11 +73,13 @@ def _main(status: Status, configuration: str) -> Iterator[str]:
         yield "</section>"
         yield from _day(status["day"])
         yield from _snapshot(status["snapshot"])
-        yield from _tables(status)
+        yield from _tables(status, has_records=checked is not None)
         yield '<div class="pair">'
         yield from _problems(status["problems"])
         yield from _position(status)
         yield "</div>"
+        if checked is not None:
+            yield from check_section(checked)
     if configuration:
         yield "<section><details><summary>Configuration in effect, without defaults and secrets</summary>"
         yield f"<pre>{_escape(visible(configuration, lines=True), quote=True)}</pre></details></section>"
@@ -257,26 +253,29 @@ def _table_name(each: Status) -> str:
     )
 
 
-def _tables(status: Status) -> Iterator[str]:
+def _tables(status: Status, *, has_records: bool) -> Iterator[str]:
     tables, total = status["tables"], status["tables_total"]
     yield f"<section><h2>{number(total, 'table')} with rows since {_moment(status['started_at'])} UTC</h2>"
     if not tables:
         yield '<p class="soft">No row came since this process started.</p></section>'
         return
+    if total > len(tables):
+        yield f'<p class="soft small">The busiest {len(tables):,} of {total:,} tables. <a href="/?tables=all">Show all'
+        yield "</a></p>"
     yield '<div class="wide"><table><thead><tr><th>table<th>rows/s<th class="more">inserts<th class="more">updates'
     yield '<th class="more">deletes<th class="more">read<th>rows</tr></thead><tbody>'
     for each in tables:
         idle = "" if each["rows_per_s"] else ' class="idle"'
         level = {"failed": "error", "reading": "warning", "waiting": "warning"}.get(each["state"])
         state = f' <span class="tag {level}">{escape(each["state"])}</span>' if level else ""
-        yield f"<tr{idle}><td>{escape(each['table']) or 'messages'}{state}<td>{_rate(each['rows_per_s'])}"
-        for name in ("inserts", "updates", "deletes", "rows_read"):
-            yield f'<td class="more">{each[name]:,}'
+        name = escape(each["table"]) or "messages"
+        if has_records and each["table"]:
+            name = f'<a href="/records?table={escape(quote(each["table"], safe=""))}">{name}</a>'
+        yield f"<tr{idle}><td>{name}{state}<td>{_rate(each['rows_per_s'])}"
+        for count in ("inserts", "updates", "deletes", "rows_read"):
+            yield f'<td class="more">{each[count]:,}'
         yield f"<td>{each['rows']:,}</tr>"
     yield "</tbody></table></div>"
-    if total > len(tables):
-        yield f'<p class="soft small">The busiest {len(tables):,} of {total:,} tables. <a href="/?tables=all">Show all'
-        yield "</a></p>"
     yield "</section>"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cdcd.telemetry import access
 from cdcd.telemetry.http import CONNECTIONS_MAX
-from tests.http_served import ACT, DATA, EVIL, READ, serving
+from tests.http_served import ACT, DATA, EVIL, LOOKED_UP, READ, TABLE, serving
 
 
 @pytest.mark.worst
@@ -251,3 +251,30 @@ def test_other_methods_do_nothing(method: str):
         status, body = served.ask("/v1/status", method)
         assert status in {400, 405, 501, 404}
         assert b"pipeline" not in body
+
+
+@pytest.mark.attack(
+    gains="the time of the daemon, by pages that ask PostgreSQL and Kafka", before="withstood"
+)
+def test_many_requests_for_pages_that_take_long_cost_no_more_than_one():
+    with serving() as served:
+        for path in (
+            *DATA,
+            *LOOKED_UP,
+            "/records?table=public.secrets",
+            "/records?table=x.y&table=public.orders",
+        ) * 20:
+            assert served.ask(path)[0] in {200, 404}
+        # One look-up of each kind. The next one comes after its answer is old.
+        assert sorted(served.looked_up) == ["", TABLE]
+
+
+@pytest.mark.attack(
+    gains="a connection of cdcd to PostgreSQL and Kafka, without the token", before="withstood"
+)
+def test_nothing_is_looked_up_for_a_reader_who_may_not_read():
+    with serving(f", read_token: {READ}") as served:
+        for path in (*DATA, *LOOKED_UP):
+            assert served.ask(path)[0] == 401
+            assert served.ask(path, Host=EVIL)[0] == access.MISDIRECTED
+        assert not served.looked_up

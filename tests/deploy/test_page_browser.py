@@ -135,3 +135,35 @@ def test_three_states_in_light_and_dark_wide_and_narrow(
         until(lambda: status(daemon)["kafka"]["up"] is False or None, "Kafka is not away")
         assert "Kafka has not answered for" in get(daemon, "/")
         photograph(url, pictures, tmp_path / "profile", "kafka-away")
+
+
+def test_many_tables_checks_records_and_a_standby(
+    servers: tuple[PostgresServer, KafkaBroker], tmp_path: Path, pictures: Path
+) -> None:
+    postgres, broker = servers
+    dsn = postgres.dsn()
+    config = configuration("shop", dsn, broker.bootstrap_servers)
+    with Daemon(tmp_path / "daemon", config) as daemon, psycopg.connect(dsn, autocommit=True) as sql:
+        for number in range(300):
+            sql.execute(f"CREATE TABLE table_{number:03} (id int PRIMARY KEY, note text)")
+        daemon.start()
+        daemon.await_streaming()
+        for number in range(300):
+            sql.execute(
+                f"INSERT INTO table_{number:03} SELECT g, 'a' FROM generate_series(1, {number + 1}) g"
+            )
+        until(lambda: status(daemon)["tables_total"] == 300 or None, "not delivered")
+        url = f"http://{daemon.await_event('daemon.started')['http']}"
+        get(daemon, "/")
+        page = until(lambda: text if "in order" in (text := get(daemon, "/")) else None, "no checks")
+        assert "The busiest 50 of 300 tables" in page
+        photograph(f"{url}/", pictures, tmp_path / "profile", "many-tables")
+        photograph(f"{url}/check", pictures, tmp_path / "profile", "checks")
+        records = "/records?table=public.table_299"
+        until(lambda: "INSERT" in get(daemon, records) or None, "no records")
+        photograph(url + records, pictures, tmp_path / "profile", "records")
+        with Daemon(tmp_path / "standby", config) as standby:
+            standby.start()
+            standby.await_event("standby.waiting")
+            other = f"http://{standby.await_event('daemon.started')['http']}/"
+            photograph(other, pictures, tmp_path / "profile", "standby")

@@ -122,6 +122,83 @@ def test_the_status_and_the_page_have_what_was_delivered_and_actions_do_what_the
     assert PASSWORD not in everything
 
 
+def looked_up(daemon: Daemon, path: str, name: str) -> Any:
+    """The answer of a look-up, which a thread of the daemon makes."""
+
+    def found() -> Any:
+        answer = json.loads(get(daemon, path))
+        return answer if answer[name] is not None or answer["error"] else None
+
+    return until(found, f"{path} has no answer")
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_the_page_has_the_findings_of_check_and_the_places_of_the_last_records_but_no_value(
+    database: Database, broker: KafkaBroker, daemon, unique: str
+):
+    # GIVEN a daemon that delivers rows with a secret, and a table that check warns of
+    secret = "4111-1111-1111-1111"
+    database.execute(
+        "CREATE TABLE orders (id text PRIMARY KEY, note text);"
+        'CREATE TABLE "odd.na me" (id int PRIMARY KEY);'
+        "CREATE TABLE keyless (note text); ALTER TABLE keyless REPLICA IDENTITY FULL"
+    )
+    config = configuration(
+        unique,
+        f"{database.dsn()} password={PASSWORD}",
+        broker.bootstrap_servers,
+        http={"port": 0},
+        topics={"create": {"partitions": 3}},
+    )
+    process = daemon(config)
+    process.await_streaming()
+    database.execute(f"INSERT INTO orders SELECT '{secret}' || g, '{secret}' FROM generate_series(1, 30) g")
+    database.execute("DELETE FROM orders WHERE id LIKE '%7'")
+    database.execute('INSERT INTO "odd.na me" VALUES (1)')
+    awaited(process, lambda each: len(each["tables"]) == 2 and each["lag_bytes"] == 0, "not delivered")
+    # WHEN the page is shown
+    get(process, "/")
+    checks = looked_up(process, "/v1/check", "findings")
+    # THEN it has what `cdcd check` finds, beside the daemon that runs
+    assert checks["error"] is None
+    levels = {(each["level"], each["code"]) for each in checks["findings"]}
+    assert not [each for each in levels if each[0] == "error"]
+    command = subprocess.run(
+        [sys.executable, "-m", "cdcd.cli", "check", "--format", "json", "--config", str(process.config_path)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert levels == {(each["level"], each["code"]) for each in json.loads(command.stdout)["findings"]}
+    page = until(lambda: text if "in order" in (text := get(process, "/")) else None, "no checks")
+    assert 'href="/records?table=public.orders"' in page
+    # AND the places of the last records of a table, the newest first
+    records = looked_up(process, "/v1/records?table=public.orders", "records")["records"]
+    assert len(records) == 20
+    assert {each["operation"] for each in records[:6]} == {"DELETE", "TOMBSTONE"}
+    assert {each["topic"] for each in records} == {f"{unique}.public.orders"}
+    assert len({(each["partition"], each["offset"]) for each in records}) == 20
+    assert all(each["bytes"] > len(secret) for each in records if each["operation"] == "INSERT")
+    assert {each["lsn"] is None for each in records if each["operation"] == "TOMBSTONE"} == {True}
+    # AND of a table with an odd name
+    odd = until(
+        lambda: looked_up(process, "/v1/records?table=public.odd.na%20me", "records")["records"], "no record"
+    )
+    assert [each["operation"] for each in odd] == ["INSERT"]
+    # AND neither keys nor values nor secrets
+    everything = [page, json.dumps([checks, records, odd]), get(process, "/check")]
+    everything += [
+        get(process, "/records?table=public.orders"),
+        get(process, "/v1/records?table=public.orders"),
+    ]
+    assert secret not in "".join(everything)
+    assert PASSWORD not in "".join(everything)
+    # AND the daemon goes on
+    database.execute("INSERT INTO orders VALUES ('last', '')")
+    awaited(process, lambda each: each["totals"]["rows"] >= 35, "not delivered")
+
+
 @pytest.mark.postgres(only=18)
 def test_without_a_token_actions_are_off(database: Database, broker: KafkaBroker, daemon, unique: str):
     process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers))

@@ -1,7 +1,9 @@
 """Reads the last records of topics, backwards, as far as a caller wants to go."""
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -16,6 +18,18 @@ FIRST: Final = 1000
 """Records of the first look at a partition. Each further look takes twice as many."""
 
 ANSWER_S: Final = 15.0
+
+BATCH_BYTES_MAX: Final = 4 << 20
+"""Size of the largest batch that `read_last` reads. The daemon calls it, and the daemon's memory has a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """Limits of `read_last`: offsets of each partition, partitions in all, and seconds in all."""
+
+    offsets: int
+    partitions: int
+    timeout_s: float
 
 
 def read_tails(
@@ -48,6 +62,44 @@ def read_tails(
         consumer.close()
 
 
+def read_last(client: Properties, group: str, topics: Collection[str], last: Last) -> Iterator[Message]:
+    """The records among the last offsets of each partition, as a `read_committed` reader. Memory is limited.
+
+    Topics that are not there are passed over.
+
+    Raises:
+        SinkUnavailableError: the broker does not answer in time, or a batch is larger than `BATCH_BYTES_MAX`.
+        SinkError: the broker refuses.
+    """
+    limits = {
+        "fetch.message.max.bytes": BATCH_BYTES_MAX,
+        "fetch.max.bytes": BATCH_BYTES_MAX,
+        "message.max.bytes": BATCH_BYTES_MAX,
+        "receive.message.max.bytes": BATCH_BYTES_MAX + 1024,
+        "queued.max.messages.kbytes": BATCH_BYTES_MAX // 1024,
+    }
+    consumer = make_consumer({**consumer_properties(client, group), **limits})
+    deadline = time.monotonic() + last.timeout_s
+    try:
+        listed = consumer.list_topics(timeout=last.timeout_s).topics
+        found = [
+            (topic, each)
+            for topic in sorted(set(topics) & listed.keys())
+            for each in listed[topic].partitions
+        ]
+        for topic, number in found[: last.partitions]:
+            partition = TopicPartition(topic, number)
+            left_s = max(0.1, deadline - time.monotonic())
+            low, end = watermarks(consumer, partition, left_s)
+            if end > low:
+                yield from _between(consumer, partition, max(low, end - last.offsets), end, left_s)
+    except KafkaException as error:
+        refused = map_kafka_error(error.args[0], f"Kafka at {client.get('bootstrap.servers')}")
+        raise (unavailable(refused) if isinstance(refused, TransientError) else refused) from error
+    finally:
+        consumer.close()
+
+
 def _tail(
     consumer: Consumer, partition: TopicPartition, is_enough: Callable[[Sequence[bytes | None]], bool]
 ) -> Iterator[bytes | None]:
@@ -62,12 +114,14 @@ def _tail(
         end, size = begin, 2 * size
 
 
-def _between(consumer: Consumer, partition: TopicPartition, begin: int, end: int) -> Iterator[Message]:
+def _between(
+    consumer: Consumer, partition: TopicPartition, begin: int, end: int, timeout_s: float = ANSWER_S
+) -> Iterator[Message]:
     """The records from offset `begin` to before `end`, or the end of the partition, where transactions have markers."""
     consumer.assign([TopicPartition(partition.topic, partition.partition, begin)])
     never = threading.Event()
     for message in answers(
-        consumer, ANSWER_S, never, lambda: f"{partition.topic} cannot be read from offset {begin}"
+        consumer, timeout_s, never, lambda: f"{partition.topic} cannot be read from offset {begin}"
     ):
         if message.error() is not None:
             # `answers` gives no other error than the end of the partition.

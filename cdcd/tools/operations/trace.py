@@ -118,7 +118,7 @@ def find(
                 if matches(key_of(seen), key):
                     count += 1
                     _, written_ms = message.timestamp()
-                    kept.append(_found(seen, written_ms))
+                    kept.append(found_of(seen, written_ms))
             if time.monotonic() - told_at > NOTICE_S:
                 told_at = time.monotonic()
                 notice(f"{number(read, 'record')} read, {count:,} of this row")
@@ -130,7 +130,8 @@ def find(
     )
 
 
-def _found(seen: Seen, written_ms: int) -> Found:
+def found_of(seen: Seen, written_ms: int) -> Found:
+    """Place, operation and position of a record. `written_ms`: Kafka's timestamp; 0 or less: there is none."""
     envelope = None if seen.value is None else Filter().wanted(seen)
     source = {} if envelope is None else envelope["source"]
     op = "TOMBSTONE" if seen.value is None else "" if envelope is None else OPERATIONS.get(envelope["op"], "")

@@ -1,0 +1,47 @@
+"""The last records of a table, for the daemon's page: where they are and how large, without keys and values."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.tails import Last, read_last
+from cdcd.config.loading import Config
+from cdcd.telemetry.html_look_ups import LastRecord
+from cdcd.tools.operations.tail import seen_of
+from cdcd.tools.operations.trace import found_of
+
+RECORDS_MAX: Final = 20
+
+PARSED_MAX: Final = 1 << 20
+"""Size of the largest record whose operation is shown. To parse a record takes many times its size."""
+
+LAST: Final = Last(offsets=2 * RECORDS_MAX, partitions=24, timeout_s=8.0)
+"""A transaction's marker takes an offset, too, so more offsets are read than records are shown."""
+
+
+def last_records(config: Config, table: str) -> Sequence[LastRecord]:
+    """Return the last records of a table, the newest first.
+
+    Args:
+        table: `schema.table` without quotes, as the daemon's status names it. Both names may have dots.
+
+    Raises:
+        SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
+    """
+    names = config.topic_names()
+    parts = table.split(".")
+    splits = [(".".join(parts[:at]), ".".join(parts[at:])) for at in range(1, len(parts))]
+    topics = {topic for schema, name in splits for topic in names.all_of(schema, name)}
+    connection, _ = client.configured(config.kafka)
+    found = []
+    for message in read_last(connection, f"{config.name}-page", topics, LAST):
+        _, written_ms = message.timestamp()
+        seen = seen_of(message)
+        sizes = len(seen.key or b"") + len(seen.value or b"")
+        each = found_of(seen if sizes <= PARSED_MAX else replace(seen, value=b""), written_ms)
+        found.append(
+            LastRecord(each.topic, each.partition, each.offset, each.op, each.lsn, each.written_ms, sizes)
+        )
+    found.sort(key=lambda each: (each.written_ms or 0, each.topic, each.partition, each.offset), reverse=True)
+    return found[:RECORDS_MAX]
