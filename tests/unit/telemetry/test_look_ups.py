@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from cdcd.config.loading import parse_config
+from cdcd.config.loading import Config, parse_config
 from cdcd.core.errors import SinkUnavailableError
 from cdcd.telemetry.daemon_pages import daemon_routes
 from cdcd.telemetry.findings import Finding
@@ -22,7 +22,7 @@ FINDINGS = (
 RECORD = LastRecord(f"shop.{HOSTILE}", 2, 1234, "UPDATE", 0x16B3748, 1_790_000_000_250, 2_048)
 
 
-def ended(look_up: LookUp, kind: str = "") -> Looked:
+def ended(look_up: LookUp[str, str], kind: str = "") -> Looked[str]:
     """What the look-up that runs now finds."""
     look_up(kind)
     assert look_up._thread is not None
@@ -30,7 +30,7 @@ def ended(look_up: LookUp, kind: str = "") -> Looked:
     return look_up.last(kind)
 
 
-def fresh(look_up: LookUp) -> None:
+def fresh(look_up: LookUp[str, str]) -> None:
     """As if the rest of the work had been over for long."""
     look_up._free_at = 0.0
 
@@ -107,7 +107,7 @@ def test_an_error_is_told_with_its_hint_and_a_defect_without_its_text():
 
 
 def test_a_few_answers_are_kept():
-    look_up = LookUp(lambda kind: kind, 600.0)
+    look_up: LookUp[str, str] = LookUp(lambda kind: kind, 600.0)
     for number in range(2 * KEPT_MAX):
         fresh(look_up)
         assert ended(look_up, str(number)).answer == str(number)
@@ -166,7 +166,12 @@ def test_the_records_of_a_table_have_their_places_and_neither_keys_nor_values():
 )
 def test_only_tables_of_the_list_are_looked_up(query: str):
     looked: list[str] = []
-    tools = Tools(lambda _: FINDINGS, lambda _, table: looked.append(table) or [])  # type: ignore[func-returns-value]
+
+    def records(_config: Config, table: str) -> list[LastRecord]:
+        looked.append(table)
+        return []
+
+    tools = Tools(lambda _: FINDINGS, records)
     route = daemon_routes(lambda: CONFIG, busy(), tools=tools)["/records"]
     assert route.get is not None
     assert route.get(Request(query, {})).status == 404
@@ -175,8 +180,13 @@ def test_only_tables_of_the_list_are_looked_up(query: str):
 
 def test_the_pipelines_page_shows_checks_only_while_the_instance_streams_and_links_each_table():
     telemetry = busy()
-    checks: list[int] = []
-    tools = Tools(lambda _: checks.append(1) or FINDINGS, lambda _config, _table: [])  # type: ignore[func-returns-value]
+    checks: list[str] = []
+
+    def check(config: Config) -> tuple[Finding, ...]:
+        checks.append(config.name)
+        return FINDINGS
+
+    tools = Tools(check, lambda _config, _table: [])
     telemetry.streaming = False
     route = daemon_routes(lambda: CONFIG, telemetry, tools=tools)["/"]
     assert route.get is not None
