@@ -4,22 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from cdcd.tools.adopt import options_connect, options_records, options_snapshot, options_source
-from cdcd.tools.adopt.transforms import CLASSES
-from cdcd.tools.adopt.transforms_others import OTHERS
-from cdcd.tools.adopt.verdicts import ByValue, Kind, Option, Verdict, lacks
-
-_SECTIONS: Final[Sequence[tuple[str, Sequence[Option]]]] = (
-    ("Kafka Connect", options_connect.CONNECT),
-    ("Connection", options_source.CONNECTION),
-    ("Slot", options_source.SLOT),
-    ("Publication, tables, columns", options_source.PUBLICATION),
-    ("Snapshots and signals", options_snapshot.SNAPSHOT),
-    ("Running", options_source.RUNNING),
-    ("Form of records", options_records.FORM),
-    ("Topics", options_records.TOPICS),
-    ("Producer, behind `producer.override.`", options_connect.PRODUCER),
-)
+from cdcd.tools.adopt.options import SECTIONS, TRANSFORMS, ByValue, Option
+from cdcd.tools.adopt.verdicts import Kind, Verdict
 
 _SAMPLES: Final = ("1", "true", "text", "public.orders:id")
 
@@ -48,15 +34,13 @@ other class is impossible, because cdcd loads no Java classes.
 
 
 def markdown() -> str:
-    first, *others = [_section(title, options) for title, options in _SECTIONS]
+    first, *others = [_section(title, options) for title, options in SECTIONS.items()]
     return "".join([_LEGEND, first, _transforms(), *others])
 
 
 def _transforms() -> str:
     """What becomes of each class of transforms. Those without a counterpart come last."""
-    said = {name: row.said for name, row in CLASSES.items()}
-    said |= {name: lacks(why) for name, why in OTHERS.items()}
-    rows = "\n".join(f"| `{name}` | {_said(verdict)} |" for name, verdict in said.items())
+    rows = "\n".join(f"| `{name}` | {_said(row.said)} |" for name, row in TRANSFORMS.items())
     return f"\n## Transforms\n\n{_TRANSFORMS}\n| class | what becomes of it |\n|---|---|\n{rows}\n"
 
 

@@ -19,7 +19,7 @@ from deploy.local.cache import REPOSITORY, LocalServerError, run
 MODULES: Final = {
     str(path.relative_to(REPOSITORY))
     for path in (REPOSITORY / "cdcd").rglob("*")
-    if path.suffix == ".py" or path.name == "py.typed"
+    if path.suffix in {".py", ".yaml"} or path.name == "py.typed"
 }
 
 EXAMPLES: Final = set(example_files())

@@ -1,35 +1,18 @@
 """Goes through the configuration of a connector: a finding for each option, also for those that nobody set."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.config.masking import is_secret_name, mask_text
 from cdcd.tools.adopt.column_options import of_columns
-from cdcd.tools.adopt.options_cloudevents import counts, not_flattened, of_events
-from cdcd.tools.adopt.options_connect import CONNECT, KERBEROS, PRODUCER
-from cdcd.tools.adopt.options_heartbeat import of_heartbeat
-from cdcd.tools.adopt.options_records import FORM, TOPICS
-from cdcd.tools.adopt.options_registry import USER_INFO, has_registry, is_foreign
-from cdcd.tools.adopt.options_snapshot import SNAPSHOT
-from cdcd.tools.adopt.options_source import CONNECTION, PUBLICATION, RUNNING, SLOT
+from cdcd.tools.adopt.effects import has_effect, not_flattened, of_converter, of_heartbeat
+from cdcd.tools.adopt.logins import JAAS, USER_INFO, judge_login, judge_secret, judge_user_info
+from cdcd.tools.adopt.options import OPTIONS, PRODUCER, Option
 from cdcd.tools.adopt.reach import Known
-from cdcd.tools.adopt.references import References, has_placeholder, secret_file
+from cdcd.tools.adopt.references import References, has_placeholder
 from cdcd.tools.adopt.transforms import Judged, judge_transforms, of_option
-from cdcd.tools.adopt.verdicts import Kind, Option, Verdict, lacks
-
-OPTIONS: Final[tuple[Option, ...]] = (
-    *CONNECT,
-    *CONNECTION,
-    *SLOT,
-    *PUBLICATION,
-    *SNAPSHOT,
-    *RUNNING,
-    *FORM,
-    *TOPICS,
-)
-"""All options of a connector but those of its producer."""
+from cdcd.tools.adopt.verdicts import Kind, Verdict, lacks
 
 OVERRIDE: Final = "producer.override."
 """What the names of a connector's producer properties begin with."""
@@ -40,21 +23,7 @@ WORKER_PRODUCER: Final = "producer."
 _FROM_WORKER: Final = ("key.converter", "value.converter", "header.converter", "topic.creation.enable")
 """A worker's properties that hold for connectors without their own."""
 
-_JAAS: Final = "sasl.jaas.config"
-_LOGIN: Final = re.compile(
-    r"\s*org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram)LoginModule\s+\w+\s+(.*);\s*",
-    re.DOTALL,
-)
-_KERBEROS_LOGIN: Final = "Krb5LoginModule"
-_PAIR: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]+))")
-
 _SHOWN_MAX: Final = 60
-
-_OF_JSON: Final = ("schemas.enable", "replace.null.with.default")
-"""Options of JsonConverter that the other converters do not have."""
-
-_HIDDEN: Final = "***"
-"""Stands for the value of a secret where a rule asks whether there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +86,8 @@ def _with_others(finding: Finding, options: Mapping[str, str], transforms: Judge
         verdict = of_option(finding.name, transforms, finding.verdict)
         return replace(finding, verdict=not_flattened(options, verdict))
     columns = of_columns(finding.name, options.get(finding.name, ""), known, finding.verdict)
-    finding = replace(finding, verdict=of_heartbeat(finding.name, options, columns))
-    found = _without_effect(finding, options)
-    return replace(found, verdict=of_events(finding.name, options, found.verdict))
-
-
-def _without_effect(finding: Finding, options: Mapping[str, str]) -> Finding:
-    """The finding, unless the connector's converter does not have the option."""
-    part, _, rest = finding.name.partition(".converter.")
-    converter = options.get(f"{part}.converter", "")
-    if (converter and is_foreign(finding.name, converter)) or (rest in _OF_JSON and has_registry(converter)):
-        why = f"{part}.converter does not have this option."
-        return replace(finding, verdict=Verdict(Kind.IRRELEVANT, why))
-    return finding
+    beside = of_heartbeat(finding.name, options, columns)
+    return replace(finding, verdict=of_converter(finding.name, options, beside))
 
 
 def _agreed(findings: list[Finding]) -> list[Finding]:
@@ -186,12 +144,12 @@ def find(name: str) -> Option | None:
 def _verdict(option: Option, name: str, value: str, references: References) -> Verdict:
     if not value and option.default is None:
         return Verdict(Kind.IRRELEVANT, "It is empty.")
-    if name.endswith(_JAAS):
-        return _login(name, value, references)
+    if name.endswith(JAAS):
+        return judge_login(name, value, references)
     if name.endswith(USER_INFO):
-        return _user_info(value, references)
+        return judge_user_info(value, references)
     if option.is_secret:
-        return _secret(option, name, value, references)
+        return judge_secret(option, name, value, references)
     replaced = references.replace(value, name)
     try:
         return option.judge(name, replaced)
@@ -204,100 +162,15 @@ def _verdict(option: Option, name: str, value: str, references: References) -> V
         return Verdict(Kind.UNKNOWN, f"Its value is not one that Debezium's manual has: it {error}.")
 
 
-def _secret(option: Option, name: str, value: str, references: References) -> Verdict:
-    plain = option.judge(name, _HIDDEN)
-    if not plain.keys:
-        return plain
-    (key,) = plain.keys
-    file = secret_file(value)
-    if file is not None and (
-        key in ("postgres.password", "registry.token") or key.startswith("kafka.properties.")
-    ):
-        at = (
-            key.replace("properties", "properties_files", 1)
-            if key.startswith("kafka.properties.")
-            else f"{key}_file"
-        )
-        return Verdict(Kind.SAME, f"{at}.", {at: file})
-    reference = references.secret(name, value)
-    why = f"{key} is {reference}: set this variable for cdcd. The value is not written into the file."
-    return Verdict(Kind.SAME, why, {key: reference})
-
-
-def _login(name: str, value: str, references: References) -> Verdict:
-    """User and password of JAAS' modules for PLAIN and SCRAM."""
-    if _KERBEROS_LOGIN in value:
-        return _kerberos_login(value, references)
-    match = _LOGIN.fullmatch(value)
-    pairs = {
-        key: re.sub(r"\\(.)", r"\1", quoted) if quoted else bare
-        for key, quoted, bare in _PAIR.findall(match[1] if match else "")
-    }
-    if "username" not in pairs or "password" not in pairs:
-        return lacks(
-            "Only the login modules for PLAIN and SCRAM can be read. Set sasl.mechanism and the like in "
-            "kafka.properties, tokens by kafka.oauth (docs/clouds.md)."
-        )
-    reference = references.secret(f"{name.removesuffix(_JAAS)}sasl.password", pairs["password"])
-    return Verdict(
-        Kind.SAME,
-        f"sasl.username and sasl.password in kafka.properties; the password is {reference}: set this variable for "
-        "cdcd.",
-        {
-            "kafka.properties.sasl.username": references.replace(pairs["username"], "sasl.username"),
-            "kafka.properties.sasl.password": reference,
-        },
-    )
-
-
-def _kerberos_login(value: str, references: References) -> Verdict:
-    """The verdict on the JDK's module for Kerberos. Principal and key tab are not secrets."""
-    given = {name.lower(): quoted or bare for name, quoted, bare in _PAIR.findall(value)}
-    keys = {
-        f"kafka.properties.sasl.kerberos.{name}": references.replace(given[name], f"sasl.kerberos.{name}")
-        for name in ("principal", "keytab")
-        if name in given
-    }
-    return Verdict(Kind.IMPOSSIBLE, KERBEROS, keys)
-
-
-def _user_info(value: str, references: References) -> Verdict:
-    """User and password for a schema registry, with a colon between them."""
-    user, colon, password = value.partition(":")
-    if not colon or (has_placeholder(value) and not has_placeholder(password)):
-        return lacks("Set registry.user and registry.password_file: the value is not user:password.")
-    # Keys and values have the same variable where they have the same password.
-    others = {**references.given}
-    reference = references.secret("registry.password", password)
-    if any(others.get(variable, given) != given for variable, given in references.given.items()):
-        references.given.update(others)
-        return lacks("Keys and values have different passwords. cdcd has one login, and takes the first.")
-    return Verdict(
-        Kind.SAME,
-        f"registry.user and registry.password; the password is {reference}: set this variable for cdcd.",
-        {"registry.user": references.replace(user, "registry.user"), "registry.password": reference},
-    )
-
-
 def _defaults(options: Mapping[str, str]) -> Iterator[tuple[Option, Finding]]:
     """What Debezium and Connect take for options that are not given."""
     for option in OPTIONS:
-        if option.name in options or option.default is None or not _counts(option.name, options):
+        if option.name in options or option.default is None or not has_effect(option.name, options):
             continue
         yield (
             option,
             Finding(option.name, option.default, is_default=True, verdict=option.rule(option.default)),
         )
-
-
-def _counts(name: str, options: Mapping[str, str]) -> bool:
-    """Whether the default of an option has an effect, beside the others that are given."""
-    part, _, rest = name.partition(".converter.")
-    if rest in _OF_JSON:
-        return "JsonConverter" in options.get(f"{part}.converter", "")
-    if not counts(name, options):
-        return False
-    return name != "flush.lsn.source" or not options.get("lsn.flush.mode")
 
 
 def _unknown(name: str) -> Verdict:

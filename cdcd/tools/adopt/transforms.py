@@ -1,6 +1,7 @@
 """What becomes of a connector's transforms, one after the other.
 
-Each class has a row: who judges it, and what a person reads of it in docs/debezium-options.md. A transform without a
+options.yaml has a row for each class, with what a person reads of it in docs/debezium-options.md. CLASSES names the
+functions for those with a counterpart. A transform without a
 counterpart does not end the judging: a person may accept it, and then the others hold. Those behind it say that they
 were judged as if it were not there.
 """
@@ -9,14 +10,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.core.records.flattening import DELETED_FIELD, REWRITE, REWRITE_WITH_TOMBSTONE, read_added
+from cdcd.core.records.flattening import (
+    DELETE_TO_TOMBSTONE,
+    DELETED_FIELD,
+    DROP,
+    REWRITE,
+    REWRITE_WITH_TOMBSTONE,
+    TOMBSTONE,
+    read_added,
+)
 from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, OpenError, RefusedError, Transform
 from cdcd.tools.adopt.java_regex import UnreadableError
-from cdcd.tools.adopt.options_flattening import FLATTENING, mode_of, of_former
+from cdcd.tools.adopt.options import TRANSFORMS
 from cdcd.tools.adopt.reach import Known, Reach, UndecidedError
 from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.topic_course import TopicCourse
 from cdcd.tools.adopt.transforms_fields import (
+    FLATTENING,
     NOWHERE,
     REPLACE_KEY,
     REPLACE_VALUE,
@@ -26,15 +36,7 @@ from cdcd.tools.adopt.transforms_fields import (
     replace_in_values,
     translated,
 )
-from cdcd.tools.adopt.transforms_others import (
-    LEAVES_NAMES,
-    OTHERS,
-    OUTBOX,
-    UNKNOWN_CLASS,
-    drop_schema_changes,
-    outbox,
-    set_schema,
-)
+from cdcd.tools.adopt.transforms_outbox import OUTBOX, outbox
 from cdcd.tools.adopt.transforms_rows import drop, filter_rows, partition, route_rows
 from cdcd.tools.adopt.transforms_topics import LOGICAL_ROUTERS, REGEX_ROUTER, route
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
@@ -43,8 +45,53 @@ _REACHABLE: Final = "Run this where the database can be reached."
 _JSON: Final = "org.apache.kafka.connect.json.jsonconverter"
 
 
+_MODES: Final = (DROP, TOMBSTONE, REWRITE, REWRITE_WITH_TOMBSTONE, DELETE_TO_TOMBSTONE)
+_MODE: Final = "delete.tombstone.handling.mode"
+_FORMER_MODE: Final = "delete.handling.mode"
+_FORMER_DROP: Final = "drop.tombstones"
+
+_OF_FORMER: Final = {
+    ("drop", "true"): DROP,
+    ("drop", "false"): TOMBSTONE,
+    ("rewrite", "true"): REWRITE,
+    ("rewrite", "false"): REWRITE_WITH_TOMBSTONE,
+    ("none", "true"): DELETE_TO_TOMBSTONE,
+    ("none", "false"): TOMBSTONE,
+}
+"""The present mode for each pair of delete.handling.mode and drop.tombstones, which it replaced together."""
+
+
+def mode_of(options: Mapping[str, str]) -> str | None:
+    """The mode for deletes in the options of one transform; None: no option sets it, or its value is not known."""
+    given = options.get(_MODE, "").strip().lower()
+    if given:
+        return given if given in _MODES else None
+    former = options.get(_FORMER_MODE, "").strip().lower(), options.get(_FORMER_DROP, "").strip().lower()
+    return _OF_FORMER.get((former[0] or "drop", former[1] or "true")) if any(former) else None
+
+
+def of_former(option: str, options: Mapping[str, str], found: Verdict) -> Verdict:
+    """The verdict on one option of the transform. `found`: the verdict of the option's row in the table."""
+    if option not in (_FORMER_MODE, _FORMER_DROP):
+        return found
+    if options.get(_MODE, "").strip():
+        return Verdict(Kind.IRRELEVANT, f"{_MODE} is given, which counts in its place.")
+    mode = mode_of(options)
+    if mode is None:
+        return Verdict(
+            Kind.UNKNOWN,
+            f"{_FORMER_MODE} is drop, rewrite or none, and {_FORMER_DROP} is true or false. Write "
+            "event_flattening.delete_tombstone_handling_mode into cdcd.yaml, and accept this option.",
+        )
+    return differs(
+        f"event_flattening.delete_tombstone_handling_mode: {mode}, from {_FORMER_MODE} and {_FORMER_DROP} together. "
+        f"Debezium has {_MODE} in their place since 2.5: a version that no longer knows this option ignores it.",
+        event_flattening__delete_tombstone_handling_mode=mode,
+    )
+
+
 def flatten(transform: Transform, course: Course) -> Verdict:
-    """ExtractNewRecordState: `event_flattening`, whose other keys have rows of their own (`options_flattening.py`)."""
+    """ExtractNewRecordState: `event_flattening`, whose other keys have rows of their own."""
     if course.flattening is not None:
         return same("It does nothing: records are flattened before it.")
     reach = course.reach(transform, skips_tombstones=False)
@@ -93,120 +140,50 @@ def _added(transform: Transform) -> set[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A class of transforms.
-
-    Attributes:
-        judge: raises RefusedError and its like for what has no counterpart.
-        said: what becomes of it in general, for the page.
-    """
-
-    judge: Callable[[Transform, Course], Verdict]
-    said: Verdict
-
-
-_FIELDS: Final = (
-    "Without ExtractNewRecordState before it, it changes the envelope: that is impossible, unless the envelope has "
-    "none of the fields."
+UNKNOWN_CLASS: Final = (
+    "cdcd loads no Java classes, and delivers whole records to the topic of each table. Let the consumers, or a job "
+    "after the topics, do what the transform does, and accept this option."
 )
 
-CLASSES: Final[Mapping[str, Row]] = {
-    FLATTENING: Row(flatten, same("event_flattening.enabled: true.")),
-    REGEX_ROUTER: Row(
-        route,
-        differs(
-            "topics.name, if it says the same of every table, else topics.names for the tables of today; "
-            "topics.heartbeat, topics.transaction and topics.message likewise. Topics that do not begin with the "
-            "prefix, have no second point, or are those of several tables, are impossible."
-        ),
-    ),
-    **dict.fromkeys(
-        LOGICAL_ROUTERS,
-        Row(
-            route,
-            differs(
-                "topics.name or topics.names, as for RegexRouter, with key.enforce.uniqueness: false. Without that "
-                "it adds a field to keys, which is impossible."
-            ),
-        ),
-    ),
-    REPLACE_VALUE: Row(
-        replace_in_values,
-        differs(
-            "columns.exclude (exclude) and fields.tables (renames). A column of a key is renamed only if "
-            f"ReplaceField$Key does the same. include is impossible. {_FIELDS}"
-        ),
-    ),
-    REPLACE_KEY: Row(
-        replace_in_keys,
-        differs("fields.tables (renames), if ReplaceField$Value does the same. Others are impossible."),
-    ),
-    f"{CONNECT}insertfield$value": Row(
-        insert_in_values,
-        differs(
-            "fields.tables (static.field), behind ExtractNewRecordState. Others are impossible, and so is a "
-            "field beside before and after."
-        ),
-    ),
-    f"{CONNECT}maskfield$value": Row(
-        mask_values,
-        differs(
-            "columns.mask (replacement), columns.truncate to 0 characters without one, in columns of text. Others "
-            f"are impossible. {_FIELDS}"
-        ),
-    ),
-    f"{CONNECT}filter": Row(
-        drop,
-        differs(
-            "topics.tombstones: false (RecordIsTombstone), tables.exclude or tables.include (TopicNameMatches). "
-            "Others are impossible."
-        ),
-    ),
-    f"{DEBEZIUM}filter": Row(
-        filter_rows,
-        differs(
-            "filters.tables, or topics.skipped_operations for value.op, if the condition is made of ==, !=, &&, ||, "
-            "! and parentheses over columns, texts, whole numbers, true, false and null. Others are impossible: cdcd "
-            "runs no scripts."
-        ),
-    ),
-    f"{DEBEZIUM}contentbasedrouter": Row(
-        route_rows,
-        differs(
-            "routes.tables, if topic.expression chooses topics that are written out, for one table, by conditions "
-            "like those of Filter. Others are impossible: cdcd runs no scripts."
-        ),
-    ),
-    f"{DEBEZIUM}partitions.partitionrouting": Row(
-        partition,
-        lacks(
-            "partitioner.columns is written, with another hash: rows go to other partitions. Accept it when "
-            "consumers have read all, or with new topics."
-        ),
-    ),
-    OUTBOX: Row(
-        outbox,
-        lacks(
-            "The keys of `outbox` (docs/outbox.md) are in the file as comments: complete them, and accept it. If the "
-            "router has only one topic, the keys are written out, and the verdict is different."
-        ),
-    ),
-    f"{CONNECT}setschemametadata$value": Row(
-        set_schema, same("Records without schemas are the same. With schemas, it is impossible.")
-    ),
-    f"{CONNECT}setschemametadata$key": Row(
-        set_schema, same("Records without schemas are the same. With schemas, it is impossible.")
-    ),
-    f"{DEBEZIUM}schemachangeeventfilter": Row(
-        drop_schema_changes, same("A connector of PostgreSQL has no schema change events.")
-    ),
-}
-"""The classes with a counterpart, in lower case."""
 
-_SHORT: Final = {
-    name.rpartition(".")[2]: name for name in (*OTHERS, *CLASSES) if not name.endswith(".filter")
+def set_schema(_transform: Transform, course: Course) -> Verdict:
+    """SetSchemaMetadata: it changes the names and versions of schemas alone."""
+    if not course.has_schemas:
+        return same("It changes schemas only, and records have none.")
+    raise RefusedError(
+        "cdcd names schemas after the topics, as Debezium does. Let the consumers take these names, and accept this "
+        "option."
+    )
+
+
+def drop_schema_changes(_transform: Transform, _course: Course) -> Verdict:
+    """SchemaChangeEventFilter."""
+    return same("A connector of PostgreSQL has no schema change events, and neither has cdcd.")
+
+
+CLASSES: Final[Mapping[str, Callable[[Transform, Course], Verdict]]] = {
+    FLATTENING: flatten,
+    REGEX_ROUTER: route,
+    **dict.fromkeys(LOGICAL_ROUTERS, route),
+    REPLACE_VALUE: replace_in_values,
+    REPLACE_KEY: replace_in_keys,
+    f"{CONNECT}insertfield$value": insert_in_values,
+    f"{CONNECT}maskfield$value": mask_values,
+    f"{CONNECT}filter": drop,
+    f"{DEBEZIUM}filter": filter_rows,
+    f"{DEBEZIUM}contentbasedrouter": route_rows,
+    f"{DEBEZIUM}partitions.partitionrouting": partition,
+    OUTBOX: outbox,
+    f"{CONNECT}setschemametadata$value": set_schema,
+    f"{CONNECT}setschemametadata$key": set_schema,
+    f"{DEBEZIUM}schemachangeeventfilter": drop_schema_changes,
 }
+"""The classes with a counterpart, in lower case, with what judges them.
+
+A function raises RefusedError and its like for what has no counterpart.
+"""
+
+_SHORT: Final = {name.rpartition(".")[2]: name for name in TRANSFORMS if not name.endswith(".filter")}
 """Kafka Connect takes the last part of a class's name too. There are two transforms Filter."""
 
 
@@ -266,7 +243,7 @@ def judge_transforms(options: Mapping[str, str], references: References, known: 
             flattening = each.alias
         found[each.alias] = verdict
         is_lost = verdict.kind in (Kind.IMPOSSIBLE, Kind.UNKNOWN) and not verdict.keys
-        if is_lost and each.type not in LEAVES_NAMES:
+        if is_lost and not (each.type in TRANSFORMS and TRANSFORMS[each.type].keeps_names):
             course.passed_over.append(each.alias)
     of_flattening = next((each.options for each in transforms if each.alias == flattening), {})
     return Judged(_whole(transforms), found, flattening, of_flattening)
@@ -298,11 +275,11 @@ def _alone(transform: Transform, course: Course) -> Verdict:
         return lacks(
             "It has no type, so Kafka Connect refuses the connector. Correct it, and run this again."
         )
-    row = CLASSES.get(transform.type)
-    if row is None:
-        return lacks(OTHERS.get(transform.type, UNKNOWN_CLASS))
+    judge = CLASSES.get(transform.type)
+    if judge is None:
+        return TRANSFORMS[transform.type].said if transform.type in TRANSFORMS else lacks(UNKNOWN_CLASS)
     try:
-        return row.judge(transform, course)
+        return judge(transform, course)
     except RefusedError as error:
         return Verdict(Kind.IMPOSSIBLE, str(error), draft=error.draft)
     except UnreadableError as error:

@@ -11,12 +11,12 @@ of today's records is traced back to its column, and a column that is in a key i
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cdcd.tools.adopt.course import CONNECT, Course, RefusedError, Renamed, Transform
-from cdcd.tools.adopt.options_flattening import FLATTENING
+from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Renamed, Transform
 from cdcd.tools.adopt.reach import Reach
 from cdcd.tools.adopt.tables import quoted
 from cdcd.tools.adopt.verdicts import Kind, Verdict, not_needed, same
 
+FLATTENING: Final = f"{DEBEZIUM}extractnewrecordstate"
 REPLACE_VALUE: Final = f"{CONNECT}replacefield$value"
 REPLACE_KEY: Final = f"{CONNECT}replacefield$key"
 

@@ -17,8 +17,7 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt import report, settings
 from cdcd.tools.adopt.adoption import Adoption, adopt
 from cdcd.tools.adopt.files import read, save
-from cdcd.tools.adopt.judging import OPTIONS
-from cdcd.tools.adopt.options_connect import PRODUCER
+from cdcd.tools.adopt.options import OPTIONS, PRODUCER
 from cdcd.tools.adopt.overlap import Gap, Twice
 from cdcd.tools.adopt.takeover import Outcome
 from cdcd.tools.adopt.verdicts import Kind

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from cdcd.tools.adopt.judging import OPTIONS, Finding, find, judge, with_worker
-from cdcd.tools.adopt.options_connect import PRODUCER
+from cdcd.tools.adopt.judging import Finding, find, judge, with_worker
+from cdcd.tools.adopt.options import OPTIONS, PRODUCER, ByValue
 from cdcd.tools.adopt.references import References
-from cdcd.tools.adopt.verdicts import ByValue, Kind
+from cdcd.tools.adopt.verdicts import Kind
 
 LISTED = [
     (name, default if equals else None)

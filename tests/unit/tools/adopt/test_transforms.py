@@ -2,9 +2,9 @@
 
 import pytest
 
+from cdcd.tools.adopt.options import TRANSFORMS
 from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.transforms import CLASSES
-from cdcd.tools.adopt.transforms_others import LEAVES_NAMES, OTHERS
 from cdcd.tools.adopt.verdicts import Kind
 from tests.unit.tools.adopt.transforms_examples import (
     CONNECT,
@@ -62,11 +62,6 @@ def test_behind_a_transform_without_a_counterpart_the_others_say_so() -> None:
         Kind.SAME,
         Kind.IMPOSSIBLE,
     ]
-
-
-@pytest.mark.parametrize("name", sorted(LEAVES_NAMES))
-def test_a_class_that_leaves_names_alone_is_one_of_the_tables(name: str) -> None:
-    assert name in {*CLASSES, *OTHERS}
 
 
 def test_behind_a_router_without_a_counterpart_fields_are_judged_as_they_are() -> None:
@@ -186,15 +181,15 @@ def test_connect_takes_the_last_part_of_a_class_too() -> None:
     assert verdicts(connector({"type": "Filter"}))["a"].kind is Kind.IMPOSSIBLE
 
 
-@pytest.mark.parametrize("name", sorted(OTHERS))
+@pytest.mark.parametrize("name", sorted(set(TRANSFORMS) - set(CLASSES)))
 def test_a_class_without_a_counterpart_says_what_to_do(name: str) -> None:
     verdict = verdicts(connector({"type": name}))["a"]
     assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
     assert "accept this option" in verdict.why
 
 
-def test_no_class_is_in_both_tables() -> None:
-    assert not set(CLASSES) & set(OTHERS)
+def test_every_class_that_is_judged_by_a_function_has_a_row() -> None:
+    assert set(CLASSES) <= set(TRANSFORMS)
 
 
 def test_names_of_schemas_matter_only_where_there_are_schemas() -> None:
