@@ -15,9 +15,8 @@ from cdcd.adapters.postgres.publication import Publication, read_candidates, rea
 from cdcd.config.loading import Config
 from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.tools.adopt import settings
+from cdcd.tools.adopt.database import Narrowing, captured, narrowing, read_known
 from cdcd.tools.adopt.judging import Finding, is_of_transforms, judge
-from cdcd.tools.adopt.known_tables import captured, read_known
-from cdcd.tools.adopt.publications import Narrowing, narrowing
 from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.settings import Settings

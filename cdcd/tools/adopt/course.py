@@ -11,8 +11,7 @@ from typing import Final
 
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.catalog.topic_templates import DEFAULT
-from cdcd.tools.adopt.java_regex import compiled
-from cdcd.tools.adopt.reach import EVERYWHERE, Known, KnownTable, Reach, reached
+from cdcd.tools.adopt.reach import EVERYWHERE, Known, KnownTable, Reach, compiled, reached
 from cdcd.tools.adopt.references import References, has_placeholder
 from cdcd.tools.adopt.topic_course import TopicCourse
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 from cdcd.core.errors import ConfigError
 from cdcd.tools.adopt.adoption import Adoption, adopt
-from cdcd.tools.adopt.connect_api import Connector
+from cdcd.tools.adopt.connect_api import Connector, read_file
 from cdcd.tools.adopt.judging import OVERRIDE, with_worker
-from cdcd.tools.adopt.reading import read_file
 from cdcd.tools.operations.first_look import write
 
 

@@ -3,10 +3,13 @@
 PostgreSQL sends every transaction again that ends after the position that the slot has confirmed. Of those, the former
 reader had written some events to Kafka already: these come twice. It had confirmed only what Kafka has, and its own
 offset says up to where. A slot that is past that offset was moved by somebody else.
+
+`Tails` reads Debezium's events at the ends of the topics: the transaction of each event, and its LSN.
 """
 
+import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -108,3 +111,71 @@ def unfinished_tables(offset: Mapping[str, Any]) -> bool:
 
 def _true(value: object) -> bool:
     return str(value).lower() == "true"
+
+
+class Tails:
+    """What the ends of the topics have of some transactions.
+
+    Attributes:
+        events: of these transactions.
+        unreadable: records that are not Debezium's JSON: Avro, Protobuf, CloudEvents without extension attributes, or
+            what a transform has made.
+    """
+
+    def __init__(self, xids: frozenset[int]) -> None:
+        self._xids = xids
+        self.events: list[Written] = []
+        self.unreadable = 0
+
+    def take(self, value: bytes | None) -> None:
+        """A record's value. One without a value is a tombstone, which belongs to the event before it."""
+        if not value:
+            return
+        source = _source(value)
+        if source is None:
+            self.unreadable += 1
+        elif (event := _event(source)) is not None and event.xid in self._xids:
+            self.events.append(event)
+
+    def reach_before(self, values: Sequence[bytes | None]) -> bool:
+        """Whether nothing of these transactions can be before these records of a partition, or none can be read.
+
+        A partition has its events in the order of commits, so that the first one decides.
+        """
+        sources = [_source(value) for value in values if value]
+        first = next((event for source in sources if source and (event := _event(source)) is not None), None)
+        if first is None:
+            return any(source is None for source in sources)
+        return first.xid not in self._xids
+
+
+def _event(source: dict[str, Any]) -> Written | None:
+    """None: it is a row of a snapshot."""
+    if source.get("lsn") is None or str(source.get("snapshot", "false")).lower() != "false":
+        return None
+    return Written(int(source.get("txId") or 0), int(source["lsn"]))
+
+
+def _source(value: bytes) -> dict[str, Any] | None:
+    """The envelope's `source`, with a schema around the envelope or without."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return None
+    if isinstance(found, dict) and isinstance(found.get("payload"), dict):
+        found = found["payload"]
+    if isinstance(found, dict) and "specversion" in found:
+        return _source_of_event(found)
+    source = found.get("source") if isinstance(found, dict) else None
+    return source if isinstance(source, dict) else None
+
+
+def _source_of_event(event: dict[str, Any]) -> dict[str, Any] | None:
+    """As far as the attributes of a CloudEvent have it: Debezium's, or cdcd's."""
+    if "iodebeziumlsn" not in event:
+        return None
+    return {
+        "lsn": event["iodebeziumlsn"],
+        "txId": event.get("iodebeziumtxId") or event.get("iodebeziumsourcetxid"),
+        "snapshot": event.get("iodebeziumsnapshot", "false"),
+    }

@@ -25,9 +25,8 @@ from cdcd.core.errors import PositionError, SourceError
 from cdcd.core.pasted import identifier
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt.connect_api import Connector
-from cdcd.tools.adopt.events import Tails
-from cdcd.tools.adopt.overlap import Gap, Twice, gap, twice, unfinished_snapshot, unfinished_tables
-from cdcd.tools.adopt.publications import Narrowing
+from cdcd.tools.adopt.database import Narrowing
+from cdcd.tools.adopt.overlap import Gap, Tails, Twice, gap, twice, unfinished_snapshot, unfinished_tables
 from cdcd.tools.operations.sides import peek
 
 FREE_S: Final = 60.0

@@ -14,8 +14,7 @@ from typing import Final
 from cdcd.core.catalog import topic_templates
 from cdcd.core.catalog.routing import TopicNames, collisions
 from cdcd.core.errors import CdcdError
-from cdcd.tools.adopt.java_regex import Router
-from cdcd.tools.adopt.reach import Known, KnownTable, UndecidedError, own_topic
+from cdcd.tools.adopt.reach import Known, KnownTable, Router, UndecidedError, own_topic
 
 _SCHEMA: Final = "\ue000"
 _TABLE: Final = "\ue001"

@@ -20,9 +20,8 @@ from cdcd.core.records.flattening import (
     read_added,
 )
 from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, OpenError, RefusedError, Transform
-from cdcd.tools.adopt.java_regex import UnreadableError
 from cdcd.tools.adopt.options import TRANSFORMS
-from cdcd.tools.adopt.reach import Known, Reach, UndecidedError
+from cdcd.tools.adopt.reach import Known, Reach, UndecidedError, UnreadableError
 from cdcd.tools.adopt.references import References
 from cdcd.tools.adopt.topic_course import TopicCourse
 from cdcd.tools.adopt.transforms_fields import (
@@ -36,9 +35,8 @@ from cdcd.tools.adopt.transforms_fields import (
     replace_in_values,
     translated,
 )
-from cdcd.tools.adopt.transforms_outbox import OUTBOX, outbox
 from cdcd.tools.adopt.transforms_rows import drop, filter_rows, partition, route_rows
-from cdcd.tools.adopt.transforms_topics import LOGICAL_ROUTERS, REGEX_ROUTER, route
+from cdcd.tools.adopt.transforms_topics import LOGICAL_ROUTERS, OUTBOX, REGEX_ROUTER, outbox, route
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
 
 _REACHABLE: Final = "Run this where the database can be reached."

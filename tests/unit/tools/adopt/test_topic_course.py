@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from cdcd.tools.adopt.java_regex import Router, compiled
+from cdcd.tools.adopt.reach import Router, compiled
 from cdcd.tools.adopt.topic_course import TopicCourse
 
 NAMES = ["".join(letters) for length in (1, 2, 3) for letters in itertools.product("ab", repeat=length)]

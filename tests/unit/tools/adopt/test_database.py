@@ -1,7 +1,7 @@
 """Whether cdcd needs a publication of its own, and which."""
 
 from cdcd.adapters.postgres.publication import Publication, PublishedTable
-from cdcd.tools.adopt.publications import narrowing
+from cdcd.tools.adopt.database import narrowing
 from cdcd.tools.adopt.tables import read_lists
 
 
