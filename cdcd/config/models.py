@@ -318,9 +318,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _flattens_json(self) -> "Config":
-        if self.event_flattening.enabled and self.format.value not in {"json", "json_schema"}:
-            raise ValueError("event_flattening.enabled needs format.value: json or json_schema")
+    def _flattens_without_metadata(self) -> "Config":
         if self.event_flattening.enabled and self.topics.transaction_metadata:
             raise ValueError(
                 "event_flattening.enabled needs topics.transaction_metadata: false, because a flattened record does "

@@ -20,8 +20,8 @@ class EventFlatteningConfig(Section):
         False,
         description="Whether the value of a record is the row (after; of a delete before) instead of the envelope. "
         "TRUNCATE has no record then. Logical messages and events of an outbox are as without. `cdcd mirror` and `cdcd "
-        "verify` refuse such topics, because they do not tell which change comes first. Needs format.value: json or "
-        "json_schema. Readers see other values from the next record on, so change it together with the topics' prefix.",
+        "verify` refuse such topics, because they do not tell which change comes first. Each format has flattened "
+        "records. Readers see other values from the next record on, so change it together with the topics' prefix.",
     )
     delete_tombstone_handling_mode: Literal[
         "drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"

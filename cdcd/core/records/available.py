@@ -10,7 +10,7 @@ from cdcd.core.records.avro.form import AVRO
 from cdcd.core.records.avro.snapshot_rows import AvroSnapshotEncoder
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 from cdcd.core.records.cloudevents.avro_encoder import AvroEventsEncoder
-from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
+from cdcd.core.records.cloudevents.json_encoder import FlatJsonEventsEncoder, JsonEventsEncoder
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
@@ -52,15 +52,19 @@ FORMATS: Final[Mapping[str, Format]] = {
 """By the name of the values' format; the encoder takes the names from its settings."""
 
 
-_FLATTENED: Final = Format(FlatEncoder, FlatEncoder)
+_FLATTENED: Final[Mapping[str, Format]] = {
+    "json": Format(FlatEncoder, FlatEncoder),
+    "json_schema": Format(FlatEncoder, FlatEncoder),
+    CLOUDEVENTS: Format(FlatJsonEventsEncoder, FlatJsonEventsEncoder),
+}
+"""Encoders of flattened records. All others flatten by themselves, if the settings say so."""
 
 
 def format_of(settings: EncoderSettings) -> Format:
-    """The format of a pipeline's records. Those of JSON can be flattened."""
-    chosen = FORMATS[settings.value_format]
-    if chosen is _EVENTS and settings.events.data == AVRO:
+    """The format of a pipeline's records."""
+    name = settings.value_format
+    if name == CLOUDEVENTS and settings.events.data == AVRO:
         return _EVENTS_IN_AVRO
-    if settings.flattening is None:
-        return chosen
-    assert chosen is _DEBEZIUM_JSON, "the configuration flattens JSON only"
-    return _FLATTENED
+    if settings.flattening is not None and name in _FLATTENED:
+        return _FLATTENED[name]
+    return FORMATS[name]

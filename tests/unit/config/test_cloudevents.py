@@ -61,7 +61,6 @@ def test_data_in_avro_have_encoders_of_their_own_and_need_a_registry():
             "value: cloudevents",
             r"needs cloudevents\.extension_attributes: true",
         ),
-        ("event_flattening: {enabled: true}", "value: cloudevents", r"event_flattening\.enabled needs format\.value"),
         ("cloudevents: {mode: batched}", "value: cloudevents", r"cloudevents\.mode"),
     ],
 )  # fmt: skip

@@ -57,8 +57,14 @@ def test_what_cannot_be_is_refused_with_its_key(flattening, why):
         configured(flattening)
 
 
-def test_avro_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"event_flattening\.enabled needs format\.value: json or json_schema"
-    ):
-        configured("enabled: true", 'format: {value: avro}\nregistry: {url: "http://127.0.0.1:8081"}\n')
+@pytest.mark.parametrize(
+    "more",
+    [
+        'format: {value: avro}\nregistry: {url: "http://127.0.0.1:8081"}\n',
+        'format: {value: protobuf}\nregistry: {url: "http://127.0.0.1:8081"}\n',
+        "format: {value: cloudevents}\n",
+        "format: {value: json_schema}\n",
+    ],
+)
+def test_every_format_can_be_flattened(more: str):
+    assert encoder_settings(configured("enabled: true", more), "shop").flattening == Flattening()

@@ -38,16 +38,24 @@ from cdcd.core.protocol.peek import (
     row_width,
     value_size,
 )
+from cdcd.core.records.avro.around import Around, AvroEnvelope, FlatRow
 from cdcd.core.records.avro.form import AvroForm, known_id
 from cdcd.core.records.avro.heartbeats import AvroHeartbeats
-from cdcd.core.records.avro.source_block import AvroSourceBlock, AvroTableSource, times
+from cdcd.core.records.avro.source_block import AvroSourceBlock, AvroTableSource
 from cdcd.core.records.avro.tables import AvroPlace, AvroTable, message_uses
 from cdcd.core.records.avro.transaction_metadata import CountedAvroSource, RegisteredTransactionMetadata
 from cdcd.core.records.avro.writing import number, optional, text, write_bytes
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder, moved_from, moved_to
 from cdcd.core.records.debezium_json.heartbeats import watermark
-from cdcd.core.records.debezium_json.source_block import CREATED, DELETED, UPDATED, SourceBlock
+from cdcd.core.records.debezium_json.source_block import (
+    CREATED,
+    DELETED,
+    TRUNCATED,
+    UPDATED,
+    SourceBlock,
+    unix_us,
+)
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.encoder import (
     HEADER_NEW_KEY,
@@ -68,12 +76,8 @@ if TYPE_CHECKING:
 
 LSN_MAX: Final = 2**63 - 1
 
-_BUFFER_BYTES_MAX: Final = 1 << 20
-"""A buffer that a large record has made larger is given back."""
-
-_NONE: Final = 0
 _SOME: Final = 2
-"""`before` and `after`: null, or a row."""
+"""The content of a logical message is there."""
 
 NULL_IN_KEY: Final = (
     "it is NULL in a column of the key, where Avro has no null",
@@ -93,9 +97,15 @@ class AvroEncoder(DebeziumJsonEncoder):
         binary: bool = False,
         observe: Observer = unheard,
         form: AvroForm | None = None,
+        around: Around | None = None,
     ) -> None:
         DebeziumJsonEncoder.__init__(self, settings, binary, observe)
         self._form = AvroForm() if form is None else form
+        self._around = AvroEnvelope() if around is None else around
+        self._flat: FlatRow | None = None
+        if settings.flattening is not None:
+            self._flat = FlatRow(settings, self._form, observe)
+            self._around = self._flat
         self._avro: dict[int, AvroTable] = {}
         self._latest: AvroTable | None = None
         """Of the last row."""
@@ -103,8 +113,6 @@ class AvroEncoder(DebeziumJsonEncoder):
         self._source = self._block
         self._block_alone = AvroSourceBlock(settings)
         self._alone = self._block_alone
-        self._times = b""
-        self._out = BytesWriter()
         self._part = BytesWriter()
         self._of_messages = AvroTableSource("", "", None)
         self._message_key_use, self._message_value_use = message_uses(
@@ -132,6 +140,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         rules: Sequence[ColumnRule | None],
     ) -> None:
         known = self._avro.get(fragments.relation.oid)
+        flat = None if self._flat is None else self._flat.form_of(fragments, rules)
         table = AvroTable(
             self._settings,
             self._form,
@@ -142,7 +151,10 @@ class AvroEncoder(DebeziumJsonEncoder):
             source=self._table_source(fragments),
             value_schema=self._value_schema,
             topics=self.topics_of(fragments.relation.oid),
+            flat=flat,
         )
+        if self._flat is not None and flat is not None:
+            self._flat.describe(table, flat)
         if known is not None and known.is_told and known.uses == table.uses:
             table.is_told = True
         self._avro[fragments.relation.oid] = table
@@ -219,6 +231,18 @@ class AvroEncoder(DebeziumJsonEncoder):
 
     # What stands around a row.
 
+    def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
+        """See `Encoder`."""
+        DebeziumJsonEncoder.begin(self, xid, commit_lsn, commit_time, last_commit_lsn)
+        if self._flat is not None:
+            self._flat.source.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
+
+    def set_origin(self, name: str, lsn: int | None) -> None:
+        """See `Encoder`."""
+        DebeziumJsonEncoder.set_origin(self, name, lsn)
+        if self._flat is not None:
+            self._flat.source.set_origin(name, lsn or None)
+
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
@@ -228,7 +252,7 @@ class AvroEncoder(DebeziumJsonEncoder):
     def _set_now(self, now_us: int) -> None:
         if now_us != self._now_us:
             self._now_us = now_us
-            self._times = times(now_us)
+            self._around.set_now(now_us)
 
     def _table(self, oid: int, out: list[Record]) -> TableFragments:
         """See `DebeziumJsonEncoder`."""
@@ -256,26 +280,6 @@ class AvroEncoder(DebeziumJsonEncoder):
         self._latest = table
         return fragments
 
-    def _buffer(self) -> BytesWriter:
-        if len(self._out) > _BUFFER_BYTES_MAX:
-            self._out = BytesWriter()
-        self._out.truncate(0)
-        return self._out
-
-    def _open(self, table: AvroTable) -> BytesWriter:
-        """The empty buffer for the rows of a value. `_before` and then `_after` follow, each with its row behind it."""
-        buffer = self._buffer()
-        buffer.write(table.value_head)
-        return buffer
-
-    def _before(self, has_row: bool) -> None:
-        """`before` is what follows in the buffer, or null."""
-        self._out.append(_SOME if has_row else _NONE)
-
-    def _after(self, has_row: bool) -> None:
-        """The same of `after`."""
-        self._out.append(_SOME if has_row else _NONE)
-
     def _count(self, table: AvroTable, op: int) -> None:
         if self._lsn > LSN_MAX:
             raise ProtocolError(f"An LSN of {self._lsn} has no place in {self._form.name}.", hint=HINT)
@@ -284,8 +288,7 @@ class AvroEncoder(DebeziumJsonEncoder):
     def _end(self, table: AvroTable, op: int) -> bytes:
         """The value whose rows are in the buffer."""
         self._count(table, op)
-        table.source.write(op, self._lsn, self._serial, self._times, self._out)
-        return self._out.getvalue()
+        return self._around.end(table, op, self._lsn, self._serial)
 
     # Rows.
 
@@ -296,15 +299,15 @@ class AvroEncoder(DebeziumJsonEncoder):
             raise ValueError("the row has another number of columns than the relation")
         avro = self._latest
         assert avro is not None, "`_table` comes first"
-        buffer = self._open(avro)
+        buffer = self._around.open(avro)
         if tag == DELETE:
             return self._delete_row(avro, frame, kind, at, out)
         if tag != INSERT and kind != NEW_ROW:
             return self._update_with_old_row(avro, frame, kind, at, out)
         if kind != NEW_ROW:
             raise ValueError("unknown kind of row")
-        self._before(False)
-        self._after(True)
+        self._around.before(False)
+        self._around.after(True)
         unchanged = self._last_row(avro, frame, at, False, False)
         key = avro.key(buffer, self._part)
         headers = _named(avro, unchanged) if unchanged else None
@@ -344,14 +347,45 @@ class AvroEncoder(DebeziumJsonEncoder):
     ) -> int:
         if self._skips[op]:
             return 0
+        if self._flat is not None:
+            return self._put_flat(self._flat, table, op, key, headers, out)
         record = self._record(table, op, key, headers)
         out.append(record)
         return size_of(record) + self._header_bytes
+
+    def _put_flat(  # noqa: PLR0917  as `_put`
+        self,
+        flat: FlatRow,
+        table: AvroTable,
+        op: int,
+        key: bytes | None,
+        headers: Headers | None,
+        out: list[Record],
+    ) -> int:
+        """Append the records of an event: of a delete none, one or two, of a truncate none."""
+        if op == TRUNCATED:
+            return 0
+        size = 0
+        is_deleted = op == DELETED
+        has_tombstone = is_deleted and key is not None and flat.forms.has_tombstones
+        headers = flat.headers(table, op, self._lsn, self._serial, headers)
+        if not is_deleted or flat.forms.rewrites:
+            record = self._record(table, op, key, headers)
+            out.append(record)
+            size = size_of(record) + self._header_bytes
+        elif has_tombstone:
+            self._count(table, op)
+        if has_tombstone and key is not None:
+            out.append((table.fragments.topic, key, None, headers))
+            size += len(key)
+        return size
 
     def _put_delete(
         self, table: AvroTable, key: bytes | None, headers: Headers | None, out: list[Record]
     ) -> int:
         size = self._put(table, DELETED, key, headers, out)
+        if self._flat is not None:
+            return size
         if key is not None and self._settings.tombstones and not self._skips[DELETED]:
             out.append((table.fragments.topic, key, None, headers))
             size += len(key)
@@ -360,10 +394,10 @@ class AvroEncoder(DebeziumJsonEncoder):
     def _delete_row(self, table: AvroTable, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
         if kind not in (OLD_KEY, OLD_ROW):
             raise ValueError("unknown kind of row")
-        buffer = self._out
-        self._before(True)
+        buffer = self._around.out
+        self._around.before(True)
         unchanged = self._last_row(table, frame, at, False, False)
-        self._after(False)
+        self._around.after(False)
         headers = _named(table, unchanged) if unchanged else None
         return self._put_delete(table, table.key(buffer, self._part), headers, out)
 
@@ -372,8 +406,8 @@ class AvroEncoder(DebeziumJsonEncoder):
     ) -> int:
         if kind not in (OLD_KEY, OLD_ROW):
             raise ValueError("unknown kind of row")
-        buffer, fragments = self._out, table.fragments
-        self._before(True)
+        buffer, fragments = self._around.out, table.fragments
+        self._around.before(True)
         begin: i64 = len(buffer)
         missing_old: list[int] = []
         end: i64 = write_row(frame, at, table, buffer, missing_old, False, False)
@@ -384,7 +418,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         if row_width(frame, end) != fragments.width:
             raise ValueError("the row has another number of columns than the relation")
         end += ROW_HEAD_BYTES
-        self._after(True)
+        self._around.after(True)
         new: i64 = len(buffer)
         missing = self._last_row(table, frame, end, True, kind == OLD_ROW)
         key = table.key(buffer, self._part)
@@ -392,14 +426,14 @@ class AvroEncoder(DebeziumJsonEncoder):
         is_other = old_key is not None and key is not None and old_key != key
         if is_other or self._came is not None:
             written = buffer.getvalue()
-            buffer = self._open(table)
-            self._before(True)
+            buffer = self._around.open(table)
+            self._around.before(True)
             buffer.write(written[begin:after])
-            self._after(False)
+            self._around.after(False)
             size = self._put_delete(table, old_key, [*moved_to(key), *left] or None, out)
-            buffer = self._open(table)
-            self._before(False)
-            self._after(True)
+            buffer = self._around.open(table)
+            self._around.before(False)
+            self._around.after(True)
             buffer.write(written[new:])
             to = out if self._came is None else self._came
             return size + self._put(table, CREATED, key, [*moved_from(old_key), *came] or None, to)
@@ -409,7 +443,7 @@ class AvroEncoder(DebeziumJsonEncoder):
     def _last_row(self, table: AvroTable, frame: bytes, at: int, has_old: bool, whole: bool) -> list[int]:
         """Write the row with which the frame ends; the columns whose value was not sent."""
         unchanged: list[int] = []
-        if write_row(frame, at, table, self._out, unchanged, has_old, whole) != len(frame):
+        if write_row(frame, at, table, self._around.out, unchanged, has_old, whole) != len(frame):
             raise ValueError("the row does not end with the frame")
         return unchanged
 
@@ -425,9 +459,9 @@ class AvroEncoder(DebeziumJsonEncoder):
         """A record without rows: of a truncate."""
         avro = self._latest
         assert avro is not None, "`_table` comes first"
-        self._open(avro)
-        self._before(False)
-        self._after(False)
+        self._around.open(avro)
+        self._around.before(False)
+        self._around.after(False)
         return self._put(avro, op, key, headers, out)
 
     # Logical messages.
@@ -444,7 +478,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         prefix = text(message.prefix)
         block = self._block_alone if source is self._block_alone else self._block
         self._of_messages.renew(block)
-        buffer = self._buffer()
+        buffer = self._around.fresh()
         buffer.write(value_head)
         buffer.write(text("m") + optional(number(self._now_us // 1000)))
         self._of_messages.write_source(message.lsn, serial, buffer)

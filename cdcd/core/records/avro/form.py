@@ -110,9 +110,17 @@ class AvroForm(Primitives):
         if not schema["optional"]:
             return None
         try:
-            return encoded(schema, json_text)
+            return self.field(schema, json_text)
         except UnfitError:
             return self.null(schema)
+
+    def field(self, schema: Schema, json_text: bytes) -> bytes:
+        """A field of this value, which may be null. UnfitError: the value is not of the schema's form."""
+        return encoded(schema, json_text)
+
+    def root(self, schema: Schema) -> bytes:
+        """What stands between the head of a value and its first field."""
+        return self.opening(schema) or b""
 
     def record(self, schema: Schema, json_text: bytes) -> bytes:
         """A key or a value that has this JSON, without its head."""

@@ -41,6 +41,9 @@ class AvroSnapshotEncoder(AvroEncoder):
         self._lsn = int(position.lsn)
         for begin, end, marker in runs(len(lines), position):
             self._block.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
+            flat = self._flat
+            if flat is not None:
+                flat.source.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
             self._transaction += 1
             self._table(oid, out)
             table = self._latest
@@ -54,7 +57,8 @@ class AvroSnapshotEncoder(AvroEncoder):
                     keys.append(key)
                 count += 1
                 self._serial = position.event_no + count
-                record = self._record(table, READ, key, None)
+                headers = None if flat is None else flat.headers(table, READ, self._lsn, self._serial, None)
+                record = self._record(table, READ, key, headers)
                 size += size_of(record) + self._header_bytes
                 if found:
                     names = self.note_unwritable(table.fragments, found, position.lsn, now_us)
@@ -82,9 +86,9 @@ class AvroSnapshotEncoder(AvroEncoder):
 
     def _write_line(self, table: AvroTable, line: bytes) -> bytes | None:
         """Write a row; its key. ValueError, IndexError: see `write_row`."""
-        buffer = self._open(table)
-        self._before(False)
-        self._after(True)
+        buffer = self._around.open(table)
+        self._around.before(False)
+        self._around.after(True)
         _write_fields(table, line, buffer)
         return table.key(buffer, self._part)
 

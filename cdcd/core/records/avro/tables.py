@@ -12,10 +12,12 @@ from cdcd.core.protocol.peek import NULL, TEXT
 from cdcd.core.records.avro.converters import AvroConverter
 from cdcd.core.records.avro.form import AvroForm
 from cdcd.core.records.avro.source_block import AvroTableSource
+from cdcd.core.records.debezium_json.added_values import FlatForm
 from cdcd.core.records.debezium_json.connect_schema import (
     MESSAGE_KEY,
     Schema,
     envelope_schema,
+    flat_schema,
     key_struct,
 )
 from cdcd.core.records.debezium_json.message_content import message_schema
@@ -89,6 +91,7 @@ class AvroTable:
 
     Attributes:
         fragments: what JSON needs of the same description; it has the columns' JSON converters, topic and key.
+        schema: the Connect schema of values.
         key_use, value_use: the schemas of keys, if those have one in the registry, and of values.
         places: of the columns; `key_places` are those of the key, in its order.
         key_head, value_head: what keys and values begin with, once the schemas have ids; else empty.
@@ -112,6 +115,7 @@ class AvroTable:
         source: AvroTableSource,
         value_schema: Callable[[Schema], Schema],
         topics: Sequence[str],
+        flat: FlatForm | None = None,
     ) -> None:
         self.fragments = fragments
         relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
@@ -121,10 +125,31 @@ class AvroTable:
             zip([each.name for each in relation.columns], [each.name for each in shown.columns], strict=True)
         )
         numbers = {fields[column.name]: column.id for column in columns}
-        envelope = envelope_schema(
-            shown, keys, types, topic, rules, modes=modes, constants=fragments.constants
-        )
-        value = form.of_value(value_schema(envelope), numbers)
+        value: Schema
+        if flat is None:
+            envelope = envelope_schema(
+                shown, keys, types, topic, rules, modes=modes, constants=fragments.constants
+            )
+            value = form.of_value(value_schema(envelope), numbers)
+            fields_of_row = value["fields"][0]["fields"]
+        else:
+            # A flattened row has its columns' numbers, as a key has them.
+            value = form.of_key(
+                flat_schema(
+                    shown,
+                    keys,
+                    types,
+                    topic,
+                    rules,
+                    modes=modes,
+                    constants=fragments.constants,
+                    added=flat.added,
+                    has_deleted=flat.has_deleted,
+                ),
+                numbers,
+            )
+            fields_of_row = value["fields"]
+        self.schema = value
         self.value_use = form.use(settings, topic, value, "value")
         key: Schema = {}
         self.key_use: SchemaUse | None = None
@@ -141,7 +166,7 @@ class AvroTable:
         self.is_told = False
         self.takes_null = False
         self.source = source
-        row = {field["field"]: field for field in value["fields"][0]["fields"]}
+        row = {field["field"]: field for field in fields_of_row}
         self.places: list[AvroPlace] = []
         self.constants = b"".join(
             [

@@ -10,6 +10,7 @@ from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import LogicalMessage
+from cdcd.core.records.avro.around import EventRows
 from cdcd.core.records.avro.snapshot_rows import AvroSnapshotEncoder
 from cdcd.core.records.avro.tables import AvroTable
 from cdcd.core.records.avro.writing import optional, text, write_bytes
@@ -35,7 +36,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         form = EventForm(settings, content_type(settings.events))
         self._event_tables = EventTables(settings, form)
         self._message_events = Events(settings, form, MESSAGE)
-        AvroSnapshotEncoder.__init__(self, settings, binary, observe)
+        AvroSnapshotEncoder.__init__(self, settings, binary, observe, None, EventRows())
         self._event_block = AvroEventBlock(settings)
         self._block = self._event_block
         self._source = self._event_block
@@ -78,7 +79,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
             op,
             self._lsn,
             self._serial,
-            [self._out.getvalue()],
+            [self._around.end(table, op, self._lsn, self._serial)],
             headers,
         )
         self._header_bytes = self._event_tables.header_bytes
@@ -104,7 +105,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
     ) -> int:
         alone = self._event_block_alone
         facts = alone.facts if source is alone else self._event_block.facts
-        buffer = self._buffer()
+        buffer = self._around.fresh()
         buffer.write(self._form.head(self._id(self._message_value_use)))
         buffer.write(optional(text(message.prefix)))
         buffer.append(_SOME)

@@ -66,6 +66,27 @@ class EventBlock(SourceBlock):
         return b"", b"", b""
 
 
+class FlatEventBlock(EventBlock):
+    """The same for flattened rows, to which fields of `source` may be added."""
+
+    def begin(
+        self,
+        xid: int | None,
+        commit_lsn: int,
+        unix_us: int,
+        last_commit_lsn: int | None,
+        snapshot: str = "false",
+    ) -> None:
+        """See `SourceBlock`."""
+        self.facts.begin(xid, commit_lsn, unix_us, last_commit_lsn, snapshot)
+        SourceBlock.begin(self, xid, commit_lsn, unix_us, last_commit_lsn, snapshot)
+
+    def set_origin(self, name: str | None, lsn: int | None) -> None:
+        """See `SourceBlock`."""
+        self.facts.origin, self.facts.origin_lsn = name, lsn
+        SourceBlock.set_origin(self, name, lsn)
+
+
 class AvroEventBlock(AvroSourceBlock):
     """The same where data is in Avro."""
 

@@ -3,7 +3,7 @@
 Rows of streamed transactions are drafted as for envelopes. The attributes are put around them after the commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,11 +13,12 @@ from cdcd.core.catalog.wiretext import to_bytes, wire
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.records.cloudevents.attributes import MESSAGE, EventForm, Events
-from cdcd.core.records.cloudevents.blocks import EventBlock
+from cdcd.core.records.cloudevents.blocks import EventBlock, FlatEventBlock, TransactionFacts
 from cdcd.core.records.cloudevents.schemas import data_schema, message_schema
 from cdcd.core.records.cloudevents.tables import EventMetadata, EventTables, content_type
 from cdcd.core.records.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, envelope_schema, opening
 from cdcd.core.records.debezium_json.drafting import PARTS, parts_of
+from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
 from cdcd.core.records.debezium_json.pieces import Part, checked_parts, gathered, part_of
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder, row_form
 from cdcd.core.records.debezium_json.source_block import DELETED, READ, SourceBlock
@@ -38,12 +39,11 @@ class JsonEventsEncoder(SnapshotEncoder):
     def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
         form = EventForm(settings, content_type(settings.events))
         self._event_tables = EventTables(settings, form)
-        self._message_events = Events(settings, form, MESSAGE)
+        self._message_events = JsonMessageEvents(settings, form)
         self._has_schema = settings.events.data == WITH_SCHEMA
         self._row_header_bytes = 0
         self._openings: dict[int, bytes] = {}
         """What the data of a table's events begin with, if they have a schema."""
-        self._message_opening = opening(message_schema(settings.modes)) if self._has_schema else b""
         SnapshotEncoder.__init__(self, settings, binary, observe)
         self._block = EventBlock(settings)
         self._source = self._block
@@ -211,17 +211,100 @@ class JsonEventsEncoder(SnapshotEncoder):
         out: list[Record],
     ) -> int:
         facts = self._block_alone.facts if source is self._block_alone else self._block.facts
-        prefix = quote(wire(message.prefix))
-        data: list[Part] = [
-            to_bytes(f'{{"message":{{"prefix":{prefix},"content":'),
-            gathered(self._content.json_pieces(content)),
-            b"}}",
-        ]
-        if self._has_schema:
-            data = [self._message_opening, *data, CLOSING]
-        self._message_events.renew(facts)
-        value, headers = self._message_events.make(_MESSAGE_OP, _MESSAGE_OP, message.lsn, serial, data, None)
         key = self.json_message_key(message)
         self._messages += 1
+        value, headers = self._message_events.event(
+            message, self._content.json_pieces(content), serial, facts
+        )
+        out.append((self._message_topic, key, value, headers))
+        return len(key) + len(value) + self._message_events.header_bytes
+
+
+class JsonMessageEvents(Events):
+    """Makes the events of logical messages."""
+
+    def __init__(self, settings: EncoderSettings, form: EventForm) -> None:
+        Events.__init__(self, settings, form, MESSAGE)
+        has_schema = settings.events.data == WITH_SCHEMA
+        self._opening = opening(message_schema(settings.modes)) if has_schema else b""
+        self._closing = CLOSING if has_schema else b""
+
+    def event(
+        self, message: LogicalMessage, content: Iterable[bytes], serial: int, facts: TransactionFacts
+    ) -> tuple[bytes, Headers]:
+        """The value and the headers. `content` has the pieces of the message's content as JSON."""
+        prefix = quote(wire(message.prefix))
+        begin = to_bytes(f'{{"message":{{"prefix":{prefix},"content":')
+        self.renew(facts)
+        data: list[Part] = [self._opening, begin, gathered(content), b"}}", self._closing]
+        return self.make(_MESSAGE_OP, _MESSAGE_OP, message.lsn, serial, data, None)
+
+
+class FlatJsonEventsEncoder(FlatEncoder):
+    """Makes events whose data is a flattened row (`debezium_json/flat_encoder.py`)."""
+
+    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
+        form = EventForm(settings, content_type(settings.events))
+        self._event_tables = EventTables(settings, form)
+        self._message_events = JsonMessageEvents(settings, form)
+        FlatEncoder.__init__(self, settings, binary, observe)
+        self._block = FlatEventBlock(settings)
+        self._source = self._block
+        self._block_alone = EventBlock(settings)
+        self._alone = self._block_alone
+
+    def _has_schema(self) -> bool:
+        return self._settings.events.data == WITH_SCHEMA
+
+    def _described(
+        self,
+        fragments: TableFragments,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None],
+    ) -> None:
+        FlatEncoder._described(self, fragments, types, rules)
+        self._event_tables.describe(fragments, None)
+
+    def _made(  # noqa: PLR0917  as in `FlatEncoder`
+        self,
+        table: TableFragments,
+        op: int,
+        lsn: bytes,
+        event_no: int,
+        data: Sequence[Part],
+        headers: Headers,
+    ) -> tuple[bytes, Headers]:
+        made = self._event_tables.make(table, self._block.facts, op, int(lsn), event_no, data, headers)
+        self._header_bytes = self._event_tables.header_bytes
+        return made
+
+    def encode_rows(  # noqa: PLR0917 - as `SnapshotEncoder.encode_rows`
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """See `RowEncoder`."""
+        self._row_header_bytes = 0
+        encoded = FlatEncoder.encode_rows(self, oid, lines, position, now_us, out, dropped)
+        return replace(encoded, bytes=encoded.bytes + self._row_header_bytes)
+
+    def _message(
+        self,
+        message: LogicalMessage,
+        content: memoryview,
+        source: SourceBlock,
+        serial: int,
+        out: list[Record],
+    ) -> int:
+        facts = self._block_alone.facts if source is self._block_alone else self._block.facts
+        key = self.json_message_key(message)
+        self._messages += 1
+        value, headers = self._message_events.event(
+            message, self._content.json_pieces(content), serial, facts
+        )
         out.append((self._message_topic, key, value, headers))
         return len(key) + len(value) + self._message_events.header_bytes

@@ -1,11 +1,20 @@
-"""The values of the fields and headers that flattened records have beside their row."""
+"""What flattened records have beside their row: added fields, the field `__deleted`, and headers.
+
+The values are JSON. Formats with a registry encode the same values by their schemas (`avro/around.py`).
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cdcd.core.records.debezium_json.source_block import OPS
-from cdcd.core.records.flattening import AddedField
+from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
+from cdcd.core.catalog.wiretext import wire
+from cdcd.core.facts import FlatteningCollision, Observer
+from cdcd.core.records.debezium_json.source_block import OPS, SourceBlock
+from cdcd.core.records.debezium_json.strings import quote
+from cdcd.core.records.debezium_json.table_fragments import TableFragments
+from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.flattening import DELETED_FIELD, AddedField, Flattening
 
 _OF_EVENT: Final = (
     "op", "ts_ms", "ts_us", "ts_ns", "source.lsn", "source.sequence", "source.event_serial_no",
@@ -81,3 +90,84 @@ class AddedValues:
 def _text(value: bytes) -> bytes:
     """A header's text of a JSON value."""
     return str(json.loads(value)).encode() if value.startswith(b'"') else value
+
+
+class FlatForm:
+    """What the flattened records of one table have beside their row.
+
+    Attributes:
+        added: the fields that are added.
+        has_deleted: rows have the field `__deleted`.
+        fields, headers: the values of added fields, in the order of `added`, and of added headers.
+    """
+
+    __slots__ = ("_transaction", "added", "fields", "has_deleted", "headers")
+
+    def __init__(
+        self,
+        added: Sequence[AddedField],
+        headers: Sequence[AddedField],
+        has_deleted: bool,
+        constants: Mapping[str, bytes],
+    ) -> None:
+        self.added = added
+        self.has_deleted = has_deleted
+        self.fields = AddedValues(added, constants, as_text=False)
+        self.headers = AddedValues(headers, constants, as_text=True)
+        self._transaction = -1
+
+    def renew(self, source: SourceBlock, transaction: int) -> None:
+        """Take the values of the open transaction. `transaction` is its number."""
+        if self._transaction != transaction:
+            values = source.values()
+            self.fields.renew(values)
+            self.headers.renew(values)
+            self._transaction = transaction
+
+
+class FlatForms:
+    """Makes the `FlatForm` of each table.
+
+    Attributes:
+        rewrites: a delete has a record with the old row.
+        has_tombstones: a delete has a record without a value.
+    """
+
+    def __init__(self, settings: EncoderSettings, observe: Observer) -> None:
+        flattening = settings.flattening
+        assert flattening is not None, "only flattened records have this"
+        self._settings = settings
+        self._flat: Flattening = flattening
+        self._observe = observe
+        self._told: set[tuple[str, ...]] = set()
+        self.rewrites = flattening.rewrites
+        self.has_tombstones = flattening.has_tombstones(settings.tombstones)
+
+    def of_table(self, fragments: TableFragments, rules: Sequence[ColumnRule | None]) -> FlatForm:
+        """The form of a table with a new description. A fact names fields that have the name of a column."""
+        relation, flat = fragments.relation, self._flat
+        columns = {
+            column.name
+            for column, rule in zip(fragments.shown.columns, rules, strict=True)
+            if rule is None or rule.action != EXCLUDE
+        } | {name for name, _ in fragments.constants}
+        left_out = [field.name for field in flat.fields if field.name in columns]
+        has_deleted = flat.rewrites and DELETED_FIELD not in columns
+        if flat.rewrites and not has_deleted:
+            left_out.append(DELETED_FIELD)
+        if left_out and (fragments.topic, *left_out) not in self._told:
+            self._told.add((fragments.topic, *left_out))
+            self._observe(
+                FlatteningCollision(
+                    table=f"{relation.schema}.{relation.name}",
+                    fields=", ".join(left_out),
+                    topic=fragments.topic,
+                )
+            )
+        constants = SourceBlock.constants(self._settings) | {
+            "schema": quote(wire(relation.schema)).encode("latin-1"),
+            "table": quote(wire(relation.name)).encode("latin-1"),
+            "schema_id": b"null" if fragments.schema_id is None else b'"%b"' % fragments.schema_id.encode(),
+        }
+        added = [field for field in flat.fields if field.name not in columns]
+        return FlatForm(added, flat.headers, has_deleted, constants)

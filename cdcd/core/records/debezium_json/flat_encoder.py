@@ -15,12 +15,12 @@ No row is drafted: rows of an open transaction wait as frames.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
+from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.wiretext import checked, wire
-from cdcd.core.facts import FlatteningCollision, Observer, unheard
+from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.debezium_json.added_values import AddedValues
+from cdcd.core.records.debezium_json.added_values import FlatForm, FlatForms
 from cdcd.core.records.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, flat_schema, opening
 from cdcd.core.records.debezium_json.pieces import Part, checked_parts, part_of
 from cdcd.core.records.debezium_json.row_writer import WITHOUT_OLD
@@ -29,7 +29,7 @@ from cdcd.core.records.debezium_json.source_block import DELETED, READ, TRUNCATE
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
-from cdcd.core.records.flattening import DELETED_FIELD, Flattening
+from cdcd.core.records.flattening import DELETED_FIELD
 from cdcd.core.records.schema_names import adjusted
 from cdcd.core.transactions.drafts import SpoolItem
 
@@ -40,55 +40,51 @@ _EMPTY: Final = b"{}"
 
 
 class FlatTable:
-    """What the flattened records of one table have beside their row.
+    """The pieces of JSON that the flattened records of one table have beside their row.
 
     Attributes:
-        opening: what a value begins with that has a schema; else empty.
-        transaction: for which one the values were renewed.
+        form: the values that are added.
         deleted: for rows that are there, and for those that are not.
     """
 
-    __slots__ = ("closing", "deleted", "fields", "fragments", "headers", "opening", "transaction")
+    __slots__ = ("_closing", "_fragments", "_opening", "deleted", "form")
 
-    def __init__(
-        self, fields: AddedValues, headers: AddedValues, has_deleted: bool, schema_opening: bytes
-    ) -> None:
-        self.fields = fields
-        self.headers = headers
-        self.opening = schema_opening
-        self.closing = CLOSING if schema_opening else b""
-        self.transaction = -1
+    def __init__(self, form: FlatForm, schema_opening: bytes) -> None:
+        self.form = form
+        self._opening = schema_opening
+        self._closing = CLOSING if schema_opening else b""
         name = quote(DELETED_FIELD)
-        self.deleted = [f',{name}:"{each}"'.encode() if has_deleted else b"" for each in ("false", "true")]
-        self.fragments = [f",{quote(wire(name))}:".encode("latin-1") for name in fields.names]
+        self.deleted = [
+            f',{name}:"{each}"'.encode() if form.has_deleted else b"" for each in ("false", "true")
+        ]
+        self._fragments = [f",{quote(wire(name))}:".encode("latin-1") for name in form.fields.names]
 
-    def value(self, row: Sequence[Part], op: int, lsn: bytes, event_no: int, now_us: int) -> bytes:
-        """Return the record's value. `row` has the parts of a JSON object; the last part ends with its brace."""
-        parts = [self.deleted[op == DELETED]]
+    def parts(self, row: Sequence[Part], op: int, lsn: bytes, event_no: int, now_us: int) -> list[Part]:
+        """The parts of a record's value. `row` has those of a JSON object; the last one ends with its brace."""
+        pieces = [self.deleted[op == DELETED]]
         for fragment, value in zip(
-            self.fragments, self.fields.of_event(op, lsn, event_no, now_us), strict=True
+            self._fragments, self.form.fields.of_event(op, lsn, event_no, now_us), strict=True
         ):
-            parts += (fragment, value)
-        added = b"".join(parts)
+            pieces += (fragment, value)
+        added = b"".join(pieces)
         if not added:
-            return b"".join((self.opening, *row, self.closing))
+            return [self._opening, *row, self._closing]
         last = row[-1]
         if last == _EMPTY:
             added = added[1:]
-        return b"".join((self.opening, *row[:-1], last[:-1], added, b"}", self.closing))
+        return [self._opening, *row[:-1], last[:-1], added, b"}", self._closing]
 
 
 class FlatEncoder(SnapshotEncoder):
     """Encodes rows of changes and of snapshots. See `RowEncoder` for the methods."""
 
     def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
-        flattening = settings.flattening
-        assert flattening is not None, "only flattened records are made here"
-        self._flat: Flattening = flattening
+        self._flat_forms = FlatForms(settings, observe)
         self._flat_tables: dict[int, FlatTable] = {}
-        self._heard = observe
-        self._told: set[tuple[str, ...]] = set()
-        self._has_tombstones = flattening.has_tombstones(settings.tombstones)
+        self._header_bytes = 0
+        """Of the last record, if headers count (`Encoder.encode`)."""
+        self._row_header_bytes = 0
+        """The same of all rows of a snapshot that were encoded together."""
         SnapshotEncoder.__init__(self, settings, binary, observe)
 
     def draft_all(
@@ -103,28 +99,10 @@ class FlatEncoder(SnapshotEncoder):
         types: Mapping[int, TypeDescription],
         rules: Sequence[ColumnRule | None],
     ) -> None:
-        relation, settings, flat = fragments.relation, self._settings, self._flat
-        columns = {
-            column.name
-            for column, rule in zip(fragments.shown.columns, rules, strict=True)
-            if rule is None or rule.action != EXCLUDE
-        } | {name for name, _ in fragments.constants}
-        left_out = [field.name for field in flat.fields if field.name in columns]
-        has_deleted = flat.rewrites and DELETED_FIELD not in columns
-        if flat.rewrites and not has_deleted:
-            left_out.append(DELETED_FIELD)
-        if left_out and (fragments.topic, *left_out) not in self._told:
-            self._told.add((fragments.topic, *left_out))
-            self._heard(
-                FlatteningCollision(
-                    table=f"{relation.schema}.{relation.name}",
-                    fields=", ".join(left_out),
-                    topic=fragments.topic,
-                )
-            )
-        fields = [field for field in flat.fields if field.name not in columns]
+        settings = self._settings
+        form = self._flat_forms.of_table(fragments, rules)
         schema = b""
-        if settings.value_format == WITH_SCHEMA:
+        if self._has_schema():
             schema = opening(
                 flat_schema(
                     fragments.shown,
@@ -134,31 +112,33 @@ class FlatEncoder(SnapshotEncoder):
                     rules,
                     modes=settings.modes,
                     constants=fragments.constants,
-                    added=fields,
-                    has_deleted=has_deleted,
+                    added=form.added,
+                    has_deleted=form.has_deleted,
                 )
             )
-        constants = self._source.constants(settings) | {
-            "schema": quote(wire(relation.schema)).encode("latin-1"),
-            "table": quote(wire(relation.name)).encode("latin-1"),
-            "schema_id": b"null" if fragments.schema_id is None else b'"%b"' % fragments.schema_id.encode(),
-        }
-        self._flat_tables[relation.oid] = FlatTable(
-            AddedValues(fields, constants, as_text=False),
-            AddedValues(flat.headers, constants, as_text=True),
-            has_deleted,
-            schema,
-        )
+        self._flat_tables[fragments.relation.oid] = FlatTable(form, schema)
+
+    def _has_schema(self) -> bool:
+        """Whether values begin with their schema."""
+        return self._settings.value_format == WITH_SCHEMA
 
     def _flat_table(self, table: TableFragments) -> FlatTable:
         """What is added to the table's records, renewed for the transaction that is open."""
         flat = self._flat_tables[table.relation.oid]
-        if flat.transaction != self._transaction:
-            values = self._source.values()
-            flat.fields.renew(values)
-            flat.headers.renew(values)
-            flat.transaction = self._transaction
+        flat.form.renew(self._source, self._transaction)
         return flat
+
+    def _made(  # noqa: PLR0917  what a record is made of
+        self,
+        table: TableFragments,
+        op: int,
+        lsn: bytes,
+        event_no: int,
+        data: Sequence[Part],
+        headers: Headers,
+    ) -> tuple[bytes, Headers]:
+        """The value and the headers of a record; `data` has the parts of the flattened row."""
+        return b"".join(data), headers
 
     def _append_written(self, table: TableFragments, op: int, out: list[Record]) -> int:
         writer = self._writer
@@ -208,16 +188,17 @@ class FlatEncoder(SnapshotEncoder):
         if self._skips[op]:
             return 0
         flat = self._flat_table(table)
-        lsn = self._lsn_bytes()
-        named = [*(headers or ()), *flat.headers.headers(op, lsn, self._serial, self._now_us)] or None
+        lsn, serial, now_us = self._lsn_bytes(), self._serial, self._now_us
+        named = [*(headers or ()), *flat.form.headers.headers(op, lsn, serial, now_us)]
         known = len(out)
         size = 0
-        if op != DELETED or self._flat.rewrites:
-            value = flat.value(row, op, lsn, self._serial, self._now_us)
-            out.append((table.topic, key, value, named))
-            size = len(value) + len(key or b"")
-        if op == DELETED and key is not None and self._has_tombstones:
-            out.append((table.topic, key, None, named))
+        if op != DELETED or self._flat_forms.rewrites:
+            data = flat.parts(row, op, lsn, serial, now_us)
+            value, made = self._made(table, op, lsn, serial, data, named)
+            out.append((table.topic, key, value, made or None))
+            size = len(value) + len(key or b"") + self._header_bytes
+        if op == DELETED and key is not None and self._flat_forms.has_tombstones:
+            out.append((table.topic, key, None, named or None))
             size += len(key)
         if len(out) > known:
             table.tally.counts[op] += 1
@@ -238,8 +219,11 @@ class FlatEncoder(SnapshotEncoder):
             assert written is not None, "a row that is read has a value"
             # The row's number is behind it.
             row = [part_of(written, 0, written.rindex(b"}") + 1)]
-            headers = flat.headers.headers(READ, lsn, number, now_us) or None
-            made.append((topic, key, flat.value(row, READ, lsn, number, now_us), headers))
+            named = flat.form.headers.headers(READ, lsn, number, now_us)
+            data = flat.parts(row, READ, lsn, number, now_us)
+            value, headers = self._made(table, READ, lsn, number, data, named)
+            self._row_header_bytes += self._header_bytes
+            made.append((topic, key, value, headers or None))
         return made
 
     def _form(

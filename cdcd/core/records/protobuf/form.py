@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PROTOBUF: Final = "protobuf"
 """The format whose records these are."""
 
+_NULL: Final = b"null"
+
 _KIND: Final = "PROTOBUF"
 
 _FIRST_MESSAGE: Final = b"\x00"
@@ -106,9 +108,19 @@ class ProtobufForm(AvroForm):
     def placeholder(self, schema: Schema, json_text: bytes) -> bytes | None:
         """See `AvroForm`."""
         try:
-            return tag(schema[NUMBER], wire_of(schema)) + encoded(schema, json_text)
+            return self.field(schema, json_text)
         except UnfitError:
             return b""
+
+    def field(self, schema: Schema, json_text: bytes) -> bytes:
+        """See `AvroForm`. A field that is null is not there."""
+        return (
+            b"" if json_text == _NULL else tag(schema[NUMBER], wire_of(schema)) + encoded(schema, json_text)
+        )
+
+    def root(self, schema: Schema) -> bytes:
+        """See `AvroForm`."""
+        return b""
 
     def record(self, schema: Schema, json_text: bytes) -> bytes:
         """See `AvroForm`."""

@@ -74,7 +74,6 @@ def test_keys_and_values_in_two_binary_formats_are_refused(key: str, value: str,
 @pytest.mark.parametrize(
     "more",
     [
-        {"event_flattening": {"enabled": True}},
         {"record": {"directory": "/tmp/recording"}},
     ],
 )

@@ -1,0 +1,231 @@
+"""What stands around the rows of a value: Debezium's envelope in Avro, the data of an event, or a flattened row.
+
+The encoder writes the old row and the new row of an event into one buffer, each after `before` or `after`, and `end`
+makes the value. Protobuf's envelope is in `protobuf/around.py`. A flattened row is the same in all binary formats: the
+row that is left, behind it the fields that are added (`debezium_json/added_values.py`).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+
+from cdcd.core.catalog.protection import ColumnRule
+from cdcd.core.facts import Observer
+from cdcd.core.records.avro.form import AvroForm
+from cdcd.core.records.avro.source_block import times
+from cdcd.core.records.avro.tables import AvroTable
+from cdcd.core.records.debezium_json.added_values import FlatForm, FlatForms
+from cdcd.core.records.debezium_json.connect_schema import Schema
+from cdcd.core.records.debezium_json.source_block import DELETED, SourceBlock
+from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.flattening import DELETED_FIELD
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+_NONE: Final = 0
+_SOME: Final = 2
+"""`before` and `after` in Avro: null, or a row."""
+
+BUFFER_BYTES_MAX: Final = 1 << 20
+"""A buffer that a large record has made larger is given back."""
+
+_DIGITS: Final = b"0123456789"
+
+
+class Around:
+    """What stands around rows. The methods are called in the order in which they stand here.
+
+    Attributes:
+        out: the buffer for the rows of a value.
+    """
+
+    def __init__(self) -> None:
+        self.out = BytesWriter()
+
+    def fresh(self) -> BytesWriter:
+        """The buffer, empty."""
+        if len(self.out) > BUFFER_BYTES_MAX:
+            self.out = BytesWriter()
+        self.out.truncate(0)
+        return self.out
+
+    def set_now(self, now_us: int) -> None:
+        """Values are made at this time from now on, in microseconds since 1970."""
+
+    def open(self, table: AvroTable) -> BytesWriter:
+        """The buffer with what precedes the rows of a value."""
+        return self.fresh()
+
+    def before(self, has_row: bool) -> None:
+        """The old row follows in the buffer; False: there is no old row."""
+        raise NotImplementedError
+
+    def after(self, has_row: bool) -> None:
+        """The new row follows in the buffer; False: there is no new row."""
+        raise NotImplementedError
+
+    def end(self, table: AvroTable, op: int, lsn: "i64", event_no: "i64") -> bytes:
+        """The value whose rows are in the buffer."""
+        raise NotImplementedError
+
+
+class AvroEnvelope(Around):
+    """Debezium's envelope in Avro."""
+
+    def __init__(self) -> None:
+        Around.__init__(self)
+        self._times = b""
+
+    def set_now(self, now_us: int) -> None:
+        """See `Around`."""
+        self._times = times(now_us)
+
+    def open(self, table: AvroTable) -> BytesWriter:
+        """See `Around`."""
+        out = self.fresh()
+        out.write(table.value_head)
+        return out
+
+    def before(self, has_row: bool) -> None:
+        """See `Around`."""
+        self.out.append(_SOME if has_row else _NONE)
+
+    def after(self, has_row: bool) -> None:
+        """See `Around`."""
+        self.out.append(_SOME if has_row else _NONE)
+
+    def end(self, table: AvroTable, op: int, lsn: "i64", event_no: "i64") -> bytes:
+        """See `Around`."""
+        table.source.write(op, lsn, event_no, self._times, self.out)
+        return self.out.getvalue()
+
+
+class EventRows(Around):
+    """The data of an event in Avro: both rows."""
+
+    def open(self, table: AvroTable) -> BytesWriter:
+        """See `Around`."""
+        out = self.fresh()
+        out.write(table.value_head)
+        return out
+
+    def before(self, has_row: bool) -> None:
+        """See `Around`."""
+        self.out.append(_SOME if has_row else _NONE)
+
+    def after(self, has_row: bool) -> None:
+        """See `Around`."""
+        self.out.append(_SOME if has_row else _NONE)
+
+    def end(self, table: AvroTable, op: int, lsn: "i64", event_no: "i64") -> bytes:
+        """See `Around`."""
+        return self.out.getvalue()
+
+
+class FlatFields:
+    """The bytes of the fields that the flattened rows of one table have behind their columns."""
+
+    def __init__(self, form: AvroForm, flat: FlatForm, schema: Schema) -> None:
+        fields = {field["field"]: field for field in schema["fields"]}
+        self.flat = flat
+        self.begin = form.root(schema)
+        self._form = form
+        self._deleted: list[bytes] = []
+        if flat.has_deleted:
+            self._deleted = [form.field(fields[DELETED_FIELD], each) for each in (b'"false"', b'"true"')]
+        self._schemas: list[Schema] = [fields[name] for name in flat.fields.names]
+        self._openings = [form.opening(each) or b"" for each in self._schemas]
+        self._known: list[dict[bytes, bytes]] = [{} for _ in self._schemas]
+        """By field: the bytes of the last text or null."""
+
+    def write(self, op: int, lsn: int, event_no: int, now_us: int, out: BytesWriter) -> None:
+        """Append the fields of one event."""
+        if self._deleted:
+            out.write(self._deleted[op == DELETED])
+        if not self._schemas:
+            return
+        for place, value in enumerate(self.flat.fields.of_event(op, b"%d" % lsn, event_no, now_us)):
+            if value[0] in _DIGITS:
+                out.write(self._openings[place])
+                self._form.put_number(int(value), out)
+                continue
+            known = self._known[place]
+            written = known.get(value)
+            if written is None:
+                known.clear()
+                written = known[value] = self._form.field(self._schemas[place], value)
+            out.write(written)
+
+
+class FlatRow(Around):
+    """A flattened row.
+
+    Attributes:
+        forms: which records a delete has.
+        source: of the transaction that is open; the caller begins it.
+    """
+
+    def __init__(self, settings: EncoderSettings, form: AvroForm, observe: Observer) -> None:
+        Around.__init__(self)
+        self.forms = FlatForms(settings, observe)
+        self.source = SourceBlock(settings)
+        self._form = form
+        self._tables: dict[int, FlatFields] = {}
+        self._now_us = 0
+        self._record = BytesWriter()
+        self._has_before = self._has_after = False
+        self._split: i64 = 0
+        """Where the old row ends in the buffer, and the new row begins."""
+
+    def form_of(self, fragments: TableFragments, rules: Sequence[ColumnRule | None]) -> FlatForm:
+        """What the table's rows have beside their columns. `describe` follows."""
+        return self.forms.of_table(fragments, rules)
+
+    def describe(self, table: AvroTable, flat: FlatForm) -> None:
+        """A relation has a new description."""
+        self._tables[table.fragments.relation.oid] = FlatFields(self._form, flat, table.schema)
+
+    def headers(
+        self, table: AvroTable, op: int, lsn: int, event_no: int, others: Headers | None
+    ) -> Headers | None:
+        """The headers of a record: `others`, and those that are added."""
+        flat = self._renewed(table).flat
+        return [*(others or ()), *flat.headers.headers(op, b"%d" % lsn, event_no, self._now_us)] or None
+
+    def _renewed(self, table: AvroTable) -> FlatFields:
+        found = self._tables[table.fragments.relation.oid]
+        found.flat.renew(self.source, table.fragments.transaction)
+        return found
+
+    def set_now(self, now_us: int) -> None:
+        """See `Around`."""
+        self._now_us = now_us
+
+    def before(self, has_row: bool) -> None:
+        """See `Around`."""
+        self._has_before = has_row
+
+    def after(self, has_row: bool) -> None:
+        """See `Around`."""
+        self._has_after = has_row
+        self._split = len(self.out)
+
+    def end(self, table: AvroTable, op: int, lsn: "i64", event_no: "i64") -> bytes:
+        """See `Around`. A row that is gone is flattened as it was, every other row as it is."""
+        fields = self._renewed(table)
+        if len(self._record) > BUFFER_BYTES_MAX:
+            self._record = BytesWriter()
+        record = self._record
+        record.truncate(0)
+        record.write(table.value_head)
+        record.write(fields.begin)
+        rows = self.out.getvalue()
+        if len(rows) > BUFFER_BYTES_MAX:
+            # The row is written again, so that two buffers do not hold a large record at once.
+            self.out = BytesWriter()
+        record.write(rows[self._split :] if self._has_before and self._has_after else rows)
+        fields.write(op, lsn, event_no, self._now_us, record)
+        return record.getvalue()
