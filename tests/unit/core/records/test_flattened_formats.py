@@ -33,7 +33,8 @@ from tests.golden.streams import Golden, captured
 from tests.unit.core.records.avro.reading import Schemas as AvroSchemas
 from tests.unit.core.records.avro.reading import as_avro_would
 from tests.unit.core.records.cloudevents.reading import read_event, size_of
-from tests.unit.core.records.debezium_json.test_flat_encoder import ALL, ORDERS, added, row
+from tests.unit.core.records.debezium_json.test_debezium_schemas import ORDERS
+from tests.unit.core.records.debezium_json.test_flat_encoder import ALL, added, row
 from tests.unit.core.records.debezium_json.test_golden_records import types_of
 from tests.unit.core.records.protobuf.reading import Schemas as ProtobufSchemas
 from tests.unit.core.records.protobuf.reading import expected
