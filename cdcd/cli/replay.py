@@ -79,7 +79,7 @@ def command(  # noqa: PLR0917  one for each option
 
     config = None if file is None else load_config(file, os.environ)
 
-    from cdcd.adapters.recording.redacted_columns import ColumnModes, parse_mode  # noqa: PLC0415  as above
+    from cdcd.adapters.recording.redacted_values import ColumnModes, parse_mode  # noqa: PLC0415  as above
     from cdcd.tools.operations import replay  # noqa: PLC0415  a wrong configuration is told first
 
     modes = ColumnModes([parse_mode(each) for each in columns])

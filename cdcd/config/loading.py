@@ -16,10 +16,9 @@ from pydantic_core import ErrorDetails
 from cdcd.config.keys import KeyPath, dotted, field_at, suggestion
 from cdcd.config.masking import has_secret, is_secret_name, mask_text
 from cdcd.config.models import Config
-from cdcd.config.sections.backoff import Backoff
 from cdcd.config.sections.kafka import KafkaConfig, KafkaTransactionConfig
 from cdcd.config.sections.postgres import PostgresConfig
-from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, SpoolConfig
+from cdcd.config.sections.process import Backoff, HttpConfig, LogConfig, ReadyConfig, SpoolConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.topics import TopicCreationConfig, TopicsConfig
 from cdcd.config.sources import (

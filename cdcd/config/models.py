@@ -16,25 +16,23 @@ from typing import Any, Final
 from pydantic import Field, PrivateAttr, model_validator
 
 from cdcd.config.defaults import with_derived_defaults
-from cdcd.config.sections.cloudevents import CloudEventsConfig
 from cdcd.config.sections.columns import ColumnsConfig
-from cdcd.config.sections.event_flattening import EventFlatteningConfig
-from cdcd.config.sections.fields import FieldsConfig
-from cdcd.config.sections.filters import FiltersConfig
-from cdcd.config.sections.format import FormatConfig
-from cdcd.config.sections.heartbeat import HeartbeatConfig
+from cdcd.config.sections.format import CloudEventsConfig, EventFlatteningConfig, FormatConfig, MoneyConfig
 from cdcd.config.sections.kafka import KafkaConfig
-from cdcd.config.sections.key import KeyConfig
-from cdcd.config.sections.money import MoneyConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
-from cdcd.config.sections.partitioner import PartitionerConfig
-from cdcd.config.sections.postgres import PostgresConfig
-from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
+from cdcd.config.sections.postgres import HeartbeatConfig, PostgresConfig
+from cdcd.config.sections.process import (
+    HttpConfig,
+    LogConfig,
+    ReadyConfig,
+    RecordConfig,
+    SecurityConfig,
+    SpoolConfig,
+)
 from cdcd.config.sections.registry import RegistryConfig
-from cdcd.config.sections.routes import RoutesConfig
-from cdcd.config.sections.security import SecurityConfig
+from cdcd.config.sections.routes import FiltersConfig, RoutesConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
-from cdcd.config.sections.tables import TablesConfig
+from cdcd.config.sections.tables import FieldsConfig, KeyConfig, PartitionerConfig, TablesConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
 from cdcd.core.catalog.patterns import parse_pattern

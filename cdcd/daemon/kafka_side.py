@@ -10,12 +10,12 @@ from typing import Final, TypeVar
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.checkpoint import PARTITION, OnIgnored, peek_at_start
+from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.descriptions import FormerDescriptions, SchemasTopic
 from cdcd.adapters.kafka.errors import fill_names, unavailable
 from cdcd.adapters.kafka.fitting import SizeLimits
 from cdcd.adapters.kafka.forgetting import forget_checkpoint
 from cdcd.adapters.kafka.oversized import Oversized
-from cdcd.adapters.kafka.settling import Settling
 from cdcd.adapters.kafka.sink import Sink
 from cdcd.adapters.kafka.topics import check_keyless, ensure_topics, existing_topics
 from cdcd.adapters.postgres.kept_lock import KeptLock

@@ -14,11 +14,10 @@ from typing import Final
 
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
+from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.errors import Partition
 from cdcd.adapters.kafka.hanging import HangingTransactions
-from cdcd.adapters.kafka.leaders import Leaders
-from cdcd.adapters.kafka.partition_counts import AddedPartitions, PartitionCounts
-from cdcd.adapters.kafka.settling import Settling
+from cdcd.adapters.kafka.topic_watch import AddedPartitions, Leaders, PartitionCounts
 from cdcd.config.models import Config
 from cdcd.config.secrets import reread
 from cdcd.core.errors import CdcdError

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, TypeVar
 from cdcd.adapters.kafka.sink import Sink
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.recording.tap import Tap
-from cdcd.adapters.registry.registrar import Registrar
+from cdcd.adapters.registry.client import Registrar
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.actions import (
     Action,

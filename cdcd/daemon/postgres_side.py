@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-from cdcd.adapters.credentials.signal_tokens import PROCESS_TOKEN
+from cdcd.adapters.credentials.tokens import PROCESS_TOKEN
 from cdcd.adapters.postgres.connection import Connection, Dsn
 from cdcd.adapters.postgres.conversion import Conversion
 from cdcd.adapters.postgres.kept_lock import KeptLock

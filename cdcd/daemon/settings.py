@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from cdcd import __version__
 from cdcd.adapters.credentials.columns import PROCESS_KEY, checkpoint_keys, protections
-from cdcd.adapters.credentials.signal_tokens import request_tokens
+from cdcd.adapters.credentials.tokens import request_tokens
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.producer import SinkSettings
 from cdcd.adapters.kafka.topics import TopicSpec

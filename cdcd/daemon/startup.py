@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from cdcd.adapters.credentials.columns import protections
+from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.fitting import SizeLimits
-from cdcd.adapters.kafka.settling import Settling
 from cdcd.adapters.postgres.connection import parse_dsn
-from cdcd.adapters.registry.registrar import Registrar
+from cdcd.adapters.registry.client import Registrar
 from cdcd.config.loading import Config
 from cdcd.core.engine.leavings import Leaving
 from cdcd.core.engine.startup import Ready, Start

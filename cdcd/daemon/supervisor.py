@@ -28,10 +28,10 @@ from typing import Final, NoReturn
 from cdcd.adapters.credentials.providers import access
 from cdcd.adapters.credentials.weaknesses import refuse_weaknesses
 from cdcd.adapters.durable.log import LogStoppedError
+from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.errors import Partition
 from cdcd.adapters.kafka.fitting import SizeLimits
-from cdcd.adapters.kafka.partition_counts import AddedPartitions
-from cdcd.adapters.kafka.settling import Settling
+from cdcd.adapters.kafka.topic_watch import AddedPartitions
 from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded
 from cdcd.config.secrets import reread

@@ -15,7 +15,7 @@ from cdcd.adapters.postgres.connection import Connection, Dsn
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.look_up import CatalogLookUp
 from cdcd.adapters.postgres.replication import ReplicationStream
-from cdcd.adapters.registry.registrar import Registrar
+from cdcd.adapters.registry.client import Registrar
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.numbering import is_certain

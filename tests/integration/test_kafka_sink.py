@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import KafkaException
 
 from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.adapters.kafka.producer import SinkSettings
-from cdcd.adapters.kafka.settling import Settling
 from cdcd.adapters.kafka.sink import Sink
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cdcd.adapters.postgres.connection import connect, parse_dsn
-from cdcd.adapters.postgres.pending import PendingTransaction, current_lsn, read_pending
+from cdcd.adapters.postgres.slot import PendingTransaction, current_lsn, read_pending
 from cdcd.core.protocol.lsn import Lsn
 from tests.integration.conftest import Database
 

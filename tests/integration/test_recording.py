@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from cdcd.adapters.recording.redacted_columns import ColumnModes
+from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.segments import list_segments
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.operations.change_lines import Seen, as_json

@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import Producer
 
 from cdcd.adapters.postgres.connection import parse_dsn
-from cdcd.adapters.postgres.rate import Rate
 from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
+from cdcd.adapters.postgres.table_chunks import Rate
 from cdcd.config.loading import Config, load_config
 from cdcd.tools.verify.columns import Columns
 from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cdcd.adapters.recording.playback import read_events
-from cdcd.adapters.recording.redacted_columns import ColumnModes
+from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.replay import Replay
 from cdcd.adapters.recording.segments import Segment, list_segments
 from cdcd.build import is_compiled

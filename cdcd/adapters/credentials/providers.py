@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from cdcd.adapters.credentials.command import SAID_LENGTH_MAX, Command, output_of, without_secrets
 from cdcd.adapters.credentials.tokens import Provider, Token, Tokens, bounded
-from cdcd.config.sections.oauth import OAuthConfig
+from cdcd.config.sections.kafka import OAuthConfig
 from cdcd.core.errors import ConfigError, TransientError
 
 _FORM: Final = (

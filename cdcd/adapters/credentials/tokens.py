@@ -6,8 +6,15 @@ from a thread of its own (rdkafka_sasl_oauthbearer.c, `wts_refresh_after`), so i
 
 A provider that fails is a transient failure. Clients go on with the token that they have, and librdkafka asks again
 after ten seconds. A client that is made gets the error if the token at hand is about to expire.
+
+Requests for snapshots need one of two tokens: that of the configuration, or that of the process.
+
+The token of the process is where only the pipeline's role can read it: in the text of the queries on the connection
+that holds the lock (`pg_stat_activity.query`, which PostgreSQL shows to the session's own role, to superusers and to
+members of pg_read_all_stats). So `cdcd snapshot` needs no secret but the connection to the database.
 """
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +22,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
+from cdcd.config.models import Config
 from cdcd.core.errors import CdcdError, SinkUnavailableError, TransientError
+from cdcd.core.snapshot.signals import token_digest
 
 RENEW_SHARE: Final = 0.75
 """The share of a token's lifetime after which a new one is fetched."""
@@ -128,3 +137,16 @@ def bounded(provider: Provider, what: str, timeout_s: float) -> Provider:
             ) from None
 
     return fetch
+
+
+PROCESS_TOKEN: Final = secrets.token_urlsafe(24)
+"""Ends with the process. A request that was sent before a takeover is refused by the successor, and asked again."""
+
+
+def request_tokens(config: Config) -> tuple[str, ...] | None:
+    """Digests of the tokens that this process accepts; None: requests need none."""
+    if config.snapshot.signals_from == "anybody":
+        return None
+    given = config.snapshot.signal_token
+    tokens = [PROCESS_TOKEN] if given is None else [PROCESS_TOKEN, given.get_secret_value()]
+    return tuple([token_digest(token) for token in tokens])

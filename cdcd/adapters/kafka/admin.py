@@ -17,7 +17,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, OffsetSpec
 
 from cdcd.adapters.kafka.client import Properties, prepare
-from cdcd.adapters.kafka.constructing import make_admin
+from cdcd.adapters.kafka.client_factory import make_admin
 from cdcd.adapters.kafka.errors import (
     UNANSWERED,
     Partition,

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.adapters.kafka.assigned import consumer_properties, may_change, watermarks
 from cdcd.adapters.kafka.client import Properties
-from cdcd.adapters.kafka.constructing import make_consumer
+from cdcd.adapters.kafka.client_factory import make_consumer
 from cdcd.adapters.kafka.errors import map_kafka_error, unavailable
 from cdcd.core.errors import SinkError, SinkUnavailableError, TransientError
 

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdcd.adapters.kafka.assigned import NO_TOPIC, answers, consumer_properties, watermarks
 from cdcd.adapters.kafka.client import Properties
-from cdcd.adapters.kafka.constructing import make_consumer
+from cdcd.adapters.kafka.client_factory import make_consumer
 from cdcd.adapters.kafka.errors import map_kafka_error
 from cdcd.adapters.kafka.hanging import HANGS_S
 from cdcd.core.engine.checkpoint import Checkpoint

@@ -18,7 +18,7 @@ from confluent_kafka import (
 
 from cdcd.adapters.kafka.assigned import consumer_properties, watermarks
 from cdcd.adapters.kafka.client import Properties
-from cdcd.adapters.kafka.constructing import make_consumer
+from cdcd.adapters.kafka.client_factory import make_consumer
 from cdcd.adapters.kafka.errors import map_kafka_error, passes, unavailable
 from cdcd.core.errors import TransientError
 

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 
 from cdcd.adapters.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.adapters.kafka.client import Properties, prepare
-from cdcd.adapters.kafka.constructing import make_producer
+from cdcd.adapters.kafka.client_factory import make_producer
 from cdcd.adapters.kafka.errors import map_kafka_error
 from cdcd.core.engine.checkpoint import FORMER_FORMAT, Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords

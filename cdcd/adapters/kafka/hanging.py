@@ -1,7 +1,7 @@
 """Finds hanging transactions after an outage of Kafka: committed ones whose records readers do not see (KIP-664).
 
 The rule: a partition in which cdcd writes nothing shows all of its records to readers with `read_committed` within
-moments. If it does not for `HANGS_S`, a transaction hangs there. `settling.py` says how Kafka comes to that. Only the
+moments. If it does not for `HANGS_S`, a transaction hangs there. `commit_delay.py` says how. Only the
 topics that were written during an outage, and shortly after, are looked at.
 
 The next transaction of cdcd in such a partition ends it, and readers get the records of both.

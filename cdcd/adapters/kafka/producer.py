@@ -7,7 +7,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdcd.adapters.kafka.client import Properties, prepare
-from cdcd.adapters.kafka.constructing import make_producer
+from cdcd.adapters.kafka.client_factory import make_producer
 from cdcd.adapters.kafka.errors import map_kafka_error, property_error
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.errors import CdcdError

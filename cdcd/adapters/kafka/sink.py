@@ -30,15 +30,14 @@ from cdcd.adapters.kafka.checkpoint import (
     say_nothing,
 )
 from cdcd.adapters.kafka.client import Properties
+from cdcd.adapters.kafka.commit_delay import Expiry, Settling
 from cdcd.adapters.kafka.errors import UNANSWERED, map_kafka_error
-from cdcd.adapters.kafka.expiry import Expiry
 from cdcd.adapters.kafka.fitting import FailedRecord, Fitting, SizeLimits
 from cdcd.adapters.kafka.hanging import is_acknowledged
 from cdcd.adapters.kafka.marking import Marking
 from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.adapters.kafka.partitions import ToPartitions, counter
 from cdcd.adapters.kafka.producer import SinkSettings, construct, producer_properties
-from cdcd.adapters.kafka.settling import Settling
 from cdcd.adapters.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -518,7 +517,7 @@ class Sink:
         self._answered_at = time.monotonic()
 
     def _settle(self) -> None:
-        """Wait until a transaction may end (`settling.py`). KafkaException: the sink is being stopped."""
+        """Wait until a transaction may end (`commit_delay.py`). KafkaException: the sink is being stopped."""
         asked_at = time.monotonic()
         while (wait_s := self._settling.wait_s(asked_at, time.monotonic())) > 0:
             if self._stopping.wait(min(wait_s, SLICE_S)):

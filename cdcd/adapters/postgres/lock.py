@@ -170,7 +170,7 @@ class AdvisoryLock:
     ) -> Self:
         """Connect, without the lock yet. Errors as `connection.open_session`; the caller owes `close`.
 
-        `token` stands in every query, so that others of this role can read it there (`credentials/signal_tokens.py`).
+        `token` stands in every query, so that others of this role can read it there (`credentials/tokens.py`).
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s

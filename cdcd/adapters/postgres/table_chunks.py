@@ -2,8 +2,12 @@
 
 A chunk whose rows turn out too large to be kept together is cut in two. A table that is not any more what it was when
 its snapshot was taken (altered, rewritten, dropped) ends the reading: only a new snapshot has it.
+
+`Rate` limits how fast rows are read.
 """
 
+import asyncio
+import time
 from typing import Final
 
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
@@ -87,3 +91,18 @@ class TableChunks:
         if isinstance(answer, Refused):
             raise SourceError(f"{self._sql_name} cannot be read: {answer.reason}", hint=answer.hint)
         return answer.lines
+
+
+class Rate:
+    """Waits so that no more than `bytes_per_s` pass on average; 0: without limit."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = time.monotonic()
+
+    async def passed(self, size: int) -> None:
+        """So many bytes were read: wait until the next may be."""
+        if self._bytes_per_s:
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now) + size / self._bytes_per_s
+            await asyncio.sleep(max(0.0, self._free_at - now))

@@ -2,7 +2,7 @@
 
 The rule: whatever came from a row, from a message or from what a person wrote (a condition, a label, a default) is
 replaced, everywhere in the same way, so that keys still match and a question still finds its answer. So the copy is
-pseudonymous: equal values stay equal. A mode of a column (`redacted_columns.py`) makes its rows show more or less.
+pseudonymous: equal values stay equal. A mode of a column (`redacted_values.py`) makes its rows show more or less.
 Names of tables, columns, types and topics stay, and so do LSNs, times of commits, transaction ids and sizes. The key by
 which values are replaced is drawn for each redaction, and is not kept.
 """
@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from cdcd.adapters.recording.events import Answered, Began, CatalogAnswer, Event, Frames, LockLost, Next
 from cdcd.adapters.recording.permuting import Permutation
-from cdcd.adapters.recording.redacted_columns import HASH, KEEP, REPLACE, ColumnModes
-from cdcd.adapters.recording.redacted_columns import NULL as NULLED
-from cdcd.adapters.recording.redacted_values import RedactedValues
+from cdcd.adapters.recording.redacted_values import HASH, KEEP, REPLACE, ColumnModes, RedactedValues
+from cdcd.adapters.recording.redacted_values import NULL as NULLED
 from cdcd.core.catalog.binary_compound import reader_for
 from cdcd.core.catalog.copytext import NULL, escape, split_row, unescape
 from cdcd.core.catalog.relations import CatalogColumn, ColumnForm, TypeDescription

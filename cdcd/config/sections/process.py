@@ -1,4 +1,4 @@
-"""The keys of `spool`, `record`, `http`, `ready` and `log`: the process itself."""
+"""The keys of the process (`spool`, `record`, `http`, `ready`, `log`, `security`), and those of every `retry`."""
 
 from typing import Annotated, Literal, Self
 
@@ -221,4 +221,32 @@ class ReadyConfig(Section):
     )
     lag_s_max: Annotated[float, Field(ge=0, le=2_592_000)] | None = Field(
         300, description="Largest age of the last delivered commit while there is more to deliver. null: any."
+    )
+
+
+class Backoff(Section):
+    """How long to wait before the next attempt: doubled each time, with jitter."""
+
+    initial_s: float = Field(
+        0.5, ge=0.01, le=60, description="Wait before the second attempt; the first follows at once."
+    )
+    max_s: float = Field(
+        30, ge=0.01, le=3600, description="Longest wait: how late an outage's end is noticed at worst."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Backoff":
+        if self.max_s < self.initial_s:
+            raise ValueError("max_s must not be below initial_s")
+        return self
+
+
+class SecurityConfig(Section):
+    """Whether what weakens the pipeline's protection is a warning or ends the start."""
+
+    strict: bool = Field(
+        False,
+        description="Whether `cdcd run` refuses to start where `cdcd check` finds a weakness: a file with a secret "
+        "that other users can read or replace, a key or token that can be guessed. false: each weakness is a warning "
+        "of `cdcd check`.",
     )

@@ -1,9 +1,41 @@
-"""The keys of `tables`: which published tables the pipeline has."""
+"""The keys of `tables`, `key`, `partitioner` and `fields`: which tables there are, and rules for their records."""
 
-from pydantic import Field
+from typing import Annotated, Self
 
-from cdcd.config.types import Section, TablePatterns
+from pydantic import Field, model_validator
+
+from cdcd.config.types import Section, TablePattern, TablePatterns, Text
+from cdcd.core.catalog.chosen_keys import KeyRule
+from cdcd.core.catalog.chosen_partitions import PartitionRule
+from cdcd.core.catalog.field_names import FieldRule
 from cdcd.core.catalog.selection import TableSelection
+
+KeyColumns = Annotated[tuple[Text, ...], Field(strict=False, min_length=1)]
+
+
+class KeyConfig(Section):
+    """The columns that make the keys of records."""
+
+    columns: dict[TablePattern, KeyColumns] = Field(
+        default_factory=dict,
+        description="Debezium's message.key.columns: <schema>.<table> (a pattern like those of postgres.tables) to the "
+        "columns that make the key of its records, instead of the primary key or the replica identity. The key has "
+        "them in the table's order. PostgreSQL must send their former values: they are in the replica identity, or it "
+        "is FULL. If several rows may have the same key, the table is read at the slot's exported snapshot only, and "
+        "cdcd mirror and cdcd verify leave it out.",
+    )
+
+    @model_validator(mode="after")
+    def _columns_are_distinct(self) -> "KeyConfig":
+        for pattern, columns in self.columns.items():
+            if len(set(columns)) < len(columns):
+                raise ValueError(f"columns.{pattern} must have each column once")
+        return self
+
+    @property
+    def rules(self) -> tuple[KeyRule, ...]:
+        """What the encoder is given."""
+        return tuple([KeyRule(pattern, columns) for pattern, columns in self.columns.items()])
 
 
 class TablesConfig(Section):
@@ -26,3 +58,78 @@ class TablesConfig(Section):
     def selection(self) -> TableSelection:
         """What the engine and the catalog's queries are given."""
         return TableSelection(self.include, self.exclude or ())
+
+
+class PartitionerConfig(Section):
+    """Which partition a record goes to (docs/partitions.md)."""
+
+    columns: dict[TablePattern, KeyColumns] = Field(
+        default_factory=dict,
+        description="<schema>.<table> (a pattern like those of postgres.tables) to the columns whose values choose the "
+        "partition of its records, in place of the key: Murmur2 over the values' texts, joined by commas. An update "
+        "that changes one of the values is a delete in the former partition and an insert in the new one. PostgreSQL "
+        "must send the former values: the columns are in the replica identity, or it is FULL. Where columns are not "
+        "of the key, cdcd mirror and cdcd verify leave the table out.",
+    )
+
+    @model_validator(mode="after")
+    def _columns_are_distinct(self) -> "PartitionerConfig":
+        for pattern, columns in self.columns.items():
+            if len(set(columns)) < len(columns):
+                raise ValueError(f"columns.{pattern} must have each column once")
+        return self
+
+    @property
+    def rules(self) -> tuple[PartitionRule, ...]:
+        """What the encoder is given."""
+        return tuple([PartitionRule(pattern, columns) for pattern, columns in self.columns.items()])
+
+
+class TableFieldsConfig(Section):
+    """What the records of the tables that a pattern matches have."""
+
+    rename: dict[Text, Text] = Field(
+        default_factory=dict,
+        description="Columns whose field has another name: column to field. It has that name in rows, keys, schemas "
+        "and descriptions. All other keys of the configuration go by the name of the column.",
+    )
+    constants: dict[Text, Text] = Field(
+        default_factory=dict,
+        description="Further fields of each row, before and after a change: name to text, such as region: eu.",
+    )
+
+    @model_validator(mode="after")
+    def _names_are_distinct(self) -> Self:
+        if not self.rename and not self.constants:
+            raise ValueError("has neither rename nor constants")
+        names = [*self.rename.values(), *self.constants]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two fields would have the name {twice}")
+        return self
+
+
+class FieldsConfig(Section):
+    """Names of fields, and constant fields, by table (docs/fields.md)."""
+
+    tables: dict[TablePattern, TableFieldsConfig] = Field(
+        default_factory=dict,
+        description="<schema>.<table> (a pattern like those of postgres.tables) to what its records have. A table is "
+        "matched by one pattern at most. Two fields of a table with one name are refused, also when a column is added "
+        "later: cdcd then ends before it delivers a change with that column.",
+    )
+
+    @property
+    def rules(self) -> tuple[FieldRule, ...]:
+        """What the encoder is given."""
+        return tuple(
+            [
+                FieldRule(pattern, tuple(given.rename.items()), tuple(given.constants.items()))
+                for pattern, given in self.tables.items()
+            ]
+        )
+
+    @property
+    def renames(self) -> bool:
+        """Whether any field has another name than its column."""
+        return any(given.rename for given in self.tables.values())

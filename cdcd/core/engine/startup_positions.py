@@ -5,7 +5,7 @@ notice anything, so that a daemon that must refuse to start disturbs no healthy 
 because the checkpoint cannot change any more. Each time the slot is looked at before the comparison.
 
 Readers may see a commit late, or only after the next commit: a broker that dies after it has acknowledged a commit may
-not tell the partitions (`kafka/settling.py`). So the first comparison refuses only if the newest checkpoint that was
+not tell the partitions (`commit_delay.py`). So the first comparison refuses only if the newest checkpoint that was
 written does not fit either. The transaction of this checkpoint may be committed, open or aborted.
 """
 

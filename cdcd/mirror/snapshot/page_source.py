@@ -20,10 +20,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cdcd import __version__
 from cdcd.adapters.postgres.connection import parse_dsn
-from cdcd.adapters.postgres.rate import Rate
 from cdcd.adapters.postgres.shared_snapshot import SharedTable
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
-from cdcd.adapters.postgres.table_chunks import TableChunks
+from cdcd.adapters.postgres.table_chunks import Rate, TableChunks
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription

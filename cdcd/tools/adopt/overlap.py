@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cdcd.adapters.postgres.pending import PendingTransaction
+from cdcd.adapters.postgres.slot import PendingTransaction
 from cdcd.core.protocol.lsn import Lsn
 
 POSITIONS: Final = ("lsn", "lsn_proc", "lsn_commit")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from cdcd.config.sections.heartbeat import INTERVAL_S_MAX, INTERVAL_S_MIN
+from cdcd.config.sections.postgres import INTERVAL_S_MAX, INTERVAL_S_MIN
 from cdcd.core.records.flattening import read_added
 from cdcd.tools.adopt.tables import patterns_of
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, not_needed, number, same, seconds, to

@@ -17,9 +17,8 @@ from cdcd.adapters.credentials.providers import access
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.tails import read_tails
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
-from cdcd.adapters.postgres.pending import current_lsn, read_pending
 from cdcd.adapters.postgres.publication import is_ours, make_publication, mark_ours, read_publication
-from cdcd.adapters.postgres.slot import SlotState, check_slot, read_slot
+from cdcd.adapters.postgres.slot import SlotState, check_slot, current_lsn, read_pending, read_slot
 from cdcd.config.loading import Config
 from cdcd.core.errors import PositionError, SourceError
 from cdcd.core.pasted import identifier

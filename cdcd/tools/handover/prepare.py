@@ -21,9 +21,8 @@ from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.forgetting import replace_checkpoint
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.logical_message import emit_message
-from cdcd.adapters.postgres.pending import current_lsn
 from cdcd.adapters.postgres.replication import ReplicationStream
-from cdcd.adapters.postgres.slot import check_slot, create_slot, read_slot
+from cdcd.adapters.postgres.slot import check_slot, create_slot, current_lsn, read_slot
 from cdcd.config.loading import Config
 from cdcd.core.engine.checkpoint import Checkpoint, Seal, tables_sum
 from cdcd.core.errors import ConfigError, TransientError

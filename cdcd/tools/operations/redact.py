@@ -8,7 +8,7 @@ from typing import Final
 from cdcd.adapters.recording.events import Began, item_of
 from cdcd.adapters.recording.packed import Item, pack, size_of
 from cdcd.adapters.recording.playback import events_by_segment
-from cdcd.adapters.recording.redacted_columns import ColumnModes
+from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.redaction import Redaction
 from cdcd.adapters.recording.segments import Tear
 from cdcd.adapters.recording.writer import Limits, RecordingWriter

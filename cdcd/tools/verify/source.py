@@ -5,12 +5,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from cdcd.adapters.postgres.rate import Rate
 from cdcd.adapters.postgres.replication import identifier
 from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.adapters.postgres.snapshot_queries import Equality
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
-from cdcd.adapters.postgres.table_chunks import TableChunks
+from cdcd.adapters.postgres.table_chunks import Rate, TableChunks
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.chosen_partitions import moves

@@ -24,10 +24,9 @@ from cdcd.adapters.credentials.providers import access
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.bounded_reading import BoundedReader, Place
-from cdcd.adapters.postgres.rate import Rate
 from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
-from cdcd.adapters.postgres.table_chunks import ChangedTableError
+from cdcd.adapters.postgres.table_chunks import ChangedTableError, Rate
 from cdcd.adapters.postgres.tables import locked_by
 from cdcd.config.loading import Config
 from cdcd.core.catalog.patterns import TablePattern, parse_pattern

@@ -5,7 +5,7 @@ Debezium's events at the ends of topics.
 
 import json
 
-from cdcd.adapters.postgres.pending import PendingTransaction
+from cdcd.adapters.postgres.slot import PendingTransaction
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt.overlap import Gap, Tails, Written, gap, twice, unfinished_snapshot, unfinished_tables
 

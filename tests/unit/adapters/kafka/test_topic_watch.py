@@ -1,4 +1,7 @@
-"""Which leaders are asked, and what their silence means; with a Kafka made by hand."""
+"""Which leaders are asked, and what their silence means; with a Kafka made by hand.
+
+Partitions that were added to topics of the pipeline.
+"""
 
 import time
 from collections.abc import Sequence
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from cdcd.adapters.kafka.errors import Partition
-from cdcd.adapters.kafka.leaders import TOPICS_MAX, Leaders
+from cdcd.adapters.kafka.topic_watch import TOPICS_MAX, AddedPartitions, Leaders, PartitionCounts
 from cdcd.core.errors import TransientError
 
 
@@ -79,3 +82,27 @@ def test_many_topics_are_not_all_looked_up():
     kafka = Kafka({})
     ask(Leaders(kafka), *[f"t{number}" for number in range(1000)])
     assert len(kafka.looked_up[0]) == TOPICS_MAX
+
+
+def test_more_partitions_than_at_the_last_look_are_told_once():
+    counts = PartitionCounts("shop")
+    assert counts.look({"shop.public.t": 3, "shop.public.u": 1}) == []
+    assert counts.look({"shop.public.t": 6, "shop.public.u": 1}) == [AddedPartitions("shop.public.t", 3, 6)]
+    assert counts.look({"shop.public.t": 6, "shop.public.u": 1}) == []
+
+
+def test_topics_of_others_and_new_topics_are_not_told():
+    counts = PartitionCounts("shop", ["legacy.app.t"])
+    assert counts.look({"shopping.public.t": 1, "legacy.app.t": 1}) == []
+    found = counts.look({"shopping.public.t": 2, "legacy.app.t": 2, "shop.public.new": 4})
+    assert found == [AddedPartitions("legacy.app.t", 1, 2)]
+
+
+def test_a_topic_that_was_deleted_and_created_again_with_more_partitions_is_told():
+    counts = PartitionCounts("shop")
+    counts.look({"shop.public.t": 3})
+    counts.look({})
+    # A broker that has just come back may list a topic without its partitions.
+    assert counts.look({"shop.public.t": 0}) == []
+    assert counts.look({"shop.public.t": 4}) == [AddedPartitions("shop.public.t", 3, 4)]
+    assert counts.look({"shop.public.t": 2}) == []

@@ -1,12 +1,15 @@
-"""Asks the leaders of the topics that are being written whether they answer.
+"""Asks the leaders of the topics that are being written whether they answer, and notices added partitions.
 
 The rule: one partition of each leader is asked, so that the number of brokers bounds the load, whatever the number of
 topics. A broker that is asked which leader a partition has may itself be the one that is silent. So the answer is
 awaited for a short time only, and the leaders that were known before are asked then.
+
+After partitions were added to a topic, producers send its keys to other partitions.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cdcd.adapters.kafka.errors import Partition, no_leader, silent_leader
@@ -65,3 +68,44 @@ class Leaders:
             if self._admin.is_stopping or time.monotonic() > deadline:
                 raise no_leader(self._admin.where, orphan)
             time.sleep(_SLICE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class AddedPartitions:
+    """A topic had `before` partitions and has `now`, which is more."""
+
+    topic: str
+    before: int
+    now: int
+
+
+class PartitionCounts:
+    """The number of partitions of a pipeline's topics, as this process has seen them.
+
+    Args:
+        prefix: what the topics of the pipeline begin with, without the point.
+        others: topics of the pipeline that begin otherwise.
+    """
+
+    def __init__(self, prefix: str, others: Iterable[str] = ()) -> None:
+        self._begin = f"{prefix}."
+        self._others = frozenset(others)
+        self._known: dict[str, int] = {}
+
+    def look(self, counts: Mapping[str, int]) -> list[AddedPartitions]:
+        """Compare all topics of the cluster with the last look, and return the pipeline's that have more partitions.
+
+        A topic that is missing keeps its number: it may be deleted and created again with another one.
+        """
+        ours = {
+            topic: count
+            for topic, count in counts.items()
+            if count and (topic.startswith(self._begin) or topic in self._others)
+        }
+        added = [
+            AddedPartitions(topic, self._known[topic], count)
+            for topic, count in sorted(ours.items())
+            if count > self._known.get(topic, count)
+        ]
+        self._known |= ours
+        return added

@@ -1,0 +1,113 @@
+"""Constructs confluent_kafka's clients. No other module of cdcd does so.
+
+A constructor of confluent_kafka reads the properties in C, and answers each exception that is raised meanwhile with a
+TypeError about the properties (confluent_kafka.c, common_conf_setup). Ctrl-C in that moment would end a command with
+that traceback. So the handlers of SIGINT and SIGTERM are called when the constructor has returned.
+
+The calls of a producer raise the fatal error that ended it, and never a SystemError in its place.
+
+A producer meets a fatal error, for example, if another producer uses its transactional id. confluent_kafka then sets a
+Python exception, which the call raises when it returns (confluent_kafka.c, error_cb). Before the call returns,
+confluent_kafka calls `on_delivery` for the failed records while that exception is set (Producer.c, dr_msg_cb). Python
+then raises a SystemError whose cause is the exception. If `on_delivery` raises and catches an exception of its own, the
+first exception is lost, and the SystemError has no cause.
+"""
+
+import signal
+import threading
+from asyncio import _get_running_loop
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+R = TypeVar("R")
+
+
+class TellingProducer(Producer):
+    """`Producer`, whose calls that wait raise KafkaException where confluent_kafka lost it."""
+
+    def poll(self, timeout: float = -1) -> int:
+        """See `Producer.poll`."""
+        return self._telling(super().poll, timeout)
+
+    def flush(self, timeout: float = -1) -> int:
+        """See `Producer.flush`."""
+        return self._telling(super().flush, timeout)
+
+    def init_transactions(self, timeout: float = -1) -> None:
+        """See `Producer.init_transactions`."""
+        self._telling(super().init_transactions, timeout)
+
+    def commit_transaction(self, timeout: float = -1) -> None:
+        """See `Producer.commit_transaction`."""
+        self._telling(super().commit_transaction, timeout)
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        """See `Producer.abort_transaction`."""
+        self._telling(super().abort_transaction, timeout)
+
+    def _telling(self, call: Callable[[float], R], timeout: float) -> R:
+        try:
+            return call(timeout)
+        except SystemError as error:
+            raise self._fatal_error(error) from None
+
+    def _fatal_error(self, error: SystemError) -> KafkaException:
+        if isinstance(error.__cause__, KafkaException):
+            return error.__cause__
+        try:
+            # After a fatal error, `begin_transaction` does nothing but raise that error (rdkafka_txnmgr.c,
+            # rd_kafka_txn_require_states0). A producer without transactions has no call that names its fatal error.
+            self.begin_transaction()
+        except KafkaException as told:
+            if told.args[0].fatal():
+                return told
+        return KafkaException(KafkaError(KafkaError._FATAL, "librdkafka ended the producer", True))
+
+
+_WAITING: Final = (signal.SIGINT, signal.SIGTERM)
+
+C = TypeVar("C")
+
+
+def make_consumer(properties: Mapping[str, Any]) -> Consumer:
+    """A consumer. KafkaException: librdkafka refuses a property."""
+    return _constructed(Consumer, properties)
+
+
+def make_producer(properties: Mapping[str, Any]) -> Producer:
+    """A producer. KafkaException: librdkafka refuses a property."""
+    return _constructed(TellingProducer, properties)
+
+
+def make_admin(properties: Mapping[str, Any]) -> AdminClient:
+    """A client for topics and their settings. KafkaException: librdkafka refuses a property."""
+    return _constructed(AdminClient, properties)
+
+
+def _constructed(kind: Callable[[dict[str, Any]], C], properties: Mapping[str, Any]) -> C:
+    with _uninterrupted():
+        return kind(dict(properties))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    # Python calls handlers in the main thread only. A blocked signal would not do: another thread could take it, and
+    # Python would call the handler all the same. asyncio's handlers do not raise in the middle of anything.
+    if threading.current_thread() is not threading.main_thread() or _get_running_loop() is not None:
+        yield
+        return
+    heard: list[int] = []
+    handlers = {number: handler for number in _WAITING if callable(handler := signal.getsignal(number))}
+    try:
+        for number in handlers:
+            signal.signal(number, lambda number, _frame: heard.append(number))
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for taken in heard:
+            handlers[signal.Signals(taken)](taken, None)
