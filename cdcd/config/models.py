@@ -305,9 +305,19 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _follows_patterns(self) -> "Config":
+        changes = self.postgres.publication_changes
+        if changes != "never" and self.postgres.tables is None and self.tables.include is None:
+            raise ValueError(
+                f"postgres.publication_changes: {changes} needs postgres.tables or tables.include, which say which "
+                "tables are to be published"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _updates_for_snapshots(self) -> "Config":
         snapshot = self.snapshot
-        reads = snapshot.mode != "never" or snapshot.added_tables or snapshot.signals != "off"
+        reads = snapshot.mode != "never" or self.reads_added or snapshot.signals != "off"
         if reads and "u" in self.topics.skipped_operations:
             raise ValueError(
                 "topics.skipped_operations: u needs snapshot.mode: never, snapshot.added_tables: false and "
@@ -420,6 +430,12 @@ class Config(Section):
             topics.name,
             self.routes.topics,
         )
+
+    @property
+    def reads_added(self) -> bool:
+        """Whether a table that is added to the publication is read."""
+        chosen = self.snapshot.added_tables
+        return self.postgres.publication_changes != "never" if chosen is None else chosen
 
     def on_demand(self) -> tuple[str, ...]:
         """Patterns of the tables that no snapshot reads unless somebody asks for them."""

@@ -451,6 +451,41 @@ class TableAdded(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class PublicationChanged(Fact):
+    """cdcd added tables to the publication or dropped tables from it (postgres.publication_changes).
+
+    `added` and `dropped` name the first 10 tables; the counts are of all.
+    """
+
+    event: ClassVar[str] = "publication.changed"
+    publication: str
+    added: list[str]
+    added_count: int
+    dropped: list[str]
+    dropped_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationDiffers(Fact):
+    """The publication lacks tables that the configuration names, or has tables that it does not name, and cdcd does not
+    change that. PostgreSQL sends no changes of a table that the publication lacks.
+
+    `lacking` and `extra` name the first 10 tables; the counts are of all. `reason` says why cdcd does not change the
+    publication. `command` is for psql.
+    """
+
+    event: ClassVar[str] = "publication.differs"
+    level: ClassVar[Level] = "warning"
+    publication: str
+    lacking: list[str]
+    lacking_count: int
+    extra: list[str]
+    extra_count: int
+    reason: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionAttached(Fact):
     """A partitioned table that is published as a whole got a partition. PostgreSQL sends nothing of the rows that the
     partition had before.

@@ -171,7 +171,10 @@ class PostgresSide:
             via_root: as in `publication.ensure_publication`.
         """
         postgres = self._config.postgres
-        tables = None if postgres.tables is None else list(postgres.tables)
+        tables = postgres.tables
+        if tables is None and postgres.publication_changes != "never":
+            # Later tables are added one by one, so a list will do, which needs no superuser.
+            tables = self._config.tables.include
         told: dict[str, str] = {}
         while True:
             try:

@@ -12,6 +12,7 @@ from cdcd.adapters.credentials.tokens import request_tokens
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.producer import SinkSettings
 from cdcd.adapters.kafka.topics import TopicSpec
+from cdcd.adapters.postgres.following import Desired
 from cdcd.config.loading import Config
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.format import FormatConfig
@@ -125,7 +126,7 @@ def engine_settings(
         chunk_bytes=snapshot.chunk_bytes,
         parallelism=snapshot.parallelism,
         snapshot_mode=snapshot.mode,
-        added_tables=snapshot.added_tables,
+        added_tables=config.reads_added,
         signals=snapshot.signals,
         request_tokens=request_tokens(config),
         rereads_per_hour_max=config.snapshot.rereads_per_hour_max,
@@ -316,3 +317,10 @@ def names(config: Config) -> Mapping[str, str]:
     }
     user = config.kafka.librdkafka().get("sasl.username")
     return {**known, "user": str(user)} if user else known
+
+
+def desired_tables(config: Config) -> Desired:
+    """The tables that the configuration wants published."""
+    postgres = config.postgres
+    tables = None if postgres.tables is None else tuple(postgres.tables)
+    return Desired(tables, config.tables.selection, drops=postgres.publication_changes != "never")

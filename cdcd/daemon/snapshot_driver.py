@@ -12,14 +12,15 @@ from collections.abc import Collection
 from contextlib import AsyncExitStack
 from typing import Final
 
-from cdcd.adapters.postgres.connection import Dsn
+from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.readers import Access
-from cdcd.adapters.postgres.refusals import TableBusyError
+from cdcd.adapters.postgres.refusals import TableBusyError, translated
 from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
 from cdcd.adapters.postgres.tables import locked_by
 from cdcd.config.loading import Config
 from cdcd.core.catalog.logical import is_lasting
+from cdcd.core.catalog.patterns import matcher
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import (
@@ -39,9 +40,15 @@ from cdcd.core.engine.actions import (
 )
 from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.errors import FatalError, TransientError
+from cdcd.core.facts import Observer
 from cdcd.core.snapshot.reading import PageQuery, Refused, SourceTable
+from cdcd.daemon.publication_follower import PublicationFollower
 from cdcd.daemon.reader_pool import ReaderPool
 from cdcd.daemon.reader_settings import readers_of
+from cdcd.daemon.settings import desired_tables
+
+LOCK_TIMEOUT_S: Final = 2
+"""Seconds that a change of the publication waits for the lock of a table. The listing of tables waits meanwhile."""
 
 LEFT_OUT: Final = "tables.include or tables.exclude leaves the table out"
 
@@ -49,7 +56,7 @@ LEFT_OUT: Final = "tables.include or tables.exclude leaves the table out"
 class SnapshotDriver:
     """The readers and the look-ups of a session. `stack` closes the connections."""
 
-    def __init__(self, config: Config, dsn: Dsn, stack: AsyncExitStack) -> None:
+    def __init__(self, config: Config, dsn: Dsn, stack: AsyncExitStack, observe: Observer) -> None:
         self._config = config
         self._dsn = dsn
         self._readers = readers_of(config)
@@ -62,6 +69,18 @@ class SnapshotDriver:
             protects=bool(config.columns.patterns),
         )
         stack.push_async_callback(self._catalog.close)
+        self._is_on_demand = matcher(config.on_demand(), "snapshot.exclude")
+        self._follower = PublicationFollower(
+            desired_tables(config),
+            config.postgres.publication,
+            self._catalog,
+            mode=config.postgres.publication_changes,
+            reader_of=self._reader_of,
+            trusted=config.postgres.trusted_owners,
+            strict=config.security.strict,
+            connect=self._connect,
+            observe=observe,
+        )
         # Watermarks are written by cdcd's own role, and never wait for a look-up.
         self._marker = SnapshotCatalog(
             dsn,
@@ -206,6 +225,7 @@ class SnapshotDriver:
 
     async def _list(self, question: ListPublished) -> Answer:
         catalog = self._catalog
+        await self._follower.follow()
         tables = await catalog.published()
         members = await catalog.members()
         labels = await catalog.labels()
@@ -236,6 +256,24 @@ class SnapshotDriver:
                 await catalog.close()
         except FatalError as error:
             return access.explained(error).message
+
+    def _reader_of(self, table: str) -> str | None:
+        """The role that reads `schema.table` if it is added, "" for cdcd's own role; None: its rows are not read."""
+        if not self._config.reads_added or self._is_on_demand(table):
+            return None
+        access = self._readers.of(table)
+        return "" if access.place is None else access.role
+
+    async def _connect(self) -> Connection:
+        """A connection of cdcd's role that waits for no lock for longer than `LOCK_TIMEOUT_S`."""
+        connection = await connect(
+            self._dsn,
+            application_name=f"{self._config.name} publication",
+            connect_timeout_s=self._config.postgres.connect_timeout_s,
+        )
+        with translated("preparing to alter the publication", {}):
+            await connection.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'".encode())
+        return connection
 
     async def _open_at_the_slot(self, access: Access) -> SnapshotReader:
         assert self._exported, "without readers, the sessions are there already"

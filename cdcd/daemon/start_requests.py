@@ -240,7 +240,7 @@ class StartRequests:
     async def _ensure_publication(self, request: EnsurePublication) -> dict[int, str]:
         assert self.sql is not None
         await self._postgres.ensure_publication(self.sql, request.via_root)
-        self.snapshots = SnapshotDriver(self._config, self._dsn, self._stack)
+        self.snapshots = SnapshotDriver(self._config, self._dsn, self._stack, self._observe)
         published = await self.snapshots.published()
         await refuse_untrusted(self._config, self.sql, published)
         return published

@@ -153,7 +153,16 @@ _TABLE: Final = (
         (3,),
     ),
     Code("publication.operations", "PostgreSQL", "The publication leaves out inserts, updates, deletes or truncates."),
-    Code("publication.tables", "PostgreSQL", "The publication and `postgres.tables` name different tables."),
+    Code(
+        "publication.tables",
+        "PostgreSQL",
+        "The publication has other tables than `postgres.tables`, `tables.include` and `tables.exclude` select.",
+    ),
+    Code(
+        "publication.changes",
+        "PostgreSQL",
+        "`postgres.publication_changes` lets cdcd change the publication, and PostgreSQL would refuse that.",
+    ),
     Code(
         "tables.left_out",
         "PostgreSQL",

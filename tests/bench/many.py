@@ -89,7 +89,7 @@ class Many:
     spool_files: int = 0
 
 
-class _Daemon:
+class Running:
     """One process, with the events of its log."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -116,14 +116,14 @@ class _Daemon:
 
 
 @contextmanager
-def _running(form: str, folder: Path, config: dict[str, Any]) -> Iterator[_Daemon]:
+def running(form: str, folder: Path, config: dict[str, Any]) -> Iterator[Running]:
     path = folder / f"{config['name']}.json"
     path.write_text(json.dumps(config))
     log = folder / f"{config['name']}.log"
     with log.open("wb") as stderr:
         process = start_daemon(form, path, stderr)
         try:
-            yield _Daemon(process, log)
+            yield Running(process, log)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
@@ -175,7 +175,7 @@ def _read_all(  # noqa: PLR0917  the parts of one run
     broker_before = cpu_s(broker.pid)
     began, began_unix = time.monotonic(), time.time()
     with ExitStack() as stack:
-        daemon = stack.enter_context(_running(form, folder, config))
+        daemon = stack.enter_context(running(form, folder, config))
         moments: list[tuple[float, Looked]] = []
 
         def is_sent() -> bool:
@@ -198,14 +198,14 @@ def _read_all(  # noqa: PLR0917  the parts of one run
     return many
 
 
-def _look(daemon: _Daemon, broker: KafkaBroker, began: float, broker_before: float) -> Looked:
+def _look(daemon: Running, broker: KafkaBroker, began: float, broker_before: float) -> Looked:
     return Looked(time.monotonic() - began, cpu_s(daemon.pid), cpu_s(broker.pid) - broker_before)
 
 
 def _await_all_read(broker: KafkaBroker, name: str, began: float) -> tuple[int, float]:
     """The size of the largest checkpoint record, and when the one was there that says that all is read."""
     largest = 0
-    for value in _checkpoints(broker, name):
+    for value in checkpoint_values(broker, name):
         largest = max(largest, len(value))
         progress = json.loads(value).get("snapshot") or {}
         if progress.get("serial") and not progress.get("tasks") and not progress.get("waiting"):
@@ -213,7 +213,7 @@ def _await_all_read(broker: KafkaBroker, name: str, began: float) -> tuple[int, 
     raise RuntimeError("no checkpoint says that all tables are read")
 
 
-def _checkpoints(broker: KafkaBroker, name: str) -> Iterator[bytes]:
+def checkpoint_values(broker: KafkaBroker, name: str) -> Iterator[bytes]:
     """Values of the checkpoint's records from the first one on, as they are committed; ends after ten idle seconds."""
     consumer = Consumer(
         {
@@ -236,9 +236,9 @@ def _checkpoints(broker: KafkaBroker, name: str) -> Iterator[bytes]:
 def _largest_waiting(server: PostgresServer, broker: KafkaBroker, folder: Path, form: str) -> int:
     """The first checkpoint of a pipeline for which all tables wait: nothing is read yet, and no topic made."""
     config = _config(server, broker, "waiting", snapshot={"mode": "initial", "method": "incremental"})
-    with _running(form, folder, config) as daemon:
+    with running(form, folder, config) as daemon:
         daemon.await_true(lambda: daemon.has_logged("stream.started"), "streaming")
-        size = len(next(_checkpoints(broker, config["name"])))
+        size = len(next(checkpoint_values(broker, config["name"])))
     _drop_slot(server, config)
     return size
 
@@ -250,7 +250,7 @@ def _spool_descriptors(
     config = _config(server, broker, "spooled", spool={"memory_bytes_max": 1 << 20})
     directory = config["spool"]["directory"]
     with ExitStack() as stack:
-        daemon = stack.enter_context(_running(form, folder, config))
+        daemon = stack.enter_context(running(form, folder, config))
         daemon.await_true(lambda: daemon.has_logged("stream.started"), "streaming")
         for number in range(1, SPOOLED + 1):
             connection = stack.enter_context(psycopg.connect(server.dsn("bench")))

@@ -9,16 +9,20 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
+from cdcd.adapters.postgres.following import (
+    NO_DIFFERENCES,
+    Desired,
+    Differences,
+    Listed,
+    check_function,
+    read_differences,
+)
 from cdcd.adapters.postgres.lock import PEER, lock_condition
 from cdcd.adapters.postgres.publication import (
-    NO_DIFFERENCES,
-    Differences,
     Publication,
     PublishedTable,
-    compare,
     find_tables,
     find_target,
-    read_candidates,
     read_publication,
 )
 from cdcd.adapters.postgres.publication_history import find_too_young
@@ -72,6 +76,16 @@ class Wanted:
     connect_timeout_s: float = 10.0
     selection: TableSelection = ALL_TABLES
     """Which of the published tables the pipeline has."""
+    changes: Literal["never", "owner", "function"] = "never"
+    """Who alters the publication (`postgres.publication_changes`)."""
+    trusted: tuple[str, ...] = ()
+    """`postgres.trusted_owners`."""
+
+    @property
+    def desired(self) -> Desired:
+        """The tables that the configuration wants published."""
+        tables = None if self.tables is None else tuple(self.tables)
+        return Desired(tables, self.selection, drops=self.changes != "never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +187,10 @@ class Facts:
     streaming_slots: frozenset[str] = frozenset()
     """The physical slots that a standby reads at this moment."""
     differences: Differences = NO_DIFFERENCES
+    listed: Listed | None = None
+    """What the publication lists, if `differences` were looked for."""
+    function_problem: str = ""
+    """Why the function that alters the publication cannot be called."""
     """Between an existing publication and the configured tables."""
     target: str = "ALL TABLES"
     """What follows FOR in the command that creates the missing publication."""
@@ -345,9 +363,11 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
     patterns = [parse_pattern(pattern) for pattern in wanted.tables or ("*.*",)]
     matched: tuple[PublishedTable, ...] | CdcdError = ()
     differences, target = NO_DIFFERENCES, "ALL TABLES"
+    listed: Listed | None = None
     if publication is not None:
-        if wanted.tables is not None:
-            differences = compare(patterns, await read_candidates(connection), publication.tables)
+        if wanted.desired.is_stated:
+            compared = await read_differences(connection, publication.name, wanted.desired)
+            listed, differences = compared or (None, NO_DIFFERENCES)
     else:
         try:
             matched = await find_tables(connection, patterns)
@@ -375,6 +395,10 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
         barriers=tuple(Barrier(*row) for row in await rows(BARRIERS, oids)),
         streaming_slots=frozenset(name for (name,) in physical),
         differences=differences,
+        listed=listed,
+        function_problem=await check_function(connection, wanted.trusted)
+        if wanted.changes == "function"
+        else "",
         target=target,
         partitioned=tuple(table for (table,) in partitioned),
         active=(active[0][0] or f"pid {active[0][1]}") if active else "",

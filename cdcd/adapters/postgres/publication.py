@@ -1,13 +1,13 @@
-"""The publication: which tables and operations PostgreSQL sends. Created when missing, never altered.
+"""The publication: which tables and operations PostgreSQL sends. Created when missing; `following.py` alters it.
 
 A publication has to exist before the slot: pgoutput reads it as of each change's place in the WAL, so a slot that is
 older than its publication fails at the first change (13 to 17) or leaves changes out with a WARNING (18).
 
-A table that appears later is published only by FOR ALL TABLES and FOR TABLES IN SCHEMA; for a list of tables, ALTER
-PUBLICATION ... ADD TABLE is the operator's.
+A table that appears later is published only by FOR ALL TABLES and FOR TABLES IN SCHEMA. A list of tables needs ALTER
+PUBLICATION ... ADD TABLE, by the operator or by `postgres.publication_changes`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -344,55 +344,6 @@ def choose_tables(patterns: Sequence[TablePattern], candidates: Sequence[Candida
         for each in chosen.values()
         if not any(above in chosen for above in each.ancestors if above != each.table.oid)
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """How a publication differs from patterns. Names as `schema.table`, or the pattern's text if there is no table."""
-
-    lacking: tuple[str, ...] = ()
-    """Matched by a pattern and not published."""
-    extra: tuple[str, ...] = ()
-    """Published and matched by no pattern."""
-
-
-NO_DIFFERENCES: Final = Differences()
-
-
-def compare(
-    patterns: Sequence[TablePattern], candidates: Sequence[Candidate], published: Collection[PublishedTable]
-) -> Differences:
-    """Compare what is published with what the patterns name.
-
-    A partitioned table and its partitions are the same here: which of them a publication lists is a choice of its own.
-    """
-    above = {each.table.oid: {each.table.oid, *each.ancestors} for each in candidates}
-
-    def family(oids: Collection[int]) -> set[int]:
-        return {each for oid in oids for each in above.get(oid, {oid})}
-
-    wanted = {
-        each.table.oid: each.table
-        for each in candidates
-        if any(pattern.matches(each.table.schema, each.table.name) for pattern in patterns)
-    }
-    listed = {table.oid: table for table in published}
-
-    def missing_in(these: Mapping[int, PublishedTable], those: Collection[int]) -> tuple[str, ...]:
-        near = family(those)
-        return tuple(
-            table.qualified
-            for oid, table in these.items()
-            if oid not in near and not above.get(oid, {oid}).intersection(those)
-        )
-
-    absent = [
-        pattern.text
-        for pattern in patterns
-        if pattern.is_literal
-        and not any(pattern.matches(table.schema, table.name) for table in wanted.values())
-    ]
-    return Differences((*missing_in(wanted, set(listed)), *absent), missing_in(listed, set(wanted)))
 
 
 def choose_target(

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import pq
 
-from cdcd.adapters.postgres import catalog, tables
+from cdcd.adapters.postgres import catalog, following, tables
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.refusals import TableBusyError, answer_of, translated
 from cdcd.adapters.postgres.replication import literal
@@ -162,6 +162,16 @@ class SnapshotCatalog:
     async def members(self) -> dict[int, int]:
         """Which entry of the publication names a table, as `tables.members` gives it."""
         return await self._ask(lambda sql: tables.members(sql, self._publication))
+
+    async def publication_digest(self) -> tuple[str, ...]:
+        """A value that changes whenever tables or the publication's list change."""
+        return await self._ask(lambda sql: following.digest(sql, self._publication))
+
+    async def publication_differences(
+        self, desired: following.Desired
+    ) -> tuple[following.Listed, following.Differences] | None:
+        """How the publication differs from what is desired, as `following.read_differences` gives it."""
+        return await self._ask(lambda sql: following.read_differences(sql, self._publication, desired))
 
     async def leaves(self, table: str) -> list[int]:
         """The oids of the partitions that hold the rows of `schema.table`; none if it is not partitioned."""

@@ -107,7 +107,15 @@ class PostgresConfig(Section):
         None,
         description="Tables that a created publication covers: <schema>.<table> with * for any characters and ? for "
         "one; a part in double quotes is taken literally. null: all tables, later ones too, which needs a superuser. A "
-        "publication that exists is left as it is.",
+        "publication that exists is left as it is, unless publication_changes lets cdcd change it.",
+    )
+    publication_changes: Literal["never", "owner", "function"] = Field(
+        "never",
+        description="Whether cdcd adds tables to the publication that postgres.tables, tables.include and "
+        "tables.exclude select, and drops tables that they do not select. cdcd looks every 5 s. owner: cdcd runs ALTER "
+        "PUBLICATION; its role must own the publication and the tables. function: cdcd calls the function that a DBA "
+        "installs with deploy/sql/follow.sql. never: an event and cdcd check have the statement. never is the default, "
+        "because others may read by the same publication. A table without a replica identity is never added.",
     )
     readers: list[ReaderConfig] = Field(
         default_factory=list,

@@ -42,8 +42,10 @@ class SnapshotConfig(Section):
         description="How much of a table, on disk, is read at a time. Up to parallelism chunks are in memory, and "
         "one more for each table that is being read.",
     )
-    added_tables: bool = Field(
-        False, description="Whether a table that is added to the publication later is read too."
+    added_tables: bool | None = Field(
+        None,
+        description="Whether a table that is added to the publication later is read too. null: true if "
+        "postgres.publication_changes lets cdcd add tables, else false.",
     )
     exclude: TablePatterns | None = Field(
         None,

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
+from cdcd.adapters.postgres.following import pasted, sql_name
 from cdcd.adapters.postgres.inspection import Facts, Wanted
 from cdcd.adapters.postgres.publication import (
     OPERATIONS,
     PARTITION_ROOT,
-    PublishedTable,
     creation,
     creation_hint,
 )
@@ -15,11 +15,6 @@ from cdcd.core.catalog.routing import TopicNames, collisions
 from cdcd.core.errors import CdcdError
 from cdcd.core.pasted import quoted as identifier
 from cdcd.telemetry.findings import NAMED_MAX, Finding, named, of_error
-
-
-def sql_name(table: PublishedTable) -> str:
-    """How SQL calls the table."""
-    return f"{identifier(table.schema)}.{identifier(table.name)}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -104,31 +99,69 @@ def _missing_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def check_patterns(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """An existing publication counts, and not `postgres.tables`: so the two should name the same tables."""
+    """How the publication differs from the tables that the configuration names, and who changes that."""
     publication = facts.publication
-    if publication is None or wanted.tables is None:
+    if publication is None or not wanted.desired.is_stated:
         return
-    name, quoted = f"publication {publication.name}", identifier(publication.name)
-    lacking, extra = facts.differences.lacking, facts.differences.extra
+    name = f"publication {publication.name}"
+    key = "postgres.tables" if wanted.tables is not None else "tables.include"
+    found = facts.differences
+    lacking = [*[table.qualified for table in found.lacking], *found.absent]
+    problem = _check_changes(facts, wanted, name)
+    may = wanted.changes != "never" and problem is None
+    if problem is not None:
+        yield problem
     if lacking:
+        statement = pasted(publication.name, found.lacking, ())
+        unnamed = [table for table in found.lacking if not table.has_identity]
         yield Finding(
             "warning",
             "publication.tables",
             name,
-            f"lacks tables that postgres.tables names, so their changes are not sent: {named(lacking)}",
-            f"ALTER PUBLICATION {quoted} ADD TABLE {listed(lacking)}; or take them out of postgres.tables.",
+            f"lacks tables that {key} names, so their changes are not sent: {named(lacking)}",
+            f"{statement or 'Create the tables,'} or take them out of {key}."
+            if not may or unnamed or found.absent
+            else "cdcd run adds them (postgres.publication_changes).",
         )
-    if extra:
-        remove = f"ALTER PUBLICATION {quoted} DROP TABLE {listed(extra)};"
+    if found.extra:
+        listed = facts.listed.members if facts.listed else frozenset()
+        members = [table for table in found.extra if table.oid in listed]
+        remove = pasted(publication.name, (), members)
         if publication.all_tables:
-            remove = "Take postgres.tables out of the configuration: the publication is for all tables,"
+            remove = f"Take {key} out of the configuration: the publication is for all tables,"
+        elif not members:
+            remove = (
+                "Take their schemas out of the publication (ALTER PUBLICATION ... DROP TABLES IN SCHEMA),"
+            )
         yield Finding(
             "warning",
             "publication.tables",
             name,
-            f"has tables that postgres.tables does not name; their changes are sent all the same: {named(extra)}",
-            f"{remove} or add them to postgres.tables.",
+            f"has tables that {key} does not name; their changes are sent all the same: "
+            f"{named([table.qualified for table in found.extra])}",
+            "cdcd run drops them (postgres.publication_changes)."
+            if may and len(members) == len(found.extra)
+            else f"{remove} or add them to {key}.",
         )
+
+
+def _check_changes(facts: Facts, wanted: Wanted, name: str) -> Finding | None:
+    """Why cdcd cannot change the publication, although `postgres.publication_changes` lets it; None: it can."""
+    listed, role = facts.listed, facts.session.role
+    if wanted.changes == "never" or listed is None:
+        return None
+    if listed.all_tables:
+        found = f"is for all tables, so postgres.publication_changes: {wanted.changes} changes nothing"
+        fix = "Set postgres.publication_changes: never. tables.exclude leaves tables out of the pipeline."
+    elif wanted.changes == "owner" and not listed.is_owned:
+        found = f"role {role} does not own it, so cdcd cannot change it"
+        fix = f"ALTER PUBLICATION {identifier(wanted.publication)} OWNER TO {identifier(role)};"
+    elif wanted.changes == "function" and facts.function_problem:
+        found = f"cannot be changed: {facts.function_problem}"
+        fix = "Let a DBA run deploy/sql/follow.sql; its first lines say how."
+    else:
+        return None
+    return Finding("warning", "publication.changes", name, found, fix)
 
 
 def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:

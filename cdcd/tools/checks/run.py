@@ -179,6 +179,8 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         application_name=f"{config.name} check",
         connect_timeout_s=source.connect_timeout_s,
         selection=config.tables.selection,
+        changes=config.postgres.publication_changes,
+        trusted=config.postgres.trusted_owners,
     )
     dsn = parse_dsn(*source.access())
     facts = await read_facts(dsn, wanted)

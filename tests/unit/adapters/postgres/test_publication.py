@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.adapters.postgres.publication import Candidate, Differences, PublishedTable, choose_target, compare
+from cdcd.adapters.postgres.publication import Candidate, PublishedTable, choose_target
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.errors import SourceError
 
@@ -48,25 +48,3 @@ def test_a_pattern_that_can_only_be_a_mistake_is_refused(patterns: list[str]) ->
     with pytest.raises(SourceError) as caught:
         choose_target([parse_pattern(pattern) for pattern in patterns], TABLES, [])
     assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("patterns", "published", "lacking", "extra"),
-    [
-        (["public.*"], [1, 2], (), ()),
-        (["public.*"], [1], ("public.order_lines",), ()),
-        (["public.orders"], [1, 2], (), ("public.order_lines",)),
-        (["public.orders", "public.gone"], [1], ("public.gone",), ()),
-        # A partitioned table and its partitions are the same here.
-        (["part.*"], [7], (), ()),
-        (["part.root"], [7], (), ()),
-        (["part.leaf"], [6], (), ()),
-        (["public.orders"], [1, 7], (), ("part.leaf",)),
-    ],
-)
-def test_a_publication_is_compared_with_the_configured_tables(
-    patterns: list[str], published: list[int], lacking: tuple[str, ...], extra: tuple[str, ...]
-) -> None:
-    tables = [each.table for each in TABLES if each.table.oid in published]
-    found = compare([parse_pattern(pattern) for pattern in patterns], TABLES, tables)
-    assert found == Differences(lacking, extra)

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from cdcd.adapters.postgres.following import Differences, Listed
 from cdcd.adapters.postgres.inspection import Facts, Session, Setting, Wanted
-from cdcd.adapters.postgres.publication import OPERATIONS, Differences, Publication, PublishedTable
+from cdcd.adapters.postgres.publication import OPERATIONS, Publication, PublishedTable
 from cdcd.adapters.postgres.publication_history import too_young
 from cdcd.adapters.postgres.slot import SlotState
 from cdcd.core.catalog.routing import TopicNames
@@ -458,13 +459,55 @@ def test_a_publication_that_is_missing_beside_a_slot_says_what_creating_it_canno
 
 
 def test_a_publication_that_differs_from_the_configured_tables_is_told_with_the_command() -> None:
-    facts = replace(FACTS, differences=Differences(lacking=("public.b",), extra=("public.orders",)))
+    facts = differing(all_tables=False, is_owned=True)
     lacking, extra = publication.check_patterns(facts, WANTED)
     assert (lacking.level, extra.level) == ("warning", "warning")
-    assert 'ALTER PUBLICATION "p" ADD TABLE public.b;' in lacking.fix
-    assert 'ALTER PUBLICATION "p" DROP TABLE public.orders;' in extra.fix
+    assert 'ALTER PUBLICATION "p" ADD TABLE ONLY "public"."plain";' in lacking.fix
+    assert 'ALTER PUBLICATION "p" DROP TABLE ONLY "public"."orders";' in extra.fix
     assert not list(publication.check_patterns(facts, replace(WANTED, tables=None)))
     assert not list(publication.check_patterns(FACTS, WANTED))
+
+
+def differing(*, all_tables: bool, is_owned: bool) -> Facts:
+    """A publication that has orders, and should have a table with a key in its place."""
+    lacking = replace(PLAIN, has_identity=True)
+    listed = Listed(
+        all_tables, is_owned, changes_rows=True, members=frozenset({ORDERS.oid}), of_schemas=frozenset()
+    )
+    return replace(FACTS, differences=Differences((lacking,), (ORDERS,)), listed=listed)
+
+
+def test_differences_that_cdcd_will_settle_itself_need_no_statement() -> None:
+    wanted = replace(WANTED, changes="owner")
+    for finding in publication.check_patterns(differing(all_tables=False, is_owned=True), wanted):
+        assert finding.code == "publication.tables"
+        assert finding.fix.startswith("cdcd run ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "all_tables", "is_owned", "function_problem", "found", "fix"),
+    [
+        ("owner", True, True, "", "is for all tables", "publication_changes: never"),
+        ("owner", False, False, "", "does not own it", "OWNER TO"),
+        ("function", False, False, "there is no function", "there is no function", "follow.sql"),
+    ],
+)
+def test_check_says_why_cdcd_cannot_change_the_publication(
+    *,
+    changes: Literal["owner", "function"],
+    all_tables: bool,
+    is_owned: bool,
+    function_problem: str,
+    found: str,
+    fix: str,
+) -> None:
+    facts = replace(differing(all_tables=all_tables, is_owned=is_owned), function_problem=function_problem)
+    why, *others = publication.check_patterns(facts, replace(WANTED, changes=changes))
+    assert (why.level, why.code) == ("warning", "publication.changes")
+    assert found in why.found
+    assert fix in why.fix
+    # The statements are still there, for a person.
+    assert any("ALTER PUBLICATION" in other.fix for other in others)
 
 
 def test_unlimited_wal_is_a_warning_until_the_slot_is_there_and_where_it_keeps_much() -> None:
