@@ -68,6 +68,11 @@ def times_of(daemon: Running, event: str) -> dict[str, float]:
     }
 
 
+def await_read(daemon: Running, tables: int) -> None:
+    """Return when so many tables were read."""
+    daemon.await_true(lambda: len(times_of(daemon, "table.read")) >= tables, f"the rows of {tables} tables")
+
+
 def create_at_once(dsn: str, tables: int) -> float:
     """Create and fill the tables in one transaction; the time of its commit."""
     with psycopg.connect(dsn) as connection:
@@ -110,10 +115,7 @@ def measure(
                 before, writes, began = cpu_s(daemon.pid), written[0], time.monotonic()
                 known = len(times_of(daemon, "table.read"))
                 created = create(dsn, tables)
-                daemon.await_true(
-                    lambda known=known, tables=tables: len(times_of(daemon, "table.read")) >= known + tables,
-                    f"the rows of {tables} tables",
-                )
+                await_read(daemon, known + tables)
                 lines += report(daemon, tables, created, cpu_s(daemon.pid) - before)
                 spent = time.monotonic() - began
                 lines.append(
