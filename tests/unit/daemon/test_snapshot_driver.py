@@ -35,6 +35,6 @@ def test_a_question_that_cannot_be_asked_is_answered_so(question: Question):
 
         async def answer() -> Answer:
             async with AsyncExitStack() as stack:
-                return await SnapshotDriver(config, parse_dsn(dsn), stack, [].append).answer(question)
+                return await SnapshotDriver(config, parse_dsn(dsn), stack, lambda fact: None).answer(question)
 
         assert isinstance(asyncio.run(answer()), Lost)
