@@ -81,6 +81,7 @@ def command(  # noqa: PLR0917  one for each option
         notice=notice,
         limit=limit or 0,
         watched=sys.stdout,
+        descriptions=tail.descriptions_of(config, notice, from_topics=source == "topics"),
     )
     try:
         if source == "slot":

@@ -93,8 +93,8 @@ def test_the_topics_are_shown_as_far_as_they_are_wanted(
         tail(process.config_path, "--beginning", "--where", "row.total > 100.5 && row.id < 3", "--limit", "2")
     )
     assert [line.split(maxsplit=2)[2] for line in lines] == [
-        'INSERT   public.orders id=2 total="500" note="b"',
-        'UPDATE   public.orders id=2 total="501" note="b"',
+        'INSERT   public.orders id=2 total=500 note="b"',
+        'UPDATE   public.orders id=2 total=501 note="b"',
     ]
     # What comes, and a topic that is new
     reading = tail(process.config_path, "--table", "public.*", "--limit", "2")
@@ -110,6 +110,61 @@ def test_the_topics_are_shown_as_far_as_they_are_wanted(
     until(shown, "nothing was shown")
     lines, _ = finished(reading)
     assert [line.split()[2:4] for line in lines] == [["INSERT", "public.items"]] * 2
+
+
+@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.parametrize(
+    "modes",
+    [
+        {},
+        {
+            "decimal_handling_mode": "precise",
+            "binary_handling_mode": "hex",
+            "time_precision_mode": "adaptive_time_microseconds",
+        },
+        {"binary_handling_mode": "base64-url-safe", "time_precision_mode": "connect"},
+    ],
+)
+def test_values_are_shown_as_people_write_them(  # noqa: PLR0917  fixtures
+    database: Database, broker: KafkaBroker, daemon, tail: Tail, unique: str, modes: dict[str, str]
+):
+    # GIVEN values that JSON has as base64, as numbers since 1970, or in quotes
+    database.execute(
+        "CREATE TABLE wide (id int PRIMARY KEY, b bytea, big bytea, n numeric(12,2), free numeric, d date, t time, "
+        "ts timestamp, tz timestamptz, bs bytea[], js jsonb, note text)"
+    )
+    config = configuration(unique, database.dsn(), broker.bootstrap_servers)
+    config["format"] = {**config.get("format", {}), **modes}
+    process = daemon(config)
+    process.await_streaming()
+    insert = (
+        "INSERT INTO wide VALUES (%s, '\\xdeadbeef', decode(repeat('fb', 5000), 'hex'), 1234567.50, -0.125, "
+        "'2026-11-29', '12:34:56.789', '2026-11-29 01:02:03.5', '2026-11-29 01:02:03.25Z', "
+        "ARRAY['\\x00ff'::bytea, NULL], '{\"a\": [1, 2]}', repeat('wide ', 100))"
+    )
+    # WHEN they are shown from the topics and from a slot
+    slot = tail(process.config_path, "--from", "slot", "--limit", "1")
+    assert slot.stderr is not None
+    assert slot.stderr.readline() == FROM_NOW
+    database.execute(insert % 1)
+    from_slot, _ = finished(slot)
+    from_topics, errors = finished(tail(process.config_path, "--beginning", "--limit", "1"))
+    assert errors == ""
+    # THEN both lines have bytes in hexadecimal, numbers without quotes, times as text, and the size of what is cut
+    shown = from_topics[0].split(maxsplit=2)[2]
+    assert shown == from_slot[0].split(maxsplit=2)[2]
+    assert shown.startswith("INSERT   public.wide id=1 b=\\xdeadbeef big=\\xfbfb")
+    for part in (
+        "fb (5,000 bytes) n=1234567.50 free=-0.125 d=2026-11-29 t=12:34:56.789 ts=2026-11-29 01:02:03.5 tz=2026-11-29",
+        "bs=[\\x00ff, null]",
+        'js={"a": [1, 2]}',
+        '"wide wide ',
+        "(500 characters)",
+    ):
+        assert part in shown, shown
+    # AND --json has the record as it is
+    lines, _ = finished(tail(process.config_path, "--beginning", "--json", "--limit", "1"))
+    assert json.loads(lines[0])["value"]["after"]["b"] in {"3q2+7w==", "3q2-7w==", "deadbeef"}
 
 
 @pytest.mark.postgres(only=[13, 15, 18])

@@ -12,17 +12,15 @@ from cdcd.core.catalog.patterns import TablePattern
 from cdcd.core.errors import ConfigError
 from cdcd.core.records.encoder import HEADER_UNCHANGED, is_watermark
 from cdcd.core.records.flattening import DELETED_FIELD
-from cdcd.telemetry.terminal_text import cut, plain
+from cdcd.telemetry.terminal_text import plain
 from cdcd.tools.operations.conditions import RowCondition
+from cdcd.tools.operations.shown_values import Descriptions, Forms, shown, shown_content
 
 _FLAT: Final = "flattened"
 """Stands in the source of what is made of a flattened record, which does not say when and where it came from."""
 
 _IS_LARGE: Final = "is large (TOAST) and did not change, so that the record has no value of this column"
 _NOT_IN_DELETE: Final = "is NULL, or not part of the replica identity"
-
-VALUE_MAX: Final = 60
-"""Characters of a value in a line."""
 
 OPERATIONS: Final = {
     "c": "INSERT",
@@ -219,56 +217,42 @@ def _json_of(data: bytes | None) -> str:
         return json.dumps(data.decode("utf-8", "backslashreplace"), ensure_ascii=False)
 
 
-_JSON_TEXTS: Final = frozenset({"{}", "[]"})
-"""The first and the last character of an object and of an array."""
+def as_line(seen: Seen, envelope: dict[str, Any], descriptions: Descriptions | None = None) -> str:
+    """A line for people: time of the commit (UTC), what happened, the table, the values.
 
-
-def _is_json(text: str) -> bool:
-    try:
-        _parsed(text.encode())
-    except ValueError:
-        return False
-    return True
-
-
-def as_line(seen: Seen, envelope: dict[str, Any]) -> str:
-    """A line for people: time of the commit (UTC), what happened, the table, the values."""
-    op = envelope["op"]
-    ts_ms = envelope["source"].get("ts_ms")
+    Args:
+        descriptions: forms of the columns; None: values are shown as the record has them.
+    """
+    op, source, table = envelope["op"], envelope["source"], table_of(envelope)
+    ts_ms = source.get("ts_ms")
+    forms = {} if descriptions is None or op == "m" else descriptions.of(table, source.get("schema_id"))
     if ts_ms is None:
-        head = f"{OPERATIONS.get(op, 'ROW'):8} {plain(table_of(envelope))}"
-        return " ".join([head, *_values(seen, envelope)])
+        head = f"{OPERATIONS.get(op, 'ROW'):8} {plain(table)}"
+        return " ".join([head, *_values(seen, envelope, forms)])
     at = (_EPOCH + timedelta(milliseconds=int(ts_ms))).isoformat(sep=" ", timespec="milliseconds")
-    head = f"{at.removesuffix('+00:00')} {OPERATIONS.get(op, plain(str(op))):8} {plain(table_of(envelope))}"
+    head = f"{at.removesuffix('+00:00')} {OPERATIONS.get(op, plain(str(op))):8} {plain(table)}"
     if op == "m":
         message = envelope.get("message") or {}
-        return f"{head}prefix={plain(str(message.get('prefix')))} content={_shown(message.get('content'))}"
-    return " ".join([head, *_values(seen, envelope)])
+        content = shown_content(message.get("content"), "" if descriptions is None else descriptions.binary)
+        return f"{head}prefix={plain(str(message.get('prefix')))} content={content}"
+    return " ".join([head, *_values(seen, envelope, forms)])
 
 
-def _values(seen: Seen, envelope: dict[str, Any]) -> Iterator[str]:
+def _values(seen: Seen, envelope: dict[str, Any], forms: Forms) -> Iterator[str]:
     before, after = envelope.get("before"), envelope.get("after")
     unsent = _unsent(seen)
     if isinstance(after, dict):
         for name, value in after.items():
+            form = forms.get(name, "")
             if name in unsent:
                 yield f"{plain(name)}=(unchanged)"
             elif isinstance(before, dict) and before.get(name) != value and envelope["op"] == "u":
-                yield f"{plain(name)}={_shown(before.get(name))}→{_shown(value)}"
+                yield f"{plain(name)}={shown(before.get(name), form)}→{shown(value, form)}"
             else:
-                yield f"{plain(name)}={_shown(value)}"
+                yield f"{plain(name)}={shown(value, form)}"
     elif isinstance(before, dict):
         key = key_of(seen)
         for name, value in before.items():
             # What is not part of the replica identity is null, and says nothing.
             if value is not None or name in key:
-                yield f"{plain(name)}={_shown(value)}"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, str) and value[:1] + value[-1:] in _JSON_TEXTS and _is_json(value):
-        # The value is of a column of type json or jsonb. Records have such values as texts.
-        return cut(plain(value), VALUE_MAX)
-    return cut(plain(json.dumps(value, ensure_ascii=False, default=str)), VALUE_MAX)
+                yield f"{plain(name)}={shown(value, forms.get(name, ''))}"

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any, Final, TextIO
 
 from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.admin import Admin
+from cdcd.adapters.kafka.descriptions import SchemasTopic
 from cdcd.adapters.kafka.following import Follower
 from cdcd.adapters.postgres.slot import SlotWait
 from cdcd.config.loading import Config
@@ -18,7 +20,7 @@ from cdcd.core.catalog.relations import UNKNOWN_PLACE, TableDescription, TypeDes
 from cdcd.core.catalog.routing import parse_table
 from cdcd.core.catalog.topic_templates import DEFAULT
 from cdcd.core.engine.left_out import LeftOutTables
-from cdcd.core.errors import ConfigError
+from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.facts import unheard
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.available import FORMATS
@@ -34,9 +36,16 @@ from cdcd.stream.source import StreamSource
 from cdcd.stream.stream import Stream, Transaction
 from cdcd.tools.operations.change_lines import Filter, Seen, as_json, as_line
 from cdcd.tools.operations.conditions import parse_condition
+from cdcd.tools.operations.shown_values import BINARY, Descriptions
 from cdcd.tools.operations.sides import bound_columns
 
 POLL_S: Final = 0.5
+
+ANSWER_S: Final = 10.0
+"""Seconds that the broker may take for the descriptions of tables."""
+
+SCHEMAS: Final = "cdcd-tail.descriptions-of-tables"
+"""The topic of descriptions among the records of a slot, which are not written to Kafka."""
 
 Say = Callable[[str], None]
 
@@ -49,6 +58,7 @@ class Shown:
         notice: gets what is not a record.
         limit: so many records; 0: no limit.
         watched: where the lines go: BrokenPipeError is raised when nobody reads them any more.
+        descriptions: forms of the columns, for lines.
     """
 
     def __init__(
@@ -60,7 +70,9 @@ class Shown:
         notice: Say,
         limit: int = 0,
         watched: TextIO | None = None,
+        descriptions: Descriptions | None = None,
     ) -> None:
+        self.descriptions = descriptions
         self._filter = wanted
         self._as_objects = as_objects
         self._show = show
@@ -79,7 +91,8 @@ class Shown:
                 return
             envelope = self._filter.wanted(seen)
             if envelope is not None:
-                self._show(as_json(seen) if self._as_objects else as_line(seen, envelope))
+                line = as_json(seen) if self._as_objects else as_line(seen, envelope, self.descriptions)
+                self._show(line)
                 self._left = None if self._left is None else self._left - 1
         while self._filter.notices:
             self._notice(self._filter.notices.pop(0))
@@ -124,6 +137,31 @@ def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = No
     return Filter(
         patterns, condition, lambda topic: named.get(topic, topic.removeprefix(f"{topics.prefix}."))
     )
+
+
+def descriptions_of(config: Config, notice: Say, *, from_topics: bool) -> Descriptions:
+    """Forms of the columns: from the schemas topic, or from what a slot's stream describes.
+
+    `notice` is told once if the topic cannot be read. Values are then shown as records have them.
+    """
+    binary = BINARY[config.format.binary_handling_mode]
+    topic = config.topics.schemas
+    if not from_topics or not topic:
+        return Descriptions(binary)
+    refused: list[CdcdError] = []
+
+    def read(take: Callable[[bytes], object]) -> None:
+        if refused:
+            return
+        connection, _ = client.configured(config.kafka)
+        try:
+            if topic in Admin(connection, ANSWER_S).names():
+                SchemasTopic(topic, connection, f"{config.name}-tail", ANSWER_S).read(take)
+        except CdcdError as error:
+            refused.append(error)
+            notice(f"Types of columns are not known, because topic {topic} cannot be read: {error.message}")
+
+    return Descriptions(binary, read)
 
 
 def follow_topics(
@@ -223,7 +261,7 @@ async def _follow_slot(config: Config, shown: Shown, notice: Say) -> None:
 
     def decoder(source: StreamSource) -> RecordDecoder:
         source.look_up.protects = bool(config.columns.patterns)
-        return RecordDecoder(config, source.database, source.money_digits, bindings)
+        return RecordDecoder(config, source.database, source.money_digits, bindings, shown.descriptions)
 
     stream = Stream(
         settings,
@@ -251,7 +289,11 @@ async def _next(stream: Stream[Record], shown: Shown) -> Transaction[Record]:
 
 
 class RecordDecoder:
-    """Makes the records that the daemon would write to Kafka, without tombstones."""
+    """Makes the records that the daemon would write to Kafka, without tombstones.
+
+    Args:
+        descriptions: gets the descriptions of tables; None: there are none.
+    """
 
     def __init__(
         self,
@@ -259,10 +301,14 @@ class RecordDecoder:
         database: str,
         money_digits: int = DIGITS_OF_C,
         bindings: Bindings | None = None,
+        descriptions: Descriptions | None = None,
     ) -> None:
+        self._descriptions = descriptions
         settings = encoder_settings(config, database, bindings=bindings, money_digits=money_digits)
         self._commit_lsn = UNKNOWN_PLACE
-        settings = replace(settings, schemas_topic=None, tombstones=False)
+        settings = replace(
+            settings, schemas_topic=None if descriptions is None else SCHEMAS, tombstones=False
+        )
         # An envelope says more to a person than a row.
         settings = replace(settings, flattening=None)
         value_format = config.format.value
@@ -306,7 +352,14 @@ class RecordDecoder:
             assert isinstance(rest, bytes)
             frame = rest
         self._encoder.encode(frame, in_stream, _unix_us(), records)
-        return [without_partition(record) for record in records]
+        return [without_partition(record) for record in records if not self._takes(record)]
+
+    def _takes(self, record: Record) -> bool:
+        """Keep the record if it is the description of a table."""
+        if self._descriptions is None or record[0] != SCHEMAS:
+            return False
+        self._descriptions.take(record[2] or b"")
+        return True
 
     def decode_message(self, step: NonTransactionalMessage) -> list[Record]:
         """See `Decoder`."""
