@@ -84,6 +84,7 @@ def test_a_broker_that_stops_under_load_is_told_with_what_waits_and_so_is_its_re
     told = streaming.await_event("kafka.unreachable", timeout_s=OUTAGE_S + BUSY_S)
     # A broker that is asked to end gives its partitions up first.
     assert re.search("Connection refused|Disconnected|no leader", told["message"]), told["message"]
+    assert broker.bootstrap_servers in told["message"]
     assert told["records"] > 0
     assert told["bytes"] > told["records"]
     streaming.await_metric("cdcd_kafka_up", lambda up: up == 0)
@@ -124,6 +125,7 @@ def test_a_broker_that_freezes_beside_an_idle_daemon_is_told(
         told = streaming.await_event("kafka.unreachable", timeout_s=OUTAGE_S + BUSY_S)
     finally:
         broker.resume()
+    assert broker.bootstrap_servers in told["message"]
     assert (told["records"], told["bytes"]) == (0, 0)
     streaming.await_event("kafka.reachable")
     assert streaming.stop() == 0
