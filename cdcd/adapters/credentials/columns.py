@@ -1,6 +1,6 @@
-"""The rules of `columns`, with their keys in hand, and the cipher of the spool that goes with them.
+"""The rules of `columns` with their keys, and the cipher of the spool.
 
-HMAC and AES are the library's (cryptography), which is imported only where a rule needs it.
+HMAC and AES come from the library cryptography, which is imported only if a rule needs it.
 """
 
 import hmac
@@ -17,11 +17,14 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import PositionError
 
 NONCE_BYTES: Final = 12
-"""Of AES-GCM (NIST SP 800-38D, 8.2)."""
+"""Bytes of a nonce of AES-GCM (NIST SP 800-38D, 8.2)."""
 
 
 def protections(columns: ColumnsConfig, bindings: Bindings | None = None) -> Protections:
-    """The rules of the configuration. Its model has checked patterns and keys."""
+    """Return the protection rules of the configuration.
+
+    The configuration's model has already checked patterns and keys.
+    """
     seals: dict[str, Seal] = {}
     seals_of: dict[str, SealOf] = {}
     if columns.per_column:
@@ -51,10 +54,10 @@ def protections(columns: ColumnsConfig, bindings: Bindings | None = None) -> Pro
 
 
 def bindings_of(columns: ColumnsConfig, checkpoint: Checkpoint | None) -> Bindings:
-    """The columns to which former runs have bound the rules of the configuration.
+    """Return the columns to which former runs have bound the rules of the configuration.
 
     Raises:
-        PositionError: the checkpoint's bindings cannot be read.
+        PositionError: the bindings in the checkpoint cannot be read.
     """
     found = Bindings()
     try:
@@ -72,10 +75,10 @@ def bindings_of(columns: ColumnsConfig, checkpoint: Checkpoint | None) -> Bindin
 
 
 def authenticating(key: bytes) -> Seal:
-    """HMAC-SHA-256 with this key (RFC 2104), as 32 bytes."""
+    """Return a function for HMAC-SHA-256 with this key (RFC 2104), as 32 bytes."""
     from cryptography.hazmat.primitives import hashes, hmac  # noqa: PLC0415  only where it is needed
 
-    # A copy of it costs a third of what a new one costs with its key.
+    # Copying the object costs a third of creating it with its key.
     keyed = hmac.HMAC(key, hashes.SHA256())
 
     def seal(value: bytes) -> bytes:
@@ -87,17 +90,17 @@ def authenticating(key: bytes) -> Seal:
 
 
 def hashing(key: bytes) -> Seal:
-    """HMAC-SHA-256 with this key, as 64 hexadecimal digits."""
+    """Return a function for HMAC-SHA-256 with this key, as 64 hexadecimal digits."""
     authenticate = authenticating(key)
     return lambda value: authenticate(value).hex().encode("ascii")
 
 
 def encrypting(key: bytes) -> Seal:
-    """AES-256-GCM with a nonce made from the value: base64 of nonce, ciphertext and tag.
+    """Return AES-256-GCM with a nonce derived from the value: base64 of nonce, ciphertext and tag.
 
-    A random nonce would make another text of a row each time it is sent, and of a key a key that no consumer finds
-    again. With the first 12 bytes of the value's HMAC as nonce, a nonce comes twice only with the same value, as in
-    AES-SIV (RFC 5297). What it gives away is which values are equal.
+    With a random nonce, a row would get another text each time that it is sent, and a key would become a key that
+    no consumer finds again. The nonce is the first 12 bytes of the value's HMAC, so a nonce repeats only with the
+    same value, as in AES-SIV (RFC 5297). It reveals only which values are equal.
     """
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  only where it is needed
 
@@ -112,30 +115,31 @@ def encrypting(key: bytes) -> Seal:
 
 
 def hashing_of(key: bytes) -> SealOf:
-    """As `hashing`, with a key for each column, made of its identity."""
+    """Return a function for `hashing` with a separate key for each column, derived from its identity."""
     authenticate = authenticating(key)
     return lambda identity: hashing(authenticate(b"cdcd: hashes of a column\0" + identity))
 
 
 FORM: Final = 2
-"""The first byte of a ciphertext that belongs to a column. One without such a form has its nonce there."""
+"""First byte of a ciphertext that belongs to a column. A ciphertext of the former form has the first byte of its
+nonce there."""
 
 KEY_ID_BYTES: Final = 4
 
 END: Final = b"\x80"
-"""Behind the value, before the zeros of the padding."""
+"""Marks the end of the value, before the zeros of the padding."""
 
 
 def key_id(key: bytes) -> bytes:
-    """Which key a ciphertext needs: the first bytes of an HMAC, which say nothing of the key itself."""
+    """Return the id of the key that a ciphertext needs: the first bytes of an HMAC, which reveal nothing of the key."""
     return authenticating(key)(b"cdcd: id of a key")[:KEY_ID_BYTES]
 
 
 def encrypting_of(key: bytes, padding: int) -> SealOf:
-    """As `encrypting`, with a nonce and associated data of the column's identity.
+    """Return a function for `encrypting` with a nonce and associated data of the column's identity.
 
-    The ciphertext is base64 of `FORM`, the id of the key, the nonce, the encrypted value, and the tag. The value ends
-    with `END`, and is padded with zeros to a multiple of `padding` bytes.
+    The ciphertext is base64 of `FORM`, the id of the key, the nonce, the encrypted value, and the tag. The value
+    ends with `END`, and is padded with zeros to a multiple of `padding` bytes.
     """
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  only where it is needed
 
@@ -159,9 +163,10 @@ def encrypting_of(key: bytes, padding: int) -> SealOf:
 
 
 def checkpoint_keys(config: Config) -> tuple[bytes, ...]:
-    """The keys that authenticate the pipeline's checkpoints: the first one signs, and each of them verifies.
+    """Return the keys that authenticate the pipeline's checkpoints: the first key signs, and each key verifies.
 
-    A key of `columns` is not used itself, but what is made of it. So a tag says nothing of a hashed value.
+    A key of `columns` is not used itself, but a key that is derived from it. So a tag reveals nothing about a
+    hashed value.
     """
     columns = config.columns
     given = (config.topics.checkpoint_key, columns.hash_key, columns.encryption_key, *columns.former_keys)
@@ -175,11 +180,11 @@ def checkpoint_keys(config: Config) -> tuple[bytes, ...]:
 
 
 PROCESS_KEY: Final = os.urandom(32)
-"""A key of this process alone, for what it reads back itself."""
+"""Random key of this process, for data that it reads back itself."""
 
 
 class SpoolCipher:
-    """A `Cipher` of the spool: AES-256-GCM, with a key that this process alone has and that ends with it."""
+    """A `Cipher` of the spool: AES-256-GCM with a key that only this process has."""
 
     def __init__(self) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  only where it is needed

@@ -1,7 +1,8 @@
-"""Runs a command of the configuration that prints a secret: a password, or a token.
+"""Runner of configured commands that print a secret: a password or a token.
 
-There is no shell: the arguments go to the program as they are. What the command prints is a secret and is never shown.
-If it fails, the end of its standard error is shown: ordinary words and small numbers, and `***` for all else.
+There is no shell: the arguments go to the program as they are. What the command prints is a secret and is never
+shown. If the command fails, the error shows the end of its standard error: ordinary words and small numbers, and
+`***` for everything else.
 """
 
 import asyncio
@@ -19,44 +20,45 @@ from cdcd.config.masking import MASK, mask_text
 from cdcd.core.errors import ConfigError, TransientError, out_of_files
 
 OUTPUT_BYTES_MAX: Final = 65_536
-"""Bytes that a command may print. A token of a cloud has some thousand."""
+"""Maximum bytes that a command may print. Tokens of clouds have some thousand bytes."""
 
 SAID_LENGTH_MAX: Final = 300
-"""Characters of a command's standard error that an error shows: the last ones, where programs say why they end."""
+"""Maximum characters of a command's standard error in an error: the last ones, where programs name the reason."""
 
 _SAID_BYTES_MAX: Final = 4 * SAID_LENGTH_MAX
 
 _OPAQUE: Final = re.compile(r"(?=[A-Za-z+/_=%-]*[0-9])[A-Za-z0-9+/_=%-]{24,}")
-"""Text that may be a token, a key or a signature. Words have no digits, and parts of hosts' names are shorter."""
+"""Pattern of text that may be a token, a key or a signature. Ordinary words have no digits, and parts of host names
+are shorter."""
 
 _NAMED: Final = re.compile(r"(\w*(?:password|passwd|secret|token|key)\w*[\"']?\s*[=:]\s*)\S+", re.IGNORECASE)
-"""What programs call a secret, and its value."""
+"""Pattern of a name of a secret with its value."""
 
 
 _SECRET_NOUN: Final = re.compile(
     r"(?:token|password|passwd|passphrase|passcode|secret|key|credential|pin)s?[:=]?", re.IGNORECASE
 )
-"""Words behind which a program may write the secret itself."""
+"""Words after which a program may print the secret itself."""
 
 _ORDINARY: Final = re.compile(
     r"an?|and|are|at|be|by|can|cannot|command|could|did|does|endpoint|error|expired|failed|file|for|found|from|has|have"
     r"|id|in|invalid|is|manager|may|missing|must|no|not|of|on|or|policy|provider|refused|rejected|required|server"
     r"|service|sealed|still|store|the|to|too|type|unknown|url|vault|was|were|will|with|wrong"
 )
-"""Words that may stand behind such a noun."""
+"""Harmless words that may follow such a word."""
 
 _LETTERS: Final = r"(?:[a-z]{1,24}|[A-Z]{1,24}|[A-Z][a-z]|(?:[a-z]+)?(?:[A-Z][a-z]{2,23})+)"
 _WORD: Final = re.compile(
     rf"[(\[<]*(?:/?{_LETTERS}(?:[-/_.:']{_LETTERS})*|[0-9]{{1,5}}|(?:[A-Za-z_]+[=:])?\*{{3}})[)\]>.,:;!?]*|[-–—:=.,;…]+"
 )
-"""A word that cannot be a secret: letters in the case of words, names of programs, a small number."""
+"""Pattern of a word that cannot be a secret: letters in the case of words, names of programs, a small number."""
 
 _QUOTED: Final = re.compile(r"(['\"`])[^'\"`]+\1")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, and the key of the configuration that has it.
+    """A command, with the configuration key that contains it.
 
     Attributes:
         arguments: the program and its arguments.
@@ -69,10 +71,13 @@ class Command:
 
 
 class _Running:
-    """A command that runs in a process group of its own, so that `kill` ends its children too."""
+    """A running command in its own process group, so that `kill` ends its children too."""
 
     def __init__(self, command: Command) -> None:
-        """Start the command. Raises ConfigError: the program cannot be run; TransientError: not at this moment."""
+        """Start the command.
+
+        Raises ConfigError if the program cannot be run, and TransientError if it cannot be run at this moment.
+        """
         self._command = command
         self._deadline = time.monotonic() + command.timeout_s
         try:
@@ -96,14 +101,14 @@ class _Running:
             raise TransientError(f"{self._what} cannot be run: {error.strerror}", hint=self._hint) from None
 
     def kill(self) -> None:
-        """End the command and its children at once."""
+        """Kill the command and its children at once."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def output(self) -> str:
         """Wait for the end of the command, and return the text that it printed, without the last line's end.
 
-        Raises TransientError: the command took too long, failed, or did not print text.
+        Raises TransientError if the command took too long, failed, or did not print text.
         """
         with self._process as process:
             try:
@@ -130,7 +135,10 @@ class _Running:
         return text
 
     def _read(self) -> tuple[bytes, bytes]:
-        """What the command prints, and the end of what it says. TimeoutError: it goes on for too long."""
+        """Return the command's standard output, and the end of its standard error.
+
+        TimeoutError: the command did not end in time.
+        """
         printed, said = bytearray(), bytearray()
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -163,8 +171,9 @@ class _Running:
 
 
 def _shown(said: bytes, printed: bytes) -> str:
-    """The end of a command's standard error, with `***` for each word that may be a secret or a part of what the
-    command printed.
+    """Return the end of a command's standard error without secrets.
+
+    `***` replaces each word that may be a secret or a part of the command's output.
     """
     output = printed.decode(errors="replace").lower()
     parts = set(re.findall(r"\w{3,}", output))
@@ -188,12 +197,12 @@ def _shown(said: bytes, printed: bytes) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """The words of a foreign program, with everything masked that may be a secret."""
+    """Return a program's text with everything masked that may be a secret."""
     return _OPAQUE.sub(MASK, _NAMED.sub(rf"\1{MASK}", mask_text(text)))
 
 
 def output_of(command: Command) -> str:
-    """Run the command, and return the text that it prints. It blocks, for `timeout_s` at most.
+    """Run the command, and return the text that it prints. The call blocks for `timeout_s` at most.
 
     Raises:
         ConfigError: the program cannot be run.
@@ -203,7 +212,10 @@ def output_of(command: Command) -> str:
 
 
 async def await_output(command: Command) -> str:
-    """The same, beside the event loop. A cancelled call kills the command."""
+    """Run the command without blocking the event loop, and return the text that it prints.
+
+    If the call is cancelled, the command is killed.
+    """
     running = _Running(command)
     try:
         return await asyncio.to_thread(running.output)

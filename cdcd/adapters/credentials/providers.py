@@ -1,4 +1,4 @@
-"""Where tokens for Kafka come from: a command, or the library of a cloud, which an extra of cdcd brings."""
+"""Sources of tokens for Kafka: a command, or a cloud's library, which an extra of cdcd installs."""
 
 import importlib
 import json
@@ -20,27 +20,27 @@ _FORM: Final = (
 
 
 class KafkaAccess(Protocol):
-    """The part of Kafka's configuration that says how a client gets in."""
+    """The part of Kafka's configuration that concerns a client's login."""
 
     @property
     def oauth(self) -> OAuthConfig: ...
 
     def librdkafka(self) -> dict[str, str]:
-        """librdkafka's properties, with secrets."""
+        """librdkafka properties, including secrets."""
         ...
 
 
 def access(kafka: KafkaAccess) -> tuple[dict[str, str], Tokens | None]:
-    """What clients of Kafka need: librdkafka's properties, and the tokens if there is a provider.
+    """Return librdkafka's properties, and the tokens if there is a provider.
 
-    The properties hold secrets: they must never be printed.
+    The properties contain secrets and must never be printed.
     """
     return kafka.librdkafka(), None if kafka.oauth.provider == "none" else _tokens(kafka.oauth)
 
 
 @lru_cache
 def _tokens(oauth: OAuthConfig) -> Tokens:
-    """One object for all clients of the process, so that they share a token."""
+    """Return the same object for all clients of the process, so that they share a token."""
     return Tokens(_PROVIDERS[oauth.provider](oauth))
 
 
@@ -55,12 +55,12 @@ def _by_command(oauth: OAuthConfig) -> Provider:
 
 
 def read_token(text: str, asked_at: float) -> Token:
-    """The token that a command printed.
+    """Return the token that a command printed.
 
     Args:
-        asked_at: when the command was started, in seconds since 1970. A lifetime counts from then.
+        asked_at: start of the command in seconds since 1970. A lifetime counts from this time.
 
-    Raises TransientError, which shows nothing of the text.
+    Raises TransientError, whose message shows nothing of the text.
     """
     try:
         answer = json.loads(text)
@@ -79,7 +79,7 @@ def read_token(text: str, asked_at: float) -> Token:
 
 @dataclass(frozen=True, slots=True)
 class _Library:
-    """A library that makes tokens."""
+    """A library that creates tokens."""
 
     extra: str
     package: str
@@ -128,4 +128,4 @@ _PROVIDERS: Final[dict[str, Callable[[OAuthConfig], Provider]]] = {
     ),
     "azure": _Library("azure", "azure-identity", "azure.identity", _from_azure),
 }
-"""A provider by the name that `kafka.oauth.provider` has for it."""
+"""Providers by their names in `kafka.oauth.provider`."""

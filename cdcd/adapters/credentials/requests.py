@@ -1,6 +1,6 @@
-"""HTTP requests that may carry a login: no redirect is followed, and errors show no address with a login in it.
+"""HTTP requests that may carry a login: redirects are not followed, and errors show no address with a login.
 
-urllib sends the headers of a request to wherever a server redirects it, `Authorization` too.
+urllib sends the headers of a request, including `Authorization`, to the target of a redirect.
 """
 
 import http.client
@@ -17,7 +17,7 @@ REDIRECTED: Final = (
     "The server redirects to another address. cdcd does not follow, because it would send the login there. Give the "
     "final address."
 )
-"""What to do about an answer with a status of `REDIRECTS`."""
+"""Hint for an answer with a status of `REDIRECTS`."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -34,12 +34,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def opener(context: ssl.SSLContext | None = None, *, by_proxy: bool = True) -> urllib.request.OpenerDirector:
-    """An opener whose requests end with HTTPError where the server redirects.
+    """Return an opener whose requests raise HTTPError if the server redirects.
 
     Args:
-        context: for https; None: the machine's authorities.
-        by_proxy: the proxies of the environment (`https_proxy` and others) are used. A server on this machine is asked
-            without them.
+        context: TLS context for https; None: the machine's certificate authorities.
+        by_proxy: True to use the proxies of the environment (`https_proxy` and others). Use False for a server on
+            this machine.
     """
     handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
     if context is not None:
@@ -50,7 +50,7 @@ def opener(context: ssl.SSLContext | None = None, *, by_proxy: bool = True) -> u
 
 
 def reason(error: OSError | http.client.HTTPException) -> str:
-    """Why there was no answer, without what may be a secret."""
+    """Return the reason for a missing answer, without possible secrets."""
     if isinstance(error, http.client.InvalidURL):
         # The message of the exception quotes the address, and a proxy's address may contain a password.
         return "the address of the server, or of a proxy in the environment, is not valid"

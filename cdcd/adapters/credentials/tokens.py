@@ -27,29 +27,30 @@ from cdcd.core.errors import CdcdError, SinkUnavailableError, TransientError
 from cdcd.core.snapshot.signals import token_digest
 
 RENEW_SHARE: Final = 0.75
-"""The share of a token's lifetime after which a new one is fetched."""
+"""Share of a token's lifetime after which a new token is fetched."""
 
 USABLE_SHARE: Final = 0.9
-"""The share of a token's lifetime after which no client is made with it any more."""
+"""Share of a token's lifetime after which no new client uses the token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token and the end of its life, in seconds since 1970."""
+    """A token and its expiry, in seconds since 1970."""
 
     value: str = field(repr=False)
     expires_at: float
 
 
 Provider = Callable[[], Token]
-"""Fetches a token. It blocks. Raises ConfigError: it can never work; TransientError: it does not work now."""
+"""Function that fetches a token. The call blocks. Raises ConfigError if it can never work, and TransientError if it
+does not work now."""
 
 
 class Tokens:
-    """The tokens of one provider; safe to use from several threads. An object of it is librdkafka's `oauth_cb`.
+    """The tokens of one provider, for use from several threads. The object is callable as librdkafka's `oauth_cb`.
 
     Attributes:
-        on_failure: is told of each failure, in the thread in which it happens.
+        on_failure: called with each failure, in the thread in which it happens.
     """
 
     def __init__(self, provider: Provider, clock: Callable[[], float] = time.time) -> None:
@@ -61,18 +62,18 @@ class Tokens:
         self.on_failure: Callable[[CdcdError], None] = lambda _error: None
 
     def __call__(self, _config: str) -> tuple[str, float]:
-        """What librdkafka asks for: the token, and the end of its life.
+        """Return the token and its expiry, for librdkafka.
 
-        Raises CdcdError: there is no new token. librdkafka keeps the former one, and asks again.
+        Raises CdcdError if there is no new token. librdkafka keeps the former token, and asks again.
         """
         with self._lock:
             token = self._renewed()
         return token.value, token.expires_at
 
     def prepare(self) -> None:
-        """Have a token for a client that is about to be made, which would wait ten seconds for it otherwise.
+        """Fetch a token for a client that is about to be created, which would otherwise wait ten seconds for it.
 
-        Raises ConfigError: the provider can never work; SinkUnavailableError: it does not work now.
+        Raises ConfigError if the provider can never work, and SinkUnavailableError if it does not work now.
         """
         with self._lock:
             try:
@@ -82,7 +83,7 @@ class Tokens:
                     raise
 
     def _renewed(self) -> Token:
-        """The token at hand, or a new one if it is time."""
+        """Return the present token, or a new one if `RENEW_SHARE` of its lifetime has passed."""
         if self._token is not None and self._used() < RENEW_SHARE:
             return self._token
         asked_at = self._clock()
@@ -105,7 +106,7 @@ class Tokens:
         return token
 
     def _used(self) -> float:
-        """The share of its lifetime that the token at hand has behind it; 1 without one."""
+        """Return the share of the present token's lifetime that has passed; 1 without a token."""
         token = self._token
         if token is None:
             return 1.0
@@ -113,9 +114,9 @@ class Tokens:
 
 
 def bounded(provider: Provider, what: str, timeout_s: float) -> Provider:
-    """The provider with a limit on its time, for libraries that have none.
+    """Return the provider with a timeout, for libraries without timeouts.
 
-    A call that takes too long is left alone in its thread, and its token is not used.
+    A call that takes too long is abandoned in its thread, and its token is not used.
     """
 
     def fetch() -> Token:

@@ -1,7 +1,7 @@
-"""What makes the secrets of a configuration easy to get: files that others can read or replace, and weak keys.
+"""Weaknesses of a configuration's secrets: files that other users can read or replace, and weak keys.
 
-`cdcd check` shows each weakness as a warning. With `security.strict: true` they are errors, and `cdcd run` does not
-start. No text of this module holds a secret.
+`cdcd check` shows each weakness as a warning. With `security.strict: true`, weaknesses are errors, and `cdcd run`
+does not start. No text of this module contains a secret.
 """
 
 import os
@@ -18,16 +18,17 @@ from cdcd.config.sections.columns import encryption_key_bytes
 from cdcd.core.errors import ConfigError
 
 DISTINCT_CHARACTERS_MIN: Final = 6
-"""Distinct characters of a token. Of a million random tokens of 16 hexadecimal digits, about 36 have fewer."""
+"""Minimum of distinct characters in a token. Of a million random tokens of 16 hexadecimal digits, about 36 have
+fewer."""
 
 DISTINCT_BYTES_MIN: Final = 16
-"""Distinct bytes of an encryption key. A random key of 32 bytes has about 30."""
+"""Minimum of distinct bytes in an encryption key. A random key of 32 bytes has about 30."""
 
 TOKEN_LENGTH_MIN: Final = 16
-"""Characters of a token. Fewer can be tried one by one."""
+"""Minimum length of a token in characters. Shorter tokens can be found by trying all of them."""
 
 REST_LENGTH_MIN: Final = 12
-"""Characters of a token beside the words that everybody tries first."""
+"""Minimum of characters in a token besides words that attackers try first."""
 
 _WORDS: Final = (
     "password",
@@ -45,18 +46,18 @@ _WORDS: Final = (
 )
 
 _KEY_LOCATIONS: Final = ("ssl.key.location", "ssl.keystore.location")
-"""Properties of librdkafka that name a file with a private key."""
+"""librdkafka properties that name a file with a private key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weakness:
-    """One secret that is easier to get than it should be.
+    """A secret that is too easy to read or guess.
 
     Attributes:
-        key: the key of the configuration that gives the secret or names its file.
-        of_file: the file is open to others; otherwise the secret can be guessed.
-        found: what is wrong, without the secret.
-        fix: what to do.
+        key: configuration key of the secret or of its file.
+        of_file: True if the file is open to others; False if the secret can be guessed.
+        found: description of the problem, without the secret.
+        fix: instruction for the operator.
     """
 
     key: str
@@ -66,7 +67,7 @@ class Weakness:
 
 
 def weaknesses(config: Config) -> list[Weakness]:
-    """Every weakness of the secrets in the configuration and of the files that hold secrets."""
+    """Return all weaknesses of the configuration's secrets and of the files with secrets."""
     found = [weakness for key, file in _files(config) if (weakness := _of_file(key, file)) is not None]
     return [*found, *_weak_keys(config)]
 
@@ -83,7 +84,7 @@ def refuse_weaknesses(config: Config) -> None:
 
 
 def _files(config: Config) -> Iterator[tuple[str, Path]]:
-    """The key and the path of every file that holds a secret."""
+    """Yield the configuration key and path of every file that contains a secret."""
     postgres, kafka, http, registry, columns = (
         config.postgres,
         config.kafka,
@@ -121,7 +122,7 @@ def _files(config: Config) -> Iterator[tuple[str, Path]]:
 
 
 def _of_file(key: str, file: Path) -> Weakness | None:
-    """The weakness of one file; None: it has none, or cannot be looked at, which the reader of the file reports."""
+    """Return the weakness of a file; None if it has none or cannot be examined, which its reader reports."""
     try:
         there = file.stat()
         why = _exposed(there) or _replaceable(file)
@@ -139,8 +140,10 @@ def _of_file(key: str, file: Path) -> Weakness | None:
 
 
 def _exposed(there: os.stat_result) -> str:
-    """What lets other users read or change a file with this status; empty: nothing. The rule is that of libpq for
-    sslkey: a file of root may be readable by its group, because containers and systemd give secrets so.
+    """Return the reason why other users can read or change a file with this status; "" if they cannot.
+
+    The rule is libpq's for sslkey: a file of root may be readable by its group, because containers and systemd pass
+    secrets this way.
     """
     mode = stat.S_IMODE(there.st_mode)
     if there.st_uid not in {0, os.geteuid()}:
@@ -152,10 +155,10 @@ def _exposed(there: os.stat_result) -> str:
 
 
 def _replaceable(file: Path) -> str:
-    """What lets every user replace the file; empty: nothing.
+    """Return the reason why every user can replace the file; "" if not every user can.
 
-    A folder that everybody may write to is safe above others if it is sticky, and if it is mounted read-only, as
-    Kubernetes mounts secrets. The file itself must not be in such a folder.
+    Among the parent folders, a world-writable folder is safe if it is sticky or mounted read-only, as Kubernetes
+    mounts secrets. The file itself must not be in such a folder.
     """
     for place in dict.fromkeys([file.absolute(), file.resolve()]):
         for folder in place.parents:
@@ -196,7 +199,7 @@ def _weak(key: str, why: str, command: str) -> Weakness:
 
 
 def weak_token(text: str) -> str:
-    """Why the token can be guessed; empty: no reason was found."""
+    """Return the reason why the token can be guessed; "" if none was found."""
     if len(text) < TOKEN_LENGTH_MIN:
         return f"it is shorter than {TOKEN_LENGTH_MIN} characters"
     if why := _guessable(text.encode(), DISTINCT_CHARACTERS_MIN):
@@ -210,7 +213,7 @@ def weak_token(text: str) -> str:
 
 
 def _guessable(secret: Sequence[int], distinct_min: int) -> str:
-    """Why these bytes are not random; empty: no reason was found."""
+    """Return the reason why these bytes are not random; "" if none was found."""
     distinct = len(set(secret))
     if distinct == 1:
         return "it is one byte or letter, repeated"

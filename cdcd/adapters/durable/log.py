@@ -1,19 +1,20 @@
-"""The files of the durable log: one folder, and segments in the form of a recording's (`recording/blocks.py`).
+"""Files of the durable log: one folder, with segments in the form of a recording's segments (`recording/blocks.py`).
 
-The rule: what `sync` has returned for is on disk, whatever happens next. Each block has a checksum that goes on from
-the block before it, so that a torn or altered place is found where it stands, and ends what is read of its logged
-session (`transactions/logged.py` decides whether that matters).
+The rule: everything before a returned `sync` is on disk, whatever happens next. The checksum of each block
+continues the checksum of the block before it, so a torn or altered block is detected and ends the readable part of
+its logged session (`transactions/logged.py` decides if that matters).
 
-A logged session is a row of segments with numbers without a gap. The kind in the head says how a segment begins: `s`
-with a logged session, whose first block says whose log it is; `c` between two transactions; `m` within one. The head's
-LSN is the last place between two transactions before the segment. A segment is closed and synced before the next one is
-made. So only the last segment of a logged session has to be read to know where the logged session ends.
+A logged session is a sequence of segments with consecutive numbers. The kind in the head shows how a segment
+begins: `s` with a logged session, whose first block names the owner of the log; `c` between two transactions; `m`
+within one. The LSN in the head is the last position between two transactions before the segment. A segment is
+closed and synced before the next one is created. So only the last segment of a logged session must be read to find
+the end of the logged session.
 
-After a write or a sync has failed, nothing more is written by this object: the kernel may have dropped the pages that
-it could not write, and a second sync would succeed without them (PostgreSQL's "fsyncgate"). The next logged session
-begins at the slot's position, which is before anything that was not synced.
+After a failed write or sync, this object writes nothing more: the kernel may have dropped the pages that it could
+not write, and a second sync would succeed without them (PostgreSQL's "fsyncgate"). The next logged session begins
+at the slot's position, which is before anything that was not synced.
 
-The folder has a lock, which a process holds as long as it uses the log. Files are readable by their owner only, because
+The folder has a lock, which a process holds while it uses the log. Files are readable by their owner only, because
 they hold every value of the published tables.
 """
 
@@ -38,7 +39,7 @@ from cdcd.core.transactions.boundaries import Boundaries
 LOCK: Final = ".lock"
 
 FORMAT: Final = 1
-"""Version of what the blocks hold; another one is not read."""
+"""Version of the blocks' contents; other versions are not read."""
 
 _OWNER: Final = b"J"
 _FRAMES: Final = b"F"
@@ -46,7 +47,10 @@ _COUNT: Final = struct.Struct("<cI")
 
 
 class LogStoppedError(Exception):
-    """Nothing more can be written. `reason` says why: the disk is full, or the log has its largest size."""
+    """The log accepts no more writes.
+
+    `reason` is the cause: the disk is full, or the log has reached its maximum size.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -54,7 +58,10 @@ class LogStoppedError(Exception):
 
 
 def segments_in(folder: Path) -> list[Segment]:
-    """The segments that are there, in their order. OSError: the folder cannot be read; none if there is no folder."""
+    """Return the segments in the folder, in their order. OSError: the folder cannot be read.
+
+    A missing folder has no segments.
+    """
     if not folder.is_dir():
         return []
     heads = [(path, parse_name(path.name)) for path in folder.iterdir()]
@@ -63,13 +70,12 @@ def segments_in(folder: Path) -> list[Segment]:
 
 
 class LogFiles:
-    """The log of one process. The caller owes `close`.
+    """The durable log of one process. The caller owes `close`.
 
     Args:
-        bytes_max: the largest size of all segments together.
-        segment_bytes: a segment ends when it has this size.
-        sync: writes a file's contents, or a folder's names, to disk; the simulator has another one.
-
+        bytes_max: maximum bytes of all segments together.
+        segment_bytes: bytes at which a segment ends.
+        sync: writes a file's contents, or a folder's names, to disk; the simulator passes another function.
     """
 
     def __init__(
@@ -79,7 +85,7 @@ class LogFiles:
         segment_bytes: int,
         sync: Callable[[int], None] = os.fsync,
     ) -> None:
-        """Take the folder, which is made if it is missing.
+        """Lock the folder, which is created if it is missing.
 
         Raises:
             LimitError: the folder cannot be written.
@@ -93,7 +99,7 @@ class LogFiles:
         self._segment: Segment | None = None
         self._blocks: BlockWriter | None = None
         self._boundaries = Boundaries(0)
-        # A task that is cancelled leaves its thread at work, which must have finished before the file is closed.
+        # A cancelled task leaves its thread running, which must have finished before the file is closed.
         self._mutex = threading.RLock()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,11 +127,11 @@ class LogFiles:
 
     @property
     def end(self) -> int:
-        """How far PostgreSQL may be told, once everything that was appended is synced."""
+        """Return the LSN that cdcd may confirm to PostgreSQL once everything appended is synced."""
         return self._boundaries.end
 
     def close(self) -> None:
-        """Close the segment in good order if that works, and give the folder back. Idempotent.
+        """Close the segment in good order if that works, and unlock the folder. Idempotent.
 
         Waits until a thread that still writes has finished.
         """
@@ -140,16 +146,16 @@ class LogFiles:
                 self._lock = -1
 
     def forget(self) -> None:
-        """Give everything back as the end of the process would: nothing is written any more."""
+        """Close the files as the end of the process would, without writing."""
         if self._file >= 0:
             os.close(self._file)
             self._file, self._blocks = -1, None
         self.close()
 
-    # Writing.
+    # Methods for writing.
 
     def begin(self, owner: LogOwner, begin: int, unix_us: int) -> None:
-        """Begin a logged session, on disk when this returns. LogStoppedError: it cannot be written."""
+        """Begin a logged session, which is on disk when this returns. LogStoppedError: it cannot be written."""
         with self._mutex:
             assert self._file < 0, "one logged session at a time"
             assert self._lock >= 0, "the log is closed"
@@ -159,10 +165,10 @@ class LogFiles:
             self.sync()
 
     def append(self, frames: list[bytes], unix_us: int) -> None:
-        """Write frames as they came. They count only when `sync` has returned.
+        """Write frames as received. They are safe only after `sync` has returned.
 
         Raises:
-            LogStoppedError: the disk is full or broken, or the log would be larger than it may be.
+            LogStoppedError: the disk is full or broken, or the log would exceed its maximum size.
             ProtocolError: see `Boundaries.take`.
         """
         with self._mutex:
@@ -174,7 +180,7 @@ class LogFiles:
             self._append(_packed(frames))
 
     def sync(self) -> int:
-        """Everything that was appended is on disk when this returns. Returns how far PostgreSQL may be told.
+        """Return when everything that was appended is on disk. Returns the LSN that cdcd may confirm to PostgreSQL.
 
         Raises:
             LogStoppedError: the disk is broken.
@@ -234,7 +240,7 @@ class LogFiles:
         self._size += len(data)
 
     def _give_up(self) -> None:
-        """Nothing more is written. Cut off a block that was begun, if that works; it was never confirmed."""
+        """Stop writing for good. Also truncate a block that was begun, if that works; the block was never confirmed."""
         file, self._file, self._blocks = self._file, -1, None
         if file < 0:
             return
@@ -253,17 +259,17 @@ class LogFiles:
         finally:
             os.close(folder)
 
-    # Reading.
+    # Methods for reading.
 
     def look(self) -> DurableLog:
-        """What is in the log. Reads the last segment of each logged session."""
+        """Return the contents of the log. Reads the last segment of each logged session."""
         return _look(self._folder, self._by_session())
 
     def frames(self, session: LoggedSession) -> Iterator[list[bytes]]:
-        """The frames of a logged session up to its end, in their order and in bounded lists.
+        """Yield the frames of a logged session up to its end, in their order and in bounded lists.
 
         Raises:
-            PositionError: it ends before that.
+            PositionError: the intact part of the session ends earlier.
         """
         segments = next(each for each in self._by_session() if each[0].head.number == session.number)
         boundaries, flaw = Boundaries(session.begin), ""
@@ -289,9 +295,10 @@ class LogFiles:
             raise ended_early(str(self._folder), session, boundaries.end, flaw or "A segment is missing.")
 
     def remove(self, numbers: tuple[int, ...]) -> None:
-        """Delete logged sessions, given by their numbers. OSError: the folder cannot be written.
+        """Delete logged sessions by their numbers. OSError: the folder cannot be written.
 
-        The last segment goes first: what is left, if that is interrupted, still begins where the logged session began.
+        The last segment is deleted first, so that after an interruption the rest still begins where the logged
+        session began.
         """
         with self._mutex:
             assert self._lock >= 0, "the log is closed"
@@ -308,7 +315,7 @@ class LogFiles:
 
 
 def look(folder: Path) -> DurableLog:
-    """What is in the log, which another process may be using.
+    """Return the contents of the log, which another process may be using.
 
     Raises:
         LimitError: the folder cannot be read.
@@ -324,7 +331,7 @@ def _look(folder: Path, sessions: list[list[Segment]]) -> DurableLog:
 
 
 def _by_session(segments: list[Segment]) -> list[list[Segment]]:
-    """The segments of each logged session."""
+    """Group segments by logged session."""
     found: list[list[Segment]] = []
     for segment in segments:
         if segment.head.kind == "s" or not found:
@@ -335,7 +342,7 @@ def _by_session(segments: list[Segment]) -> list[list[Segment]]:
 
 
 def _seen(segments: list[Segment]) -> LoggedSession:
-    """What is known of a logged session: its owner, and how far it is intact."""
+    """Return the owner of a logged session, and the end of its intact part."""
     first = segments[0].head
     owner, flaw = _owner(segments[0])
     if owner is None:
@@ -351,7 +358,7 @@ def _seen(segments: list[Segment]) -> LoggedSession:
 
 
 def _owner(segment: Segment) -> tuple[LogOwner | None, str]:
-    """Whose log it is; None, and why: it does not say."""
+    """Return the owner of the log; or None and the reason if the segment does not name one."""
     if segment.head.kind != "s":
         return None, f"The segments before {segment.path} are missing."
     try:
@@ -370,7 +377,7 @@ def _owner(segment: Segment) -> tuple[LogOwner | None, str]:
 
 
 def _end(segment: Segment) -> tuple[int, str]:
-    """How far the segment is intact, and why it ends there, if it was not closed in good order."""
+    """Return the end of the segment's intact part, and the flaw there if it was not closed in good order."""
     boundaries = Boundaries(segment.head.lsn, inside=segment.head.kind == "m")
     try:
         for block in open_segment(segment):

@@ -1,8 +1,8 @@
-"""librdkafka's admin client, made synchronous: every call has a deadline and raises one of our errors.
+"""librdkafka's admin client with synchronous calls, each of which has a deadline and raises errors of cdcd.
 
-A call to a broker that cannot be reached, or does not let us in, ends as a mere timeout; why, librdkafka tells only its
-error callback. So the callback is listened to while a call waits: wrong credentials end it at once, and what else was
-heard explains the timeout.
+A call to a broker that is unreachable or refuses the connection ends with a mere timeout; librdkafka reports the
+reason only to its error callback. So the callback's errors are collected while a call waits: wrong credentials end
+the call at once, and other errors explain the timeout.
 """
 
 import threading
@@ -34,30 +34,30 @@ _SLICE_S: Final = 0.05
 TRANSACTION_TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
 
 DESCRIBED_AT_ONCE: Final = 1000
-"""Topics in one request for their descriptions, or their settings: some 150 bytes each in the answer."""
+"""Maximum number of topics in one request for descriptions or settings; the answer has about 150 bytes for each."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as the broker has it."""
+    """A topic as the broker describes it."""
 
     name: str
     partitions: int
     replicas: int
-    """Of the partition that has fewest."""
+    """Number of replicas of the partition with the fewest."""
     has_leaders: bool
-    """Whether every partition can be written to at this moment."""
+    """True if every partition has a leader now, so that it can be written to."""
     may_write: bool | None
-    """Whether this principal may write to it; None: the broker does not say."""
+    """True if this principal may write to the topic; None: the broker does not say."""
     may_read: bool | None = None
-    """Whether this principal may read it; None: the broker does not say."""
+    """True if this principal may read the topic; None: the broker does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopicSpec:
-    """A topic to be created."""
+    """Settings of a topic to be created."""
 
     name: str
     partitions: int
@@ -67,23 +67,24 @@ class NewTopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The cluster as one of its brokers tells it."""
+    """The cluster as one of its brokers describes it."""
 
     cluster_id: str
     brokers: tuple[tuple[int, str], ...]
-    """(id, host:port) of each."""
+    """(id, host:port) of each broker."""
     may_create: bool | None
-    """Whether this principal may create topics; None: the broker does not say, or without an authorizer."""
+    """True if this principal may create topics; None: the broker does not say, or has no authorizer."""
     may_alter: bool | None = None
-    """Whether this principal may change the rights of principals, or the brokers have no authorizer; None: the broker
-    does not say."""
+    """True if this principal may change ACLs, or the brokers have no authorizer; None: the broker does not say."""
 
 
 class Admin:
-    """One admin client. It blocks: call it in a thread. `stopping`, set from outside, makes it give up soon.
+    """One admin client. The calls block, so make them in a thread.
 
-    Raises from the constructor: ConfigError, SinkError (properties that librdkafka refuses), SinkUnavailableError (no
-    token). From every call: TransientError (no answer in time), SinkError (refused).
+    If another thread sets `stopping`, a waiting call ends soon.
+
+    Raises from the constructor: ConfigError, SinkError (properties that librdkafka refuses), SinkUnavailableError
+    (no token). From every call: TransientError (no answer in time), SinkError (refused).
     """
 
     def __init__(
@@ -98,16 +99,16 @@ class Admin:
         try:
             self._client = make_admin(config)
         except KafkaException as error:
-            # A file that is not there or not a certificate, a name or a value that librdkafka does not know.
+            # A missing file or invalid certificate, or a name or value that librdkafka does not know.
             raise property_error(error.args[0], self.where) from error
 
     @property
     def is_stopping(self) -> bool:
-        """Whether whoever waits is to give up."""
+        """True if a waiting call should give up."""
         return self._stopping is not None and self._stopping.is_set()
 
     def cluster(self) -> ClusterInfo:
-        """Who is there."""
+        """Return the cluster's id, brokers and rights."""
         found = self._wait(self._client.describe_cluster(include_authorized_operations=True, **self._limit))
         operations = found.authorized_operations
         return ClusterInfo(
@@ -118,15 +119,15 @@ class Admin:
         )
 
     def ask(self, topic: str) -> None:
-        """Ask a broker who leads the topic's first partition, and then that leader where the partition ends.
+        """Ask a broker for the leader of the topic's first partition, and then this leader for the partition's end.
 
-        Returns if the leader answers, or if there is no such topic. Both are asked, because librdkafka asks the leader
-        that it remembers, which is the one of the first answer, and because other brokers go on naming a leader that
-        is frozen or cut off. A leader that refuses to tell has answered.
+        Returns if the leader answers, or if the topic does not exist. Both are asked for two reasons: librdkafka
+        asks the leader that it remembers from the first answer, and other brokers still name a leader that is
+        frozen or disconnected. A refusal also counts as the leader's answer.
 
         Raises:
-            TransientError: no answer came in time, or the partition had no leader all the time.
-            SinkError: no answer came in time, because the broker refuses the connection.
+            TransientError: no answer arrived in time, or the partition had no leader all the time.
+            SinkError: no answer arrived in time, because the broker refuses the connection.
         """
         self._heard.clear()
         deadline = time.monotonic() + self.timeout_s
@@ -154,7 +155,7 @@ class Admin:
         raise silent_leader(self.where, leader, (topic, 0))
 
     def silent(self, partitions: Sequence[Partition], timeout_s: float) -> list[Partition]:
-        """Those of the partitions whose leaders do not answer in time. A leader that refuses to tell has answered."""
+        """Return the partitions whose leaders do not answer in time. A refusal counts as an answer."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = self._client.list_offsets(
             {TopicPartition(topic, number): latest for topic, number in partitions}, request_timeout=timeout_s
@@ -162,7 +163,7 @@ class Admin:
         found = []
         for partition, future in asked.items():
             try:
-                # Without an answer in time, the result of librdkafka 2.x is no error but an offset that there is not.
+                # Without an answer in time, librdkafka 2.x returns no error but an invalid offset.
                 is_silent = self._wait_raw(future).offset < 0
             except KafkaException as error:
                 is_silent = error.args[0].code() in UNANSWERED
@@ -171,7 +172,10 @@ class Admin:
         return found
 
     def leaders(self, topics: Sequence[str], timeout_s: float) -> dict[Partition, int]:
-        """The leader of each partition of these topics, -1 if it has none. What nobody tells of is left out."""
+        """Return the leader of each partition of these topics, -1 for a partition without leader.
+
+        Topics without an answer are left out.
+        """
         asked = self._client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
         found: dict[Partition, int] = {}
         for name, future in asked.items():
@@ -181,12 +185,12 @@ class Admin:
         return found
 
     def ends(self, topics: Sequence[str]) -> dict[Partition, Ends]:
-        """Where the partitions of these topics end, and where for readers with `read_committed`.
+        """Return the end offsets of these topics' partitions, for all readers and for `read_committed` readers.
 
-        What nobody tells of is left out.
+        Partitions without an answer are left out.
         """
         partitions = [TopicPartition(*place) for place in self.leaders(topics, self.timeout_s)]
-        # The ends first: a transaction that begins and ends between the two questions then looks complete.
+        # The ends are read first, so that a transaction that begins and ends between the two requests looks complete.
         ends = self._latest(partitions, IsolationLevel.READ_UNCOMMITTED)
         stable = self._latest(partitions, IsolationLevel.READ_COMMITTED)
         return {place: Ends(stable[place], end) for place, end in ends.items() if place in stable}
@@ -202,13 +206,16 @@ class Admin:
         for partition, future in asked.items():
             with suppress(KafkaException):
                 offset = self._wait_raw(future).offset
-                # librdkafka 2.x gives a negative offset, and no error, if no answer came in time.
+                # If no answer arrived in time, librdkafka 2.x returns a negative offset and no error.
                 if offset >= 0:
                     found[partition.topic, partition.partition] = offset
         return found
 
     def topics(self, names: Sequence[str]) -> dict[str, TopicInfo | None]:
-        """Each topic, or None where there is none. Never creates one, as a metadata request may."""
+        """Return each topic's description, or None if the topic does not exist.
+
+        Never creates a topic, as a metadata request may.
+        """
         found: dict[str, TopicInfo | None] = {}
         for name, info in self.each_topic(names).items():
             if isinstance(info, CdcdError):
@@ -217,7 +224,11 @@ class Admin:
         return found
 
     def each_topic(self, names: Sequence[str]) -> dict[str, TopicInfo | CdcdError | None]:
-        """The same, with what the broker refuses as the answer for the topic. Raises TransientError only."""
+        """Return each topic's description, None if the topic does not exist, or the error with which the broker refuses
+        it.
+
+        Raises only TransientError.
+        """
         found: dict[str, TopicInfo | CdcdError | None] = {}
         for some in _slices(names, DESCRIBED_AT_ONCE):
             asked = self._client.describe_topics(
@@ -248,11 +259,14 @@ class Admin:
         )
 
     def names(self) -> set[str]:
-        """The names of all topics that this principal may see."""
+        """Return the names of all topics that this principal may see."""
         return set(self.partition_counts())
 
     def partition_counts(self) -> dict[str, int]:
-        """How many partitions each topic has that this principal may see. Raises TransientError and SinkError."""
+        """Return the number of partitions of each topic that this principal may see.
+
+        Raises TransientError and SinkError.
+        """
         try:
             topics = self._client.list_topics(timeout=self.timeout_s).topics
         except KafkaException as error:
@@ -262,10 +276,10 @@ class Admin:
     def create(
         self, topics: Sequence[NewTopicSpec], *, only_ask: bool = False
     ) -> dict[str, bool | CdcdError]:
-        """Create topics by one request: True, False where somebody did so in the meantime, or why it was refused.
+        """Create topics by one request; return True, False if the topic already exists, or an error for each topic.
 
         Args:
-            only_ask: the broker answers in the same way, and creates nothing.
+            only_ask: True to let the broker validate the request without creating topics.
 
         Raises TransientError: the broker does not answer.
         """
@@ -293,7 +307,7 @@ class Admin:
         return True
 
     def delete(self, names: Sequence[str]) -> dict[str, bool | CdcdError]:
-        """Delete topics: True, False where there is none, or why it was refused.
+        """Delete topics; return True, False if the topic does not exist, or an error for each topic.
 
         Raises TransientError: the broker does not answer.
         """
@@ -322,10 +336,11 @@ class Admin:
         return True
 
     def offsets(self, topics: Mapping[str, int]) -> dict[str, int]:
-        """About how many records each topic has: its offsets, of which some may be markers or compacted away.
+        """Return the approximate number of records of each topic: its offsets, some of which may be markers or
+        compacted.
 
         Args:
-            topics: the number of partitions of each.
+            topics: number of partitions by topic.
         """
         partitions = [TopicPartition(name, each) for name, count in topics.items() for each in range(count)]
         found = dict.fromkeys(topics, 0)
@@ -342,11 +357,11 @@ class Admin:
         return found
 
     def topic_config(self, name: str) -> dict[str, str]:
-        """A topic's settings, defaults included."""
+        """Return a topic's settings, including defaults."""
         return self._config(ConfigResource(ConfigResource.Type.TOPIC, name))
 
     def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """The settings of many topics, defaults included, by few requests. Raises as `topic_config`."""
+        """Return the settings of many topics, including defaults, by few requests. Raises as `topic_config`."""
         found: dict[str, dict[str, str]] = {}
         for some in _slices(names, DESCRIBED_AT_ONCE):
             asked = self._client.describe_configs(
@@ -356,11 +371,11 @@ class Admin:
         return found
 
     def broker_config(self, broker: int) -> dict[str, str]:
-        """A broker's settings."""
+        """Return a broker's settings."""
         return self._config(ConfigResource(ConfigResource.Type.BROKER, str(broker)))
 
     def transaction_timeout_max_s(self) -> float:
-        """For how long the brokers let a transaction be open at most, by the settings of one of them.
+        """Return the maximum seconds that brokers let a transaction stay open, by the settings of one broker.
 
         Raises SinkError if this principal may not read settings (DescribeConfigs on the cluster).
         """
@@ -386,7 +401,7 @@ class Admin:
             raise self._mapped(error, self.where) from error
 
     def _wait_raw(self, future: "Future[T]") -> T:
-        """The result, or a KafkaException; earlier than that when the callback heard what is fatal."""
+        """Return the result or raise a KafkaException, at once when the callback got a fatal error."""
         deadline = time.monotonic() + self.timeout_s + 5
         while True:
             try:
@@ -401,7 +416,7 @@ class Admin:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time")) from None
 
     def _explained(self) -> CdcdError | None:
-        """What the callback heard that says most: what is fatal, else the first that is not about all brokers."""
+        """Return the callback's most telling error: a fatal one, else the first that is not about all brokers."""
         heard = [error for error in self._heard if error.code() != KafkaError._ALL_BROKERS_DOWN]
         errors = [map_kafka_error(error, self.where) for error in heard]
         return next(

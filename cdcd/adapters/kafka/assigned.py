@@ -1,12 +1,12 @@
-"""Reads partitions that are assigned by hand: those of the checkpoint and of the schemas topic.
+"""Reading of manually assigned partitions: of the checkpoint topic and the schemas topic.
 
-librdkafka needs the name of a group all the same, and looks for the group's coordinator. Its errors about the group are
+librdkafka needs a group name nevertheless, and looks for the group's coordinator. Its errors about the group are
 ignored, because an assigned partition needs no group.
 
-A broker that has just come back may have no leader for a partition, or may not list a topic that exists. So a reader
-that knows that the partition exists asks again for as long as the broker may take for an answer. If the time is over,
-the last error of the broker is raised. A reader that does not know it believes that a topic is missing if the broker
-lists other topics: a broker that has just come back lists none.
+A broker that has just restarted may have no leader for a partition, or may not list a topic that exists. So a
+reader that knows that the partition exists repeats the request for as long as the broker may take for an answer.
+After that time, the last error of the broker is raised. A reader without this knowledge considers a topic missing
+only if the broker lists other topics, because a broker that has just restarted lists none.
 """
 
 import threading
@@ -24,20 +24,20 @@ POLL_S: Final = 0.5
 """Maximum seconds of one blocking call. Between two calls, the reader checks whether it is to stop."""
 
 LEADER_S: Final = 0.05
-"""Seconds until a broker is asked again about a partition that has no leader, or that the broker does not list."""
+"""Seconds between two requests about a partition that has no leader, or that the broker does not list."""
 
 NONE_LISTED_S: Final = 5.0
-"""Seconds for which a broker must list no topic at all until it is believed that there is none. A broker that has just
-come back lists its topics sooner. Only a new cluster, and a principal without rights, cost this time."""
+"""Seconds for which a broker must list no topic at all until cdcd concludes that there is none. A broker that has
+just restarted lists its topics sooner. Only a new cluster, and a principal without rights, cost this time."""
 
 NO_TOPIC: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
-"""The broker does not list the topic or the partition."""
+"""Codes of errors for a topic or partition that the broker does not list."""
 
 
 def consumer_properties(client: Properties, group: str, *, committed: bool = True) -> dict[str, Any]:
-    """librdkafka's properties for a consumer that reads assigned partitions and reports the end of each.
+    """Return librdkafka's properties for a consumer that reads assigned partitions and reports each partition's end.
 
     Args:
         client: the properties for the connection.
@@ -64,10 +64,12 @@ def watermarks(
     *,
     exists: bool = True,
 ) -> tuple[int, int]:
-    """The first offset of the partition, and the offset after the last. Each attempt may take longer.
+    """Return the first offset of the partition, and the offset after the last record.
+
+    A single attempt may exceed the time.
 
     Args:
-        timeout_s: how long it is asked again.
+        timeout_s: seconds within which the request is repeated.
         stopping: another thread sets it to make the function raise soon.
         exists: False: the topic may be missing, so an error of `NO_TOPIC` is raised sooner if the topic is missing.
 
@@ -94,14 +96,14 @@ def watermarks(
 
 
 def may_change(error: KafkaError) -> bool:
-    """Whether the broker may answer otherwise if it is asked again, because it has just come back, for example."""
+    """Return True if a repeated request may get another answer, for example because the broker has just restarted."""
     return error.code() in NO_TOPIC or passes(error)
 
 
 def _listed(consumer: Consumer, topic: str | None) -> Collection[str]:
-    """The topics that the broker lists, all or this one; none if the broker does not answer.
+    """Return the topics that the broker lists, all or only `topic`; none if the broker does not answer.
 
-    It makes the consumer learn the topics and the leaders of now.
+    The request also refreshes the consumer's knowledge of topics and leaders.
     """
     try:
         found = (
@@ -117,7 +119,7 @@ def _listed(consumer: Consumer, topic: str | None) -> Collection[str]:
 def partitions_of(
     consumer: Consumer, topic: str, timeout_s: float, stopping: threading.Event
 ) -> Collection[int]:
-    """The numbers of the partitions of a topic that exists. Each attempt may take `timeout_s`, too.
+    """Return the numbers of the partitions of a topic that exists. A single attempt may also take `timeout_s`.
 
     Raises:
         KafkaException: the last answer within the time, or a refusal; or `stopping` was set.
@@ -137,14 +139,14 @@ def partitions_of(
 def answers(
     consumer: Consumer, timeout_s: float, stopping: threading.Event, why: Callable[[], str]
 ) -> Iterator[Message]:
-    """Give records and ends of partitions in the order of their arrival. The `error()` of a record is None.
+    """Yield records and ends of partitions in the order of their arrival. The `error()` of a record is None.
 
     The iterator never ends by itself. The caller leaves it after the last end that it waits for.
 
     Args:
         timeout_s: maximum seconds between two records.
         stopping: another thread sets it to make the iterator raise soon.
-        why: gives the reason that the timeout's exception names.
+        why: returns the reason for the timeout's exception.
 
     Raises:
         KafkaException: the broker does not answer in time, or refuses; or `stopping` was set.
@@ -165,7 +167,7 @@ def answers(
             unlisted = None
             yield message
         elif error.code() in NO_TOPIC:
-            # librdkafka goes on with the partition when a broker lists the topic again.
+            # librdkafka continues with the partition when a broker lists the topic again.
             unlisted = error
         elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not passes(error):
             raise KafkaException(error)

@@ -1,10 +1,10 @@
-"""Reads topics from their first record to where they end at some moment, and later on from there.
+"""Reader of topics from their first record up to their ends at some moment, and later on from there.
 
-The rule: what was committed when `ends` was called is read, and nothing is left out. The ends are those of a reader
-that sees everything, because the answer to a commit comes before all partitions show it to a `read_committed` reader.
-So a transaction that is open at that moment is waited for, until it is committed or aborted.
+The rule: everything that was committed when `ends` was called is read. The ends include uncommitted records,
+because the answer to a commit arrives before all partitions show it to a `read_committed` reader. So the reader
+waits for transactions that are open at that moment, until they are committed or aborted.
 
-The partitions are assigned by hand, and no group stores an offset.
+The partitions are assigned manually, and no group stores an offset.
 """
 
 import time
@@ -29,25 +29,26 @@ _MEMORY: Final = {
     "fetch.message.max.bytes": 128 << 10,
     "fetch.queue.backoff.ms": 20,
 }
-"""What waits in memory. The limits of a fetch are for compressed records, which take several times as much memory when
-they wait. A record that is larger than a fetch comes alone all the same (KIP-74). When the queue is
-full, librdkafka fetches again after 20 ms. Its default is one second, and the reader empties the queue before that."""
+"""Limits of the memory for waiting records. The limits of a fetch apply to compressed records, which take several
+times as much memory after decompression. A record that is larger than a fetch still arrives, alone (KIP-74). When
+the queue is full, librdkafka fetches again after 20 ms. With its default of one second, the reader would empty the
+queue before."""
 
 Place = tuple[str, int]
-"""A topic and a partition of it."""
+"""(topic, number of the partition)."""
 
 
 class BoundedReader:
     """A `read_committed` reader. The caller owes `close`.
 
-    Every method raises SinkUnavailableError (the broker does not answer) and SinkError (it refuses).
+    Every method raises SinkUnavailableError (the broker does not answer) and SinkError (the broker refuses).
     """
 
     def __init__(self, client: Properties, group: str) -> None:
         self._where = f"Kafka at {client.get('bootstrap.servers')}"
         limits = {**_MEMORY, "fetch.wait.max.ms": 100}
         self._all = make_consumer({**consumer_properties(client, group, committed=False), **limits})
-        # A record that retention takes away before it is read is an error, and not a reason to go on later.
+        # A record that retention removes before it is read is an error, and not a reason to continue later.
         self._committed = make_consumer(
             {**consumer_properties(client, group), **limits, "auto.offset.reset": "error"}
         )
@@ -59,7 +60,7 @@ class BoundedReader:
         self._committed.close()
 
     def add(self, topics: Collection[str]) -> dict[Place, int]:
-        """Read these topics too, as far as they are there; where each new partition begins."""
+        """Add these topics as far as they exist; return the first offset of each new partition."""
         try:
             listed = self._all.list_topics(timeout=ANSWER_S).topics
             new = {
@@ -79,19 +80,20 @@ class BoundedReader:
         return new
 
     def ends(self) -> dict[Place, int]:
-        """Where the partitions end, also for records that are not committed yet."""
+        """Return the end offset of each partition, including uncommitted records."""
         try:
             return {place: self._ends_of(place)[1] for place in self._at}
         except KafkaException as error:
             raise self._mapped(error) from error
 
     def read(self, ends: Mapping[Place, int], timeout_s: float) -> Iterator[tuple[Place, int, Message]]:
-        """The records from where the last reading stopped to before `ends`, each partition's in their order.
+        """Yield the records from the end of the last call up to before `ends`, in order within each partition.
 
-        Each with its place and its offset.
+        Each item has the record's place and offset.
 
         Raises:
-            SinkUnavailableError: there was nothing to read for `timeout_s`, as when a transaction stays open.
+            SinkUnavailableError: no record arrived for `timeout_s` seconds, for example because a transaction stays
+                open.
         """
         self._release()
         due = {place for place, end in ends.items() if self._at[place] < end}
@@ -110,7 +112,7 @@ class BoundedReader:
                     continue
                 if error is None:
                     if offset >= ends[place]:
-                        # It was written since; the reading goes on with it the next time.
+                        # The record was written after `ends`; the next call begins with it.
                         self._hold(place, offset)
                     else:
                         self._at[place] = offset + 1
@@ -123,10 +125,11 @@ class BoundedReader:
                     due.discard(place)
 
     def find(self, place: Place, is_before: Callable[[Message], bool | None]) -> int:
-        """The offset in a partition behind all records that are before something, by looking at few of them.
+        """Find by binary search the offset after all records of a partition for which `is_before` holds.
 
         Args:
-            is_before: whether a record is before it, as are all that lie before that record; None: it does not say.
+            is_before: True if the record and all records before it are before the target; None: the record does not
+                tell.
         """
         low, high = self._ends_of(place)
         while low < high:
@@ -141,7 +144,7 @@ class BoundedReader:
     def _first_from(
         self, place: Place, offset: int, end: int, is_before: Callable[[Message], bool | None]
     ) -> tuple[int, bool]:
-        """The first record from the offset on that says something, and what; the end says that it is not before."""
+        """Return the first offset from `offset` on with an answer of `is_before`, and the answer; at `end`, False."""
         self._all.assign([TopicPartition(*place, offset)])
         deadline = time.monotonic() + ANSWER_S
         try:
@@ -163,13 +166,13 @@ class BoundedReader:
             self._all.unassign()
 
     def rewind(self, place: Place, offset: int) -> None:
-        """Go on with this offset the next time, in a partition that was read to its end."""
+        """Continue with this offset in the next call, in a partition that was read to its end."""
         if place not in self._held:
             self._committed.incremental_unassign([TopicPartition(*place)])
         self._held[place] = self._at[place] = offset
 
     def _hold(self, place: Place, offset: int) -> None:
-        """Read no further in the partition this time."""
+        """Stop reading the partition for this call."""
         self._committed.incremental_unassign([TopicPartition(*place)])
         self._held[place] = self._at[place] = offset
 
@@ -210,9 +213,10 @@ class BoundedReader:
 
 
 def _may_pass(message: Message) -> bool:
-    """Whether the message is an error that passes by itself, or one about the group, which is not used.
+    """Return True if the message is an error that passes by itself, or an error about the unused group.
 
-    A broker that has just come back may not list a topic. librdkafka goes on with it when the broker lists it again.
+    A broker that has just restarted may not list a topic. librdkafka continues with it when the broker lists it
+    again.
     """
     error = message.error()
     return error is not None and (error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED or may_change(error))

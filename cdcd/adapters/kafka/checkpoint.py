@@ -1,14 +1,14 @@
-"""The checkpoint topic: one partition, compacted, one key, whose last valid record says where to resume.
+"""The checkpoint topic: one compacted partition with one key, whose last valid record is the position to resume from.
 
-The record is written in the Kafka transaction of the records that it covers, so the two are committed together or
-not at all (KIP-98). Reading it back is right only after `init_transactions`, which has the transaction of an earlier
-incarnation committed or aborted. That this shows in the partition may take a moment more, with a broker that has just
-come back: so the reader goes on until all that was written is decided, as Kafka Streams does (KAFKA-10167), and not
-only to where a `read_committed` reader finds an end. It may also never show, if the transaction hangs (KIP-664): that
-is an error of its own, with what is needed to end the transaction.
+The checkpoint is written in the Kafka transaction of the records that it covers, so both are committed or neither
+(KIP-98). Reading it is reliable only after `init_transactions`, which commits or aborts the transaction of an
+earlier incarnation. The partition may show this outcome a little later, if a broker has just restarted. So the
+reader continues until every written record is decided, as Kafka Streams does (KAFKA-10167), and does not stop at
+the end that a `read_committed` reader sees. If the transaction hangs (KIP-664), the outcome never shows. That is an
+error of its own, which names what is needed to end the transaction.
 
-Which record is valid is decided in `transactions/checkpoint_record.py`. The records are judged one by one while they
-come, so that a reader needs memory for one of them, however many somebody has written.
+`transactions/checkpoint_record.py` decides which record is valid. Records are judged one by one on arrival, so a
+reader keeps only one of them in memory.
 """
 
 import threading
@@ -31,26 +31,25 @@ PARTITION: Final = 0
 NO_ANSWER: Final = "no answer while reading the checkpoint"
 
 TAIL_RECORDS: Final = 64
-"""How far from the end to look first: every transaction writes a checkpoint, so it lies just before the end."""
+"""Number of records before the end to read first, because every transaction writes a checkpoint just before the end."""
 
 TAIL_GROWTH: Final = 32
-"""Aborted transactions, markers and records that do not count may fill the tail; then look this many times further
-back."""
+"""Factor by which the read goes further back if the tail has only aborted transactions, markers and ignored records."""
 
 OnIgnored = Callable[[Ignored], None]
-"""Called once a reading with the records that do not count, if there are any."""
+"""Called once for a read with the records that do not count, if there are any."""
 
 
 def say_nothing(_ignored: Ignored) -> None:
-    """For a reader whose caller reports the same records by another reading."""
+    """Ignore the records, for a reader whose caller reports them after another read."""
 
 
 class OpenTransactionError(KafkaException):
     """A transaction in the checkpoint's partition stayed open for `HANGS_S` while the checkpoint was read.
 
     Attributes:
-        offset: where it begins.
-        visible: the last checkpoint before it, if there is one among the records that were read.
+        offset: first offset of the transaction.
+        visible: last checkpoint before the transaction among the records that were read; None if there is none.
     """
 
     def __init__(self, offset: int, visible: Checkpoint | None) -> None:
@@ -70,19 +69,20 @@ def read_checkpoint(  # noqa: PLR0917  what is read, and for how long
     told: int = 0,
     on_ignored: OnIgnored = say_nothing,
 ) -> Checkpoint | None:
-    """The newest valid committed checkpoint of the pipeline, or None where there is none yet.
+    """Return the newest valid committed checkpoint of the pipeline, or None if there is no checkpoint yet.
 
     Args:
         client: librdkafka properties for the connection.
-        records: judges them, and knows the pipeline.
-        timeout_s: how long the broker may take for each answer.
-        stopping: set from outside to make it give up soon.
-        told: a position that PostgreSQL was told. If the checkpoint does not reach it, all of the topic is read.
+        records: rules for valid records, with the name of the pipeline.
+        timeout_s: seconds that the broker may take for each answer.
+        stopping: another thread sets it to end the call soon.
+        told: a position that cdcd confirmed to PostgreSQL. If the checkpoint does not reach this position, the
+            whole topic is read.
 
     Raises:
         OpenTransactionError: a transaction stays open.
         KafkaException: the broker does not answer, or refuses; or `stopping` was set.
-        PositionError: there are records of the pipeline, and none of them can be read.
+        PositionError: the pipeline has checkpoint records, but all are unreadable.
         SinkError: there are only records of another pipeline.
     """
     group = f"{records.pipeline}-checkpoint"
@@ -107,7 +107,7 @@ def newest_checkpoint(  # noqa: PLR0917  as `read_checkpoint`
     stopping: threading.Event,
     told: int = 0,
 ) -> Checkpoint | None:
-    """The newest valid checkpoint that was written, whether its transaction is committed, open or aborted.
+    """Return the newest valid checkpoint that was written, in a committed, open or aborted transaction.
 
     Raises as `read_checkpoint`.
     """
@@ -121,10 +121,10 @@ def peek_checkpoint(
     timeout_s: float,
     on_ignored: OnIgnored = say_nothing,
 ) -> Checkpoint | None:
-    """The newest valid committed checkpoint, for somebody who only looks: without a topic there is none either.
+    """Return the newest valid committed checkpoint without writing; None also if the topic does not exist.
 
     Raises:
-        TransientError: it cannot be read, for whatever reason.
+        TransientError: the checkpoint cannot be read, for any reason.
         PositionError, SinkError: as `read_checkpoint`.
     """
     try:
@@ -154,20 +154,20 @@ def peek_at_start(
     told: int = 0,
     on_ignored: OnIgnored = say_nothing,
 ) -> Checkpoint | None:
-    """The newest valid committed checkpoint, to be judged before another writer is fenced.
+    """Return the newest valid committed checkpoint before another writer is fenced.
 
-    A writer may be at work: its transaction may be open, and what is returned may be out of date. So `read_checkpoint`
-    after the fencing is the one that counts. Give it a short `timeout_s`.
+    A writer may be active: its transaction may be open, and the result may be out of date. So only the result of
+    `read_checkpoint` after the fencing counts. Use a short `timeout_s`.
 
     Args:
-        exists: it is known that there is the topic, so a broker that does not list it is asked again. False: without a
-            topic there is no checkpoint.
-        newest: the last one that was written instead, whether its transaction is committed, open or aborted.
-        told: as `read_checkpoint` has it.
+        exists: True if the topic is known to exist, so that a broker that does not list it is asked again. False:
+            without a topic there is no checkpoint.
+        newest: True to return the last written checkpoint, in a committed, open or aborted transaction.
+        told: as in `read_checkpoint`.
 
     Raises:
         TransientError: the broker does not answer, or `stopping` was set.
-        SinkError: it refuses us, or there are only records of another pipeline.
+        SinkError: the broker refuses, or there are only records of another pipeline.
         PositionError: as `read_checkpoint`.
     """
     try:
@@ -198,7 +198,7 @@ def _peek(
     told: int = 0,
     on_ignored: OnIgnored = say_nothing,
 ) -> Checkpoint | None:
-    """The same, by one consumer: to one that reads what is committed, the partition ends where that ends."""
+    """Read the checkpoint by one consumer, for which the partition ends where its isolation level ends."""
     group = f"{records.pipeline}-checkpoint"
     reader = make_consumer(consumer_properties(client, group, committed=not newest))
     try:
@@ -218,7 +218,7 @@ def _peek(
 
 
 class _Reading:
-    """One reading of the partition, from its end."""
+    """A read of the partition, backwards from its end."""
 
     def __init__(  # noqa: PLR0917  as `read_checkpoint`
         self,
@@ -239,7 +239,10 @@ class _Reading:
         self._on_ignored = on_ignored
 
     def search(self, low: int, high: int, until: int) -> Checkpoint | None:
-        """The checkpoint that counts between the offsets `low` and `high`. The end is not before the offset `until`."""
+        """Return the valid checkpoint between the offsets `low` and `high`.
+
+        The read continues at least to the offset `until`.
+        """
         reach = TAIL_RECORDS
         while True:
             start = max(low, high - reach)
@@ -252,7 +255,7 @@ class _Reading:
             reach *= TAIL_GROWTH
 
     def _take(self, judging: Judging, start: int, until: int) -> None:
-        """Give it the committed records from `start` to the end of the partition."""
+        """Pass the committed records from `start` to the end of the partition to `judging`."""
         self._consumer.assign([TopicPartition(self._topic, PARTITION, start)])
         held, patience_s = -1, self._timeout_s
         try:

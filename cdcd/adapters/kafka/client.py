@@ -1,7 +1,8 @@
-"""librdkafka properties by the kind of client that understands them.
+"""librdkafka properties, separated by the kind of client that uses them.
 
-The operator gives one set. Connections and their security concern every client; the rest is the producer's. A
-property given to a client of the wrong kind is only warned about by librdkafka: this keeps the log clean, no more.
+The operator configures one set. Properties of connections and their security apply to every client, the others to
+the producer. librdkafka only warns about a property for the wrong kind of client, so the separation just keeps the
+log clean.
 """
 
 import logging
@@ -36,46 +37,47 @@ CONNECTION: Final = (
     "debug",
     "https.",
 )
-"""Beginnings of the names of properties that every kind of client has."""
+"""Prefixes of the names of properties that every kind of client has."""
 
 CONNECTION_DEFAULTS: Final[Properties] = {
     "socket.keepalive.enable": True,
     "socket.nagle.disable": True,
-    # Doubled at each failure. Half of it is also the pause before librdkafka opens a second connection, as each client
-    # does that learns which brokers there are (rdkafka_conf.c, sparse_connect_intvl).
+    # Doubled at each failure. Half of it is also the pause before librdkafka opens a second connection, as each
+    # client does that reads the list of brokers (rdkafka_conf.c, sparse_connect_intvl).
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 1000,
     "log.connection.close": False,
-    # A producer's metadata requests would make the broker create a deleted topic again, with its defaults.
+    # Otherwise a producer's metadata requests would make the broker create a deleted topic again, with its defaults.
     "allow.auto.create.topics": False,
 }
 
 PRODUCER_DEFAULTS: Final[Properties] = {
     "compression.type": "lz4",
-    # The Java client's default partitioner, so that a key stays in the partition where Debezium put it.
+    # The default partitioner of the Java client, so that a key stays in the partition that Debezium chose.
     "partitioner": "murmur2_random",
-    # A batch is handed over at once and then flushed, which waits for nothing. Until then a request is to fill, and
-    # librdkafka polls without a pause for the last millisecond of this, and when it is over.
+    # A batch is produced at once and then flushed, and the flush does not wait for linger.ms. Before that, a request
+    # should fill, and librdkafka polls without a pause in the last millisecond of linger.ms and after it.
     "linger.ms": 1000,
     "queue.buffering.max.messages": 1_000_000,
 }
 
 
 CALLBACK: Final = "oauth_cb"
-"""The Python client's name for what librdkafka asks for tokens. A thread of librdkafka's calls it for every kind of
-client (since confluent-kafka 2.13)."""
+"""The Python client's name of the property with the token callback. A thread of librdkafka calls the callback for
+every kind of client (since confluent-kafka 2.13)."""
 
 LOGGER: Final = logging.getLogger("librdkafka")
-"""What librdkafka logs. What matters of it comes back as errors, so this is for debugging. Without a configured log, as
-in `cdcd check`, it goes nowhere."""
+"""Log of librdkafka's messages. Important failures are also errors, so this log is for debugging. Without a
+configured log, as in `cdcd check`, the messages are dropped."""
 LOGGER.addHandler(logging.NullHandler())
 
 
 def split(given: Properties, tokens: Tokens | None = None) -> tuple[dict[str, Value], dict[str, Value]]:
-    """The properties for every client, and those for the producer only, with our defaults under the operator's.
+    """Return the properties for every client, and those for producers only; the operator's values override cdcd's
+    defaults.
 
     Args:
-        tokens: for SASL/OAUTHBEARER.
+        tokens: tokens for SASL/OAUTHBEARER.
     """
     connection = {name: value for name, value in given.items() if name.startswith(CONNECTION)}
     producer = {name: value for name, value in given.items() if not name.startswith(CONNECTION)}
@@ -84,17 +86,17 @@ def split(given: Properties, tokens: Tokens | None = None) -> tuple[dict[str, Va
 
 
 def configured(kafka: KafkaAccess) -> tuple[dict[str, Value], dict[str, Value]]:
-    """As `split`, of a configuration, with its secrets and tokens as they are now."""
+    """Return the properties of a configuration as `split` does, with its current secrets and tokens."""
     return split(*access(kafka))
 
 
 def prepare(client: Properties) -> None:
-    """Call this before a client is made: it has a token fetched, if the client needs one. It blocks.
+    """Fetch a token before a client is created, if the client needs one. The call blocks.
 
-    Without a token, the constructor would wait ten seconds and say only that there is none (confluent_kafka.c,
-    wait_for_oauth_token_set).
+    Without a token, the constructor would wait ten seconds and then report only that there is no token
+    (confluent_kafka.c, wait_for_oauth_token_set).
 
-    Raises ConfigError: the provider can never work; SinkUnavailableError: it does not work now.
+    Raises ConfigError if the provider can never work, and SinkUnavailableError if it does not work now.
     """
     tokens = client.get(CALLBACK)
     if isinstance(tokens, Tokens):

@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class TellingProducer(Producer):
-    """`Producer`, whose calls that wait raise KafkaException where confluent_kafka lost it."""
+    """A `Producer` whose blocking calls raise KafkaException where confluent_kafka lost it."""
 
     def poll(self, timeout: float = -1) -> int:
         """See `Producer.poll`."""
@@ -59,7 +59,7 @@ class TellingProducer(Producer):
         if isinstance(error.__cause__, KafkaException):
             return error.__cause__
         try:
-            # After a fatal error, `begin_transaction` does nothing but raise that error (rdkafka_txnmgr.c,
+            # After a fatal error, `begin_transaction` only raises that error (rdkafka_txnmgr.c,
             # rd_kafka_txn_require_states0). A producer without transactions has no call that names its fatal error.
             self.begin_transaction()
         except KafkaException as told:
@@ -74,17 +74,17 @@ C = TypeVar("C")
 
 
 def make_consumer(properties: Mapping[str, Any]) -> Consumer:
-    """A consumer. KafkaException: librdkafka refuses a property."""
+    """Return a consumer. KafkaException: librdkafka refuses a property."""
     return _constructed(Consumer, properties)
 
 
 def make_producer(properties: Mapping[str, Any]) -> Producer:
-    """A producer. KafkaException: librdkafka refuses a property."""
+    """Return a producer. KafkaException: librdkafka refuses a property."""
     return _constructed(TellingProducer, properties)
 
 
 def make_admin(properties: Mapping[str, Any]) -> AdminClient:
-    """A client for topics and their settings. KafkaException: librdkafka refuses a property."""
+    """Return a client for topics and their settings. KafkaException: librdkafka refuses a property."""
     return _constructed(AdminClient, properties)
 
 
@@ -95,8 +95,9 @@ def _constructed(kind: Callable[[dict[str, Any]], C], properties: Mapping[str, A
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    # Python calls handlers in the main thread only. A blocked signal would not do: another thread could take it, and
-    # Python would call the handler all the same. asyncio's handlers do not raise in the middle of anything.
+    # Python calls signal handlers in the main thread only. Blocking the signal is not enough, because another thread
+    # could receive it, and Python would still call the handler. asyncio's handlers raise nothing in the middle of a
+    # call.
     if threading.current_thread() is not threading.main_thread() or _get_running_loop() is not None:
         yield
         return

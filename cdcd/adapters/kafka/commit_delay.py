@@ -53,7 +53,7 @@ class Settling:
 
 
 class Expiry:
-    """The transactions of one producer after the other.
+    """Timeouts of the transactions of successive producers.
 
     Args:
         timeout_s: `transaction.timeout.ms`, in seconds.
@@ -63,13 +63,15 @@ class Expiry:
         self._timeout_s = timeout_s
         self._begun_at: float | None = None
         self._left_open = False
-        """A former producer left a transaction open. The coordinator may end it while the present producer works."""
+        """True if a former producer left a transaction open. The coordinator may end it while the present producer
+        works."""
 
     def replaced(self) -> None:
-        """A new producer is about to take the place of the present one.
+        """Register that a new producer is about to replace the present one.
 
-        One that begins no transaction, because the broker is away, leaves none open either: what the one before it left
-        is still there. The suspicion holds for one producer that begins a transaction, and not for the next one.
+        A producer that begins no transaction, because the broker is unreachable, leaves none open either; then an
+        older open transaction still exists. So the suspicion applies to one producer that begins a transaction, and
+        not to the next one.
         """
         if self._begun_at is not None:
             self._left_open = not self._left_open
@@ -80,10 +82,10 @@ class Expiry:
         self._begun_at = now
 
     def committed(self) -> None:
-        """The transaction is committed, so the coordinator has ended all earlier ones."""
+        """Register a commit, before which the coordinator has ended all earlier transactions."""
         self._begun_at = None
         self._left_open = False
 
     def may_have_happened(self, now: float) -> bool:
-        """Whether a producer that is fenced now can be fenced because of a timeout."""
+        """Return True if a producer that is fenced now may have been fenced because of a timeout."""
         return self._left_open or (self._begun_at is not None and now - self._begun_at >= self._timeout_s)

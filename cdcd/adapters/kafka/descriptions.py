@@ -1,7 +1,7 @@
-"""What former runs said of tables: the schemas topic, read where the catalog alone does not number a table's columns.
+"""Table descriptions of former runs: the schemas topic, read where the catalog alone does not number a table's columns.
 
-It is read at most once in a session, when a table's columns were renamed while the daemon was behind. What this session
-itself describes, its encoder knows.
+The topic is read at most once in a session, if a table's columns were renamed while the daemon was behind. The
+encoder knows the descriptions that this session writes.
 """
 
 import threading
@@ -23,17 +23,23 @@ from cdcd.core.records.encoder import HEADER_PIPELINE
 from cdcd.core.records.schemas import read_form
 
 FORMS_MAX: Final = 16
-"""So many of a table's last forms are kept. Rows that are still to come are of one of the last."""
+"""Maximum number of a table's last forms that are kept. Rows that are still to come have one of the last forms."""
 
 
 class FormerDescriptions:
-    """The last forms of each table by its oid. They are kept packed: ten thousand tables have some 20 MB of them."""
+    """The last forms of each table by its oid.
+
+    They are kept compressed: ten thousand tables have about 20 MB of them.
+    """
 
     def __init__(self) -> None:
         self._forms: dict[int, list[bytes]] = {}
 
     def take(self, value: bytes) -> None:
-        """A record of the topic, in the topic's order. What is no description, or has no oid, is passed over."""
+        """Add a record of the topic, in the topic's order.
+
+        A record that is no description, or has no oid, is skipped.
+        """
         try:
             _, form = read_form(value)
         except ValueError:
@@ -44,7 +50,7 @@ class FormerDescriptions:
             del forms[:-FORMS_MAX]
 
     def columns(self, oid: int) -> tuple[tuple[ColumnForm, ...], ...]:
-        """The columns of a table's former descriptions, the newest first."""
+        """Return the columns of a table's former descriptions, the newest first."""
         return tuple(
             [read_form(zlib.decompress(each))[1].source_columns for each in self._forms.get(oid, [])[::-1]]
         )
@@ -52,15 +58,16 @@ class FormerDescriptions:
 
 @dataclass(frozen=True, slots=True)
 class SchemasTopic:
-    """The topic with the descriptions of tables, which exists. Each method reads all that is committed in it.
+    """The existing topic with the descriptions of tables. Each method reads all committed records of the topic.
 
-    Its methods raise TransientError if the broker does not answer or `stopping` was set, and SinkError if it refuses.
+    The methods raise TransientError if the broker does not answer or `stopping` was set, and SinkError if the
+    broker refuses.
 
     Attributes:
         client: librdkafka properties for the connection.
         pipeline: the pipeline's name. The consumer group is called `<pipeline>-schemas`.
-        timeout_s: how long the broker may take for each answer.
-        stopping: set from outside to make a method give up soon.
+        timeout_s: seconds that the broker may take for each answer.
+        stopping: another thread sets it to end a method soon.
     """
 
     name: str
@@ -70,7 +77,7 @@ class SchemasTopic:
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def described_topics(self) -> dict[str, str]:
-        """Every topic that the descriptions name, with the table whose records it got."""
+        """Return every topic that the descriptions name, with the table whose records it received."""
         found: dict[str, str] = {}
 
         def take(value: bytes) -> None:
@@ -83,15 +90,15 @@ class SchemasTopic:
         return found
 
     def former_descriptions(self) -> FormerDescriptions:
-        """What former runs said of tables."""
+        """Return the table descriptions of former runs."""
         found = FormerDescriptions()
         self.read(found.take)
         return found
 
     def others(self) -> dict[str, frozenset[str]]:
-        """Topics that descriptions of other pipelines name, with the names of these pipelines.
+        """Return the topics that descriptions of other pipelines name, with the names of these pipelines.
 
-        Descriptions that older versions wrote have no name, and count as this pipeline's.
+        Descriptions of older versions have no pipeline name and count as this pipeline's.
         """
         found: dict[str, frozenset[str]] = {}
 
@@ -108,7 +115,10 @@ class SchemasTopic:
         return found
 
     def refuse_others(self) -> None:
-        """SinkError: another pipeline writes to the topics. Nothing is refused if this principal may not read here."""
+        """Raise SinkError if another pipeline writes to the topics.
+
+        Returns without a check if this principal may not read the schemas topic.
+        """
         try:
             found = self.others()
         except SinkError:
@@ -139,7 +149,7 @@ class SchemasTopic:
 
 
 def _owner(message: Message) -> str:
-    """The pipeline that wrote a description; "" if its header is missing or no text."""
+    """Return the pipeline that wrote a description; "" if its header is missing or no text."""
     given = message.headers() or ()
     for name, value in given.items() if isinstance(given, dict) else given:
         if name == HEADER_PIPELINE and isinstance(value, bytes):

@@ -1,11 +1,11 @@
-"""What Kafka or librdkafka refused, as one of our error types with a hint.
+"""Conversion of errors of Kafka or librdkafka to errors of cdcd with hints.
 
-One literal table by librdkafka's names of the errors (rdkafka.h; `KafkaError.name()`). A leading underscore marks those
-that librdkafka raises by itself. An error that the table does not know is transient when Kafka calls it retriable, or
-librdkafka calls it abortable or fatal for the producer only (the sink answers with a new producer), or raised it by
-itself; what a broker refuses for an unknown reason is a `SinkError`.
+One literal table decides by librdkafka's names of the errors (rdkafka.h; `KafkaError.name()`). A leading underscore
+marks errors that librdkafka raises itself. An error outside of the table is transient if Kafka calls it retriable,
+if librdkafka calls it abortable or fatal for the producer only (the sink then uses a new producer), or if
+librdkafka raised it itself. A broker's refusal for an unknown reason is a `SinkError`.
 
-Hints leave names open, as `<user>`. Whoever knows the configuration fills them in (`fill_names`).
+Hints contain placeholders such as `<user>`. A caller that knows the configuration fills them in (`fill_names`).
 """
 
 import re
@@ -29,7 +29,7 @@ from cdcd.core.errors import (
 from cdcd.core.pasted import shell
 
 Partition = tuple[str, int]
-"""A topic, and the number of one of its partitions."""
+"""(topic, number of the partition)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ _TABLE: Final[tuple[_Row, ...]] = (
         "Another producer has this transactional.id: a second instance, or another pipeline of the same name (give it "
         "a name of its own). Or this process stood still longer than the transaction's timeout: start it again.",
     ),
-    # The broker does not let us.
+    # Refusals by the broker for lack of rights.
     _Row(
         "TOPIC_AUTHORIZATION_FAILED",
         SinkError,
@@ -82,7 +82,7 @@ _TABLE: Final[tuple[_Row, ...]] = (
     ),
     _Row("_AUTHENTICATION SASL_AUTHENTICATION_FAILED ILLEGAL_SASL_STATE", SinkError, _CREDENTIALS),
     _Row("UNSUPPORTED_SASL_MECHANISM SECURITY_DISABLED UNACCEPTABLE_CREDENTIAL", SinkError, _CREDENTIALS),
-    # Topics and what they accept.
+    # Topics and the records that they accept.
     _Row(
         "UNKNOWN_TOPIC_OR_PART _UNKNOWN_TOPIC _UNKNOWN_PARTITION UNKNOWN_TOPIC_ID",
         SinkError,
@@ -128,7 +128,7 @@ _TABLE: Final[tuple[_Row, ...]] = (
         "Kafka transactions need brokers of version 0.11 or newer (2.5 and up recommended).",
     ),
     _Row("_INVALID_ARG _NOT_CONFIGURED _CONFLICT", SinkError, "Check kafka.properties."),
-    # What passes.
+    # Failures that pass by themselves.
     _Row(
         "_TRANSPORT _ALL_BROKERS_DOWN _DESTROY_BROKER _RESOLVE _SSL BROKER_NOT_AVAILABLE NETWORK_EXCEPTION",
         TransientError,
@@ -195,9 +195,9 @@ _TLS_LISTENER: Final = (
 )
 
 _BY_TEXT: Final = (
-    # No address of a broker is wrong: this process cannot open the connection.
+    # The address of the broker is not wrong: this process cannot open another connection.
     (f"Failed to create socket: {OUT_OF_FILES}", LimitError, FILES_HINT),
-    # The first bytes of the answer, which librdkafka takes for its length: an ErrorResponse, "HTTP", an alert of TLS.
+    # The first bytes of the answer, which librdkafka reads as its length: an ErrorResponse, "HTTP", or a TLS alert.
     (f"Invalid response size {0x45000000}", SinkError, _POSTGRES),
     (f"Invalid response size {int.from_bytes(b'HTTP')}", SinkError, _HTTP),
     (f"Invalid response size {0x150301 << 8}"[:-3], SinkError, _TLS_LISTENER),
@@ -205,14 +205,14 @@ _BY_TEXT: Final = (
     ("SSL alert number", SinkError, _OUR_CERTIFICATE),
     ("Failed to acquire SASL OAUTHBEARER token", TransientError, _AGAIN),
 )
-"""(part of OpenSSL's or librdkafka's words, kind, hint). librdkafka calls it the loss of a connection where waiting
-does not help, and a refusal where it does."""
+"""(part of OpenSSL's or librdkafka's message, kind, hint), where librdkafka's error code is misleading: it reports a
+lost connection although waiting does not help, or a refusal although waiting helps."""
 
 _ADVERTISED: Final = re.compile(
     r"(?P<address>\S+:\d+)/(?P<broker>\d+): (?:Connect to |Connection setup timed out|Failed to resolve )"
 )
-"""librdkafka's words for a connection to a broker by the address that the cluster gave for it. A connection to one of
-the configured addresses has `bootstrap` in the place of the broker's id."""
+"""librdkafka's messages about a connection to a broker by the address that the cluster gave. For a connection to a
+configured address, the message has `bootstrap` in place of the broker's id."""
 
 _BY_NAME: Final[Mapping[str, _Row]] = {name: row for row in _TABLE for name in row.names.split()}
 
@@ -225,9 +225,9 @@ UNANSWERED: Final = frozenset(
         KafkaError._DESTROY_BROKER,
     }
 )
-"""Codes of errors of librdkafka that say: no broker answered in time, or its connection was lost. If the time is over
-and no connection has been made yet, librdkafka says that all connections are down (`_ALL_BROKERS_DOWN`). If the other
-brokers do not list a broker any more, librdkafka forgets that broker, and its requests fail (`_DESTROY_BROKER`)."""
+"""Codes of librdkafka's errors for a missing answer of a broker or a lost connection. If the time is over before any
+connection was made, librdkafka reports that all connections are down (`_ALL_BROKERS_DOWN`). If the other brokers no
+longer list a broker, librdkafka forgets this broker and fails its requests (`_DESTROY_BROKER`)."""
 
 RETRIABLE: Final = UNANSWERED | frozenset(
     {
@@ -257,17 +257,18 @@ RETRIABLE: Final = UNANSWERED | frozenset(
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-"""Codes of errors that pass by themselves: the subclasses of Kafka's RetriableException (Errors.java), and librdkafka's
-own for missing answers. A corrupt record is not among them, because a reader would wait for it for ever. Topics and
-partitions that are not listed (`assigned.NO_TOPIC`) are not either, because they may be missing for good."""
+"""Codes of errors that pass by themselves: the subclasses of Kafka's RetriableException (Errors.java), and
+librdkafka's own for missing answers. A corrupt record is not among them, because a reader would wait for it without
+end. Topics and partitions that are not listed (`assigned.NO_TOPIC`) are not among them either, because they may be
+missing for good."""
 
 
 def passes(error: KafkaError) -> bool:
-    """Whether the error passes by itself if the same thing is tried again.
+    """Return True if the error passes by itself when the call is repeated.
 
-    confluent_kafka's `KafkaError.retriable()` is right for errors of transactional calls only. It is False for every
-    error that comes with a message, is told to a callback, or is raised by another call, because confluent_kafka makes
-    these from a code.
+    confluent_kafka's `KafkaError.retriable()` is right for errors of transactional calls only. It is False for
+    every error that has a message, is passed to a callback, or is raised by another call, because confluent_kafka
+    creates these errors from a code.
     """
     return error.retriable() or error.code() in RETRIABLE
 
@@ -276,34 +277,37 @@ _NAMES: Final = re.compile(r"<(bootstrap|user|prefix|checkpoint|transactional\.i
 
 
 def rights_hint() -> str:
-    """How the rights on topics are given."""
+    """Return the hint with the commands that grant the rights on topics."""
     return _TOPIC_RIGHTS
 
 
 def filled(hint: str, names: Mapping[str, str]) -> str:
-    """The hint with names in the place of `<name>`, for a shell. A name that is not known stays open."""
+    """Return the hint with each `<name>` replaced by its value, quoted for a shell.
+
+    A placeholder without a known value stays.
+    """
     return _NAMES.sub(lambda match: shell(names[match[1]]) if match[1] in names else match[0], hint)
 
 
 def fill_names(error: CdcdError, names: Mapping[str, str]) -> None:
-    """The same for the hint of an error."""
+    """Fill the placeholders in the hint of an error, as `filled` does."""
     error.hint = filled(error.hint, names)
 
 
 def unavailable(error: TransientError, hint: str | None = None) -> SinkUnavailableError:
-    """The same error, where it is known that Kafka is the side that does not answer.
+    """Return the error as a SinkUnavailableError, when Kafka is known to be the side that does not answer.
 
     Args:
-        hint: instead of the error's own.
+        hint: hint in place of the error's own.
     """
     return SinkUnavailableError(error.message, hint=error.hint if hint is None else hint)
 
 
 def property_error(error: KafkaError, where: str) -> CdcdError:
-    """What librdkafka says when it makes a client.
+    """Return the error for librdkafka's refusal to create a client.
 
-    ConfigError: a name or a value is wrong. SinkError: a file of TLS cannot be used, which another start may mend, for
-    example while a mounted secret is replaced.
+    ConfigError: a name or a value is wrong. SinkError: a TLS file cannot be used, which may be different at the
+    next start, for example after a mounted secret was replaced.
     """
     said = map_kafka_error(error, where)
     if error.name() not in _PROPERTIES or _TLS_FILE.search(error.str()):
@@ -315,7 +319,7 @@ def property_error(error: KafkaError, where: str) -> CdcdError:
 
 
 def map_kafka_error(error: KafkaError, context: str) -> CdcdError:
-    """Our error for `error`, met while doing `context`: TransientError, SinkError, FencedError or LimitError."""
+    """Return cdcd's error for `error` during `context`: TransientError, SinkError, FencedError or LimitError."""
     name = error.name()
     for fragment, kind, hint in _BY_TEXT:
         if fragment in error.str():
@@ -348,7 +352,7 @@ def _unreachable(address: str, broker: str) -> str:
 
 
 def silent_leader(where: str, leader: int, partition: Partition) -> TransientError:
-    """A broker does not answer that leads a partition which is needed."""
+    """Return the error for a broker that leads a needed partition and does not answer."""
     return TransientError(
         f"{where}: broker {leader}, which leads partition {partition[1]} of topic {partition[0]}, does not answer",
         hint="Find out whether that broker is frozen or cut off from this machine. cdcd goes on by itself when the "
@@ -357,7 +361,7 @@ def silent_leader(where: str, leader: int, partition: Partition) -> TransientErr
 
 
 def no_leader(where: str, partition: Partition) -> TransientError:
-    """A partition that is needed has no leader."""
+    """Return the error for a needed partition that has no leader."""
     return TransientError(
         f"{where}: partition {partition[1]} of topic {partition[0]} has no leader",
         hint="Bring back a broker that has a replica of the partition. cdcd goes on by itself.",

@@ -19,16 +19,16 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.encoder import record_bytes
 
 SHRINK: Final = 4
-"""Each refusal divides the size of requests by this."""
+"""Divisor of the request size at each refusal."""
 
 _LSN: Final = re.compile(rb'"lsn":([0-9]{1,19})[,}]')
 """The LSN in the source block of a record in JSON."""
 
 _SOURCE_BYTES_MAX: Final = 2_000
-"""Bytes at the end of a record in which its source block is looked for."""
+"""Bytes at the end of a record in which its source block is searched."""
 
 SMALLEST_BATCH: Final = 16_384
-"""Smallest size of a request in bytes. The next smaller request is one record."""
+"""Smallest size of a request in bytes. The next smaller request holds one record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class FailedRecord:
 
     Attributes:
         local: librdkafka refused the record before sending it.
-        size: bytes of key, value and headers.
+        size: bytes of key, value and headers together.
     """
 
     error: KafkaError
@@ -61,12 +61,12 @@ class FailedRecord:
 class SizeLimits:
     """The sizes that brokers have refused.
 
-    One object serves every sink of the process. If a refusal comes after memory of a transaction's parts was released,
-    the next session sends the whole transaction again, and must not meet the same refusal.
+    One object serves every sink of the process. If memory of a transaction's parts is already released at a
+    refusal, the next session sends the whole transaction again, and must not meet the same refusal.
     """
 
     batch_size: int | None = None
-    """librdkafka's `batch.size` in bytes from now on; 0: one record in a request; None: as in the settings."""
+    """librdkafka's `batch.size` in bytes from now on; 0: one record for each request; None: the configured size."""
     records: set[TooLarge] = field(default_factory=set)
     """Records to replace before they are sent, until the transaction that contains them is committed."""
 
@@ -81,7 +81,7 @@ class Fitting:
 
     @property
     def batch_size(self) -> int:
-        """librdkafka's `batch.size` for a new producer; 0: one record in a request."""
+        """librdkafka's `batch.size` for a new producer; 0: one record for each request."""
         size = self._limits.batch_size
         return self._settings.batch_size if size is None else size
 
@@ -95,21 +95,23 @@ class Fitting:
         self._limits.records.clear()
 
     def replace_here(self, batch: Batch, error: KafkaError) -> bool:
-        """Replace the record that librdkafka has just refused. It was not sent, so the producer can go on."""
+        """Replace the record that librdkafka has just refused, and return True if it was replaced.
+
+        The record was not sent, so the producer can continue.
+        """
         topic, key, value, _ = batch.records[batch.handed_over]
         if error.code() != KafkaError.MSG_SIZE_TOO_LARGE or value is None:
             return False
         return self._oversized.replace(batch, {TooLarge.of(topic, key, value)})
 
     def learn(self, failed: FailedRecord, sent: Iterable[Batch]) -> FailedRecord | None:
-        """After the refusal of `failed`, plan how everything is sent again: in smaller requests, or with a record
-        replaced.
+        """After the refusal of `failed`, plan to send everything again in smaller requests or with a record replaced.
 
         Args:
             sent: the batches whose records may have been in the refused request.
 
         Returns:
-            The record that cannot be sent in either way; None if there is none.
+            The record that cannot be sent either way; None if there is no such record.
         """
         if self.batch_size and not failed.local:
             found = self._find(failed, sent)
@@ -128,7 +130,10 @@ class Fitting:
         return None
 
     def _find(self, failed: FailedRecord, sent: Iterable[Batch]) -> FailedRecord | None:
-        """Find a record that alone exceeds the limit. Only the refused topic counts: dead letters may be larger."""
+        """Find a record that alone exceeds the limit.
+
+        Only the refused topic counts, because dead letters may be larger.
+        """
         limit = self._settings.record_bytes_max
         for batch in sent:
             for topic, key, value, headers in batch.records:
@@ -141,6 +146,6 @@ class Fitting:
 
 
 def _place_of(value: bytes | None) -> str:
-    """Where the record's event is in the WAL, if the record says so in JSON; a key or value is never shown."""
+    """Return the LSN of the record's event if the record has one in JSON; a key or value is never shown."""
     found = None if value is None else _LSN.search(value, max(0, len(value) - _SOURCE_BYTES_MAX))
     return "" if found is None else f", of the change at {Lsn(int(found[1]))}"

@@ -1,6 +1,7 @@
-"""Follows the topics of a pipeline as a `read_committed` reader: what comes, as it comes, also in topics that are new.
+"""A `read_committed` reader that follows the topics of a pipeline, including new topics, and returns records on
+arrival.
 
-The partitions are assigned by hand, and no group stores an offset: nobody else is disturbed.
+The partitions are assigned manually and no group stores an offset, so other readers are not affected.
 """
 
 import time
@@ -23,20 +24,21 @@ from cdcd.adapters.kafka.errors import map_kafka_error, passes, unavailable
 from cdcd.core.errors import TransientError
 
 DISCOVER_S: Final = 2.0
-"""Seconds between two looks for topics and partitions that are new."""
+"""Seconds between two searches for new topics and partitions."""
 
 AT_ONCE: Final = 1000
 ANSWER_S: Final = 10.0
 
 
 class Follower:
-    """Reads the topics that `wants` names. Call `poll` again and again, and `close`.
+    """Reader of the topics for which `wants` returns True. Call `poll` repeatedly, and `close` at the end.
 
     Args:
-        wants: whether a topic is to be read.
-        beginning: read what is there already; else only what comes. A topic that is new is read whole either way.
+        wants: returns True if a topic is to be read.
+        beginning: True to read existing records; False: only later ones. A new topic is read from its beginning in
+            both cases.
 
-    Raises, from the constructor and from `poll`:
+    The constructor and `poll` raise:
         SinkUnavailableError: the broker does not answer.
         SinkError: it refuses.
     """
@@ -59,16 +61,16 @@ class Follower:
 
     @property
     def topics(self) -> Collection[str]:
-        """Those that are being read."""
+        """Topics that are being read."""
         return sorted({topic for topic, _ in self._assigned})
 
     @property
     def at_end(self) -> bool:
-        """Whether every partition was read to its end at some moment."""
+        """True if every partition has been read to its end at some moment."""
         return self._ends >= self._assigned
 
     def poll(self, timeout_s: float) -> list[Message]:
-        """The records that have come, in the order of their partitions; waits so long for the first."""
+        """Return the records that have arrived, in the order of their partitions; wait `timeout_s` for the first."""
         if time.monotonic() > self._next_look:
             self._discover(OFFSET_BEGINNING)
         first = self._consumer.poll(timeout_s)
@@ -99,7 +101,7 @@ class Follower:
                 if (name, partition) not in self._assigned
             ]
             if offset == OFFSET_END:
-                # Where the end is now, not where it is when the broker is first asked for records.
+                # The end at this moment, not the end at the first fetch.
                 for each in new:
                     _, each.offset = watermarks(self._consumer, each, ANSWER_S)
             if new:

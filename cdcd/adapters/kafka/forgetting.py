@@ -1,8 +1,8 @@
-"""Writes a pipeline's checkpoint where no daemon does: it is taken back, or replaced.
+"""Writer of a pipeline's checkpoint without a daemon: removes or replaces the checkpoint.
 
-The checkpoint is taken back by a tombstone, as Kafka Connect does with the offsets of a connector (KIP-875). With Kafka
-transactions, the record is written under the pipeline's own `transactional.id`: so a daemon that was frozen is shut
-out before, and a transaction that a killed daemon left open is ended.
+The checkpoint is removed by a tombstone, as Kafka Connect does with the offsets of a connector (KIP-875). With
+Kafka transactions, the record is written under the pipeline's own `transactional.id`, which fences a frozen daemon
+and ends the open transaction of a killed daemon.
 """
 
 import threading
@@ -31,16 +31,16 @@ def forget_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
     transactional_id: str | None,
     timeout_s: float,
 ) -> None:
-    """Write a tombstone over the pipeline's checkpoint. It blocks.
+    """Write a tombstone over the pipeline's checkpoint. The call blocks.
 
     Args:
         client, producer: librdkafka's properties, from `client.split`.
-        transactional_id: None: the pipeline does not use Kafka transactions.
-        timeout_s: how long the broker may take for each answer.
+        transactional_id: transactional id of the pipeline; None: the pipeline does not use Kafka transactions.
+        timeout_s: seconds that the broker may take for each answer.
 
     Raises:
         TransientError: the broker does not answer.
-        FatalError: it refuses.
+        FatalError: the broker refuses.
     """
     what = f"Taking back the checkpoint in topic {topic}"
     _write(client, producer, topic, records, transactional_id, timeout_s, what, lambda: [None])
@@ -55,15 +55,16 @@ def replace_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
     timeout_s: float,
     change: Callable[[Checkpoint | None], Checkpoint],
 ) -> Checkpoint:
-    """Write another checkpoint in the place of the newest one of the pipeline, and return it. It blocks.
+    """Write another checkpoint in place of the pipeline's newest one, and return it. The call blocks.
 
     Args:
         client, producer, transactional_id, timeout_s: as `forget_checkpoint`.
-        change: gets the checkpoint that was read after every other writer was shut out. What it raises is raised.
+        change: gets the checkpoint that was read after every other writer was fenced, and returns the new one. Its
+            exceptions are passed on.
 
     Raises:
         TransientError: the broker does not answer.
-        FatalError: it refuses, or the record is not one of ours.
+        FatalError: the broker refuses, or cdcd did not write the checkpoint record.
     """
     made: list[Checkpoint] = []
 
@@ -85,7 +86,9 @@ def downgrade_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
     timeout_s: float,
     change: Callable[[Checkpoint | None], Checkpoint],
 ) -> None:
-    """Write the checkpoint that `change` gives, and behind it the same in the format before. It blocks.
+    """Write the checkpoint that `change` returns, and after it the same checkpoint in the former format.
+
+    The call blocks.
 
     Arguments and errors are those of `replace_checkpoint`.
     """
@@ -108,7 +111,7 @@ def _write(  # noqa: PLR0917  as its callers
     what: str,
     values: Callable[[], Sequence[bytes | None]],
 ) -> None:
-    """Write the records that `values` gives when every other writer is shut out."""
+    """Write the records that `values` returns, after every other writer was fenced."""
     refused: list[KafkaException] = []
     properties: dict[str, Any] = {
         **client,

@@ -15,10 +15,10 @@ from cdcd.adapters.kafka.errors import Partition
 from cdcd.core.engine.checkpoint import Checkpoint
 
 LOOK_S: Final = 15.0
-"""Seconds after an outage for which topics that are written are suspected, and looked at."""
+"""Seconds after an outage for which written topics are suspected and checked."""
 
 HANGS_S: Final = 10.0
-"""Seconds without progress after which a transaction hangs. Brokers need some milliseconds for the end of one."""
+"""Seconds without progress after which a transaction hangs. Brokers need some milliseconds to end a transaction."""
 
 
 def is_acknowledged(
@@ -28,15 +28,16 @@ def is_acknowledged(
     committed: Checkpoint | None = None,
     told: int = 0,
 ) -> bool:
-    """Whether Kafka has acknowledged the commit of a checkpoint that readers do not see.
+    """Return True if Kafka has acknowledged the commit of a checkpoint that readers do not see.
 
-    PostgreSQL is told a position only after Kafka has acknowledged a checkpoint that reaches it. So a hidden checkpoint
-    that is the only one to reach it was acknowledged. If this is not certain, its transaction may have been aborted.
+    cdcd confirms a position to PostgreSQL only after Kafka has acknowledged a checkpoint that reaches it. So a
+    hidden checkpoint was acknowledged if no other checkpoint reaches the confirmed position. Otherwise its
+    transaction may have been aborted.
 
     Args:
         hidden, visible: the newest checkpoint, and the newest that readers see.
         committed: the last one whose commit this process saw acknowledged.
-        told: a position that PostgreSQL was told because of a checkpoint in Kafka.
+        told: a position that was confirmed to PostgreSQL because of a checkpoint in Kafka.
     """
     if hidden is None:
         return False
@@ -46,17 +47,18 @@ def is_acknowledged(
 
 
 class Ends(NamedTuple):
-    """Where a partition ends for readers with `read_committed`, and where it ends."""
+    """End offsets of a partition: for `read_committed` readers, and of all records."""
 
     stable: int
     end: int
 
 
 class HangingTransactions:
-    """For each question to Kafka, call `failed` or `answered`, and then `looked` with what `answered` asks for.
+    """State of the search; call `failed` or `answered` for each request to Kafka, and then `looked` with the ends of
+    the topics that `answered` returned.
 
     Attributes:
-        hanging: the partitions with a hanging transaction, and where readers stop in each.
+        hanging: the partitions with a hanging transaction, and the offset at which readers stop in each.
     """
 
     def __init__(self) -> None:
@@ -64,15 +66,15 @@ class HangingTransactions:
         self._topics: set[str] = set()
         self._until = 0.0
         self._held: dict[Partition, tuple[int, float]] = {}
-        """Where readers stop, and since when nothing is written to the topic while they stop there."""
+        """Offset at which readers stop, and the time since which the topic gets no records while they stop there."""
 
     def failed(self, written: Collection[str]) -> None:
-        """Kafka did not answer. `written`: the topics of the transaction that is open."""
+        """Register that Kafka did not answer. `written`: the topics of the transaction that is open."""
         self._topics.update(written)
         self._until = math.inf
 
     def answered(self, written: Collection[str], now: float) -> frozenset[str]:
-        """Kafka answered at `now` (monotonic seconds). Returns the topics to look at."""
+        """Register that Kafka answered at `now` (monotonic seconds). Returns the topics to check."""
         if self._until == math.inf:
             self._until = now + LOOK_S
         if now < self._until:
@@ -82,7 +84,10 @@ class HangingTransactions:
         return frozenset(self._topics)
 
     def looked(self, ends: Mapping[Partition, Ends], written: Collection[str], now: float) -> list[Partition]:
-        """Where partitions end, so far as Kafka told. Returns those in which a transaction was found to hang now."""
+        """Register the ends of partitions, as far as Kafka returned them.
+
+        Returns the partitions in which a hanging transaction was found now.
+        """
         for partition, (stable, end) in ends.items():
             if stable >= end:
                 self._held.pop(partition, None)

@@ -1,9 +1,9 @@
-"""Watermarks for every partition of topics (`engine/watermarks.py`), produced behind the records of a batch.
+"""Watermarks for every partition of topics (`engine/watermarks.py`), produced after the records of a batch.
 
-The producer is asked which partitions there are, because a partition may have been added since, and because the
-producer takes records only for partitions that it knows. A topic that does not exist yet has no changes, so it gets no
-watermark, and is not created for one. If no broker says which partitions there are, this round is left out: a watermark
-that is missing promises nothing.
+The producer is asked for the partitions, because partitions may have been added, and because the producer accepts
+records only for partitions that it knows. A topic that does not exist yet has no changes, so it gets no watermark
+and is not created for one. If no broker lists the partitions, this round is skipped: a missing watermark promises
+nothing.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ LIST_S: Final = 2.0
 """Seconds that a broker may take to list the topics."""
 
 GONE: Final = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-"""The producer has heard meanwhile that there is no such topic or partition."""
+"""Codes of errors after which the producer knows that the topic or partition does not exist."""
 
 
 class Marking:
@@ -30,10 +30,10 @@ class Marking:
         self._left = _partitions(producer, watermark.topics)
         self._left.reverse()
         self.count = 0
-        """How many were produced."""
+        """Number of watermarks that were produced."""
 
     def produce(self) -> None:
-        """Give the producer the watermarks that are left.
+        """Produce the remaining watermarks.
 
         Raises:
             BufferError: the producer's queue is full.
@@ -51,9 +51,9 @@ class Marking:
 
 
 def _partitions(producer: Producer, topics: tuple[str, ...]) -> list[Partition]:
-    """All partitions of those of the topics that exist."""
+    """Return all partitions of the topics that exist."""
     try:
-        # All topics: to ask for one by its name may create it (auto.create.topics.enable).
+        # All topics are listed, because a request for one by its name may create it (auto.create.topics.enable).
         listed = producer.list_topics(timeout=LIST_S).topics
     except KafkaException:
         return []

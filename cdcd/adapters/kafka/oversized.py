@@ -1,12 +1,12 @@
-"""What happens to a record that is too large for the broker: a policy of the configuration (`kafka.oversized`).
+"""Handling of a record that is too large for the broker, by a policy of the configuration (`kafka.oversized`).
 
-`fail` stops the daemon with an error that names topic, size and LSN. `dead_letter` sends the record, whole, to
-a topic that is made for large ones. `claim_check` writes the value to a file and sends a small record in its place
-that says where it is (Hohpe and Woolf, "Claim Check"). Under each of them the record's place in the order stays.
+`fail` stops the daemon with an error that names topic, size and LSN. `dead_letter` sends the whole record to a
+topic for large records. `claim_check` writes the value to a file and sends a small record in its place that names
+the file (Hohpe and Woolf, "Claim Check"). All policies keep the record's position in the order.
 
-Whoever may connect to the database may send a logical message of any size, and must not stop the daemon by that. So
-where the policy is `fail`, or the topic for large records refuses the message too, a record without a value takes its
-place.
+Every client that may connect to the database may send a logical message of any size, and must not stop the daemon
+with it. So if the policy is `fail`, or the topic for large records refuses the message too, a record without a
+value replaces the message.
 """
 
 import hashlib
@@ -25,20 +25,20 @@ from cdcd.core.records.encoder import HEADER_DIGEST, HEADER_SIZE, LOST_KEY_BYTES
 Policy = Literal["fail", "dead_letter", "claim_check"]
 
 CLAIM_CHECK: Final = "cdcd.claim_check"
-"""The header of a record that stands in for a file: the file's path."""
+"""Header of a record in place of a file's contents: the path of the file."""
 
 ORIGIN: Final = "cdcd.topic"
-"""The header of a dead letter: the topic that the record was made for."""
+"""Header of a dead letter: the topic for which the record was encoded."""
 
 _OWN_HEADERS: Final = frozenset({CLAIM_CHECK, HEADER_SIZE, ORIGIN})
 
 PROBE: Final = "cdcd-probe"
-"""The beginning of the name of a file that is written, and removed, to see whether the directory can be written."""
+"""Prefix of the name of a file that is written and removed, to check that the directory is writable."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """A record that was refused for its size, without its value: topic, key, the value's size and its SHA-256."""
+    """A record that was refused for its size, without its value: topic, key, size and SHA-256 of the value."""
 
     topic: str
     key: bytes | None
@@ -52,10 +52,10 @@ class TooLarge:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """The policy, and where the records go that it takes out.
+    """The policy for large records, and the destinations of these records.
 
-    `messages_topic`: where logical messages go. `on_replaced` hears each record's topic, its value's size and where it
-    went instead; an empty text: the value is nowhere.
+    `messages_topic`: topic of logical messages. `on_replaced` is called with each record's topic, the size of its
+    value, and its new destination ("" if the value was dropped).
     """
 
     policy: Policy = "fail"
@@ -65,7 +65,7 @@ class Oversized:
     messages_topic: str = ""
 
     def prove(self) -> None:
-        """See that the policy can be followed, before it is needed.
+        """Check that the policy can be followed, before it is needed.
 
         Raises:
             LimitError: the directory for claim checks cannot be written.
@@ -86,7 +86,7 @@ class Oversized:
                 probe.unlink()
 
     def takes(self, topic: str, value: bytes | None) -> bool:
-        """Whether a refused record of this topic may be replaced by something smaller, or go elsewhere."""
+        """Return True if a refused record of this topic may be replaced by a smaller one, or sent elsewhere."""
         if value is None:
             return False
         if topic == self.dead_letter_topic:
@@ -94,7 +94,8 @@ class Oversized:
         return self.policy != "fail" or topic == self.messages_topic
 
     def replace(self, batch: Batch, refused: Collection[TooLarge]) -> bool:
-        """Put something smaller, or elsewhere, in the place of each of the `refused` records; False if there is none.
+        """Replace each of the `refused` records by a smaller one or send it elsewhere; return False if nothing was
+        replaced.
 
         Raises:
             LimitError: the claim-check file cannot be written.
@@ -113,14 +114,14 @@ class Oversized:
         return replaced
 
     def _instead(self, record: Record, value: bytes) -> Record | None:
-        """What takes the record's place; None if nothing may."""
+        """Return the replacement of the record; None if it may not be replaced."""
         topic, _, _, headers = record
         named = dict(headers or ())
         if topic == self.dead_letter_topic:
             origin = named.get(ORIGIN)
             return self._without_value(record, value) if origin == self.messages_topic.encode() else None
         if CLAIM_CHECK in named:
-            # It stands in for another already, and has no smaller form: its key may be what is too large.
+            # The record is already a replacement and has no smaller form: its key may be too large.
             return self._without_value(record, value) if topic == self.messages_topic else None
         if self.policy == "fail":
             return self._without_value(record, value)

@@ -1,10 +1,10 @@
-"""Takes records to the partitions that the values of columns choose (`partitioner.columns`).
+"""Producer wrapper that sends records to the partitions that the values of columns choose (`partitioner.columns`).
 
-The rule: a producer asks once how many partitions a topic has. So a topic that gets further ones in the meantime goes
-on as before until there is another producer, after a restart or a failure. From then on rows may have another
-partition, as keys have for every producer.
+The rule: a producer asks once for the number of a topic's partitions. So if partitions are added, a topic keeps its
+former distribution until another producer is created, after a restart or a failure. After that, rows may go to
+another partition, as keys do with every producer.
 
-Records without a chosen partition go where the client's partitioner puts their key.
+The client's partitioner places records without a chosen partition by their key.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,16 @@ from cdcd.core.records.late_records import Produce
 from cdcd.core.records.shaping.partitioning import taken_out
 
 Count = Callable[[str], int]
-"""How many partitions a topic has."""
+"""Returns the number of a topic's partitions."""
 
 ANSWER_S: Final = 10.0
 
 
 def counter(producer: Producer) -> Count:
-    """Asks a producer for the number of a topic's partitions. KafkaException: the broker does not tell."""
+    """Return a function that asks a producer for the number of a topic's partitions.
+
+    The function raises KafkaException if the broker does not answer.
+    """
 
     def count(topic: str) -> int:
         found = producer.list_topics(topic, ANSWER_S).topics.get(topic)
@@ -36,7 +39,7 @@ def counter(producer: Producer) -> Count:
 
 
 class ToPartitions:
-    """Call this in place of `produce`. It raises what `produce` and `count` raise."""
+    """Replacement for `produce`. Calls raise the exceptions of `produce` and `count`."""
 
     def __init__(self, produce: Produce, count: Count) -> None:
         self._produce = produce
@@ -50,7 +53,7 @@ class ToPartitions:
         key: bytes | None,
         headers: list[tuple[str, bytes]] | None = None,
     ) -> None:
-        """Hand over a record; see `confluent_kafka.Producer.produce`."""
+        """Produce a record; see `confluent_kafka.Producer.produce`."""
         chosen, rest = taken_out(headers)
         if chosen is None:
             if headers is None:

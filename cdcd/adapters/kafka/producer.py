@@ -1,4 +1,4 @@
-"""The properties of the sink's producer: sizes of requests, and timeouts."""
+"""Properties of the sink's producer: sizes of requests, and timeouts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ BATCH_SIZE: Final = 1_000_000
 """librdkafka's default `batch.size`, which fits into a topic's default `max.message.bytes`."""
 
 REQUEST_BYTES: Final = 4 * 1024 * 1024
-"""Size in bytes of a produce request, if a transaction needs several: one is filled while the previous one is in
+"""Size in bytes of a produce request if a transaction needs several: one is filled while the previous one is in
 flight.
 
 A topic accepts 1 MB of compressed records in a request, and this much JSON is usually smaller than that.
@@ -31,8 +31,8 @@ BATCH_MESSAGES: Final = 1_000_000
 ANSWER_S: Final = 60.0
 """Seconds that Kafka may take for one answer (to init_transactions, a commit, the checkpoint, records).
 
-A broker that does not answer for a minute is away, and a new producer finds its successor. A transaction may stay open
-for much longer, because its timeout is for all of its parts together.
+A broker that does not answer for a minute is unreachable, and a new producer finds its successor. A transaction may
+stay open for much longer, because its timeout covers all of its parts.
 """
 
 SOCKET_MARGIN_MS: Final = 100
@@ -41,21 +41,22 @@ rd_kafka_conf_finalize)."""
 
 
 TIMEOUT_REFUSED_MS: Final = 2**31 - 1
-"""A timeout of transactions that every broker refuses whose limit, `transaction.max.timeout.ms`, is below the highest
-value. The default of the limit is 15 minutes."""
+"""A transaction timeout in milliseconds that every broker refuses whose limit, `transaction.max.timeout.ms`, is
+lower. The default of the limit is 15 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """How to reach Kafka, and what to promise.
+    """Settings of the sink: the connection to Kafka, and the guarantee.
 
     Attributes:
         client: librdkafka's connection properties, also for the consumer that reads the checkpoint.
-        producer: librdkafka's properties that only a producer has.
-        records: the checkpoint's records of this pipeline.
-        batch_bytes_max: approximate size of a batch that small transactions share. A part of a large one has more.
+        producer: librdkafka properties that only a producer has.
+        records: rules for the checkpoint records of this pipeline.
+        batch_bytes_max: approximate size of a batch that small transactions share. A part of a large transaction
+            has more.
         timeout_s: seconds after which the broker aborts an open transaction.
-        parted: columns choose the partitions of some tables' records (`partitions.py`).
+        parted: True if columns choose the partitions of some tables' records (`partitions.py`).
     """
 
     client: Properties
@@ -77,14 +78,16 @@ class SinkSettings:
 
     @property
     def record_bytes_max(self) -> int:
-        """If the broker refuses a request for its size, a record with more bytes than this is taken for the reason."""
+        """Size in bytes above which a record is considered the reason when the broker refuses a
+        request for its size.
+        """
         return _number(self.producer.get("message.max.bytes")) or BATCH_SIZE
 
     @property
     def message_bytes_max(self) -> int:
-        """The most bytes of key and value with which librdkafka takes a record, before the broker is asked.
+        """Maximum bytes of key and value of a record that librdkafka accepts, before the broker is asked.
 
-        It does not depend on how small requests have become: a dead letter may be large.
+        It does not depend on the current size of requests, because a dead letter may be large.
         """
         for properties in (self.producer, self.client):
             given = _number(properties.get("message.max.bytes"))
@@ -94,34 +97,37 @@ class SinkSettings:
 
     @property
     def batch_size(self) -> int:
-        """librdkafka's first `batch.size`: all records of a batch for one partition fit into one request.
+        """librdkafka's first `batch.size` in bytes: all records of a batch for one partition fit into one request.
 
-        An idempotent producer has one request for a partition in flight. While it is flushed, and another request
-        waits behind that one, librdkafka's thread polls without a pause (rdkafka_broker.c,
-        rd_kafka_toppar_producer_serve; rdkafka_msg.c, rd_kafka_msgq_allow_wakeup_at). This doubles its use of CPU.
+        An idempotent producer has one request for each partition in flight. While the producer is flushed and
+        another request waits behind the first, librdkafka's thread polls without a pause (rdkafka_broker.c,
+        rd_kafka_toppar_producer_serve; rdkafka_msg.c, rd_kafka_msgq_allow_wakeup_at). This doubles librdkafka's use
+        of CPU.
         """
         given = _number(self.producer.get("batch.size"))
         if given:
             return given
         if self.batch_bytes_max > REQUEST_BYTES:
             return REQUEST_BYTES
-        # A batch may exceed batch_bytes_max a little, and librdkafka counts about 40 more bytes for each record.
+        # A batch may slightly exceed batch_bytes_max, and librdkafka counts about 40 more bytes for each record.
         return max(self.batch_bytes_max * 5 // 4, BATCH_SIZE)
 
 
 def _number(value: object) -> int:
-    """The property's value; 0 if there is none, or if it is no number, which librdkafka refuses in its own words."""
+    """Return the property's value; 0 if it is missing or not a number, which librdkafka refuses
+    with its own message.
+    """
     text = str(value)
     return int(text) if text.isdecimal() else 0
 
 
 def construct(properties: dict[str, Any], where: str) -> Producer:
-    """Make a producer.
+    """Create a producer.
 
     Raises:
         ConfigError: librdkafka refuses a property.
-        SinkError: it cannot use a file.
-        SinkUnavailableError: there is no token for it.
+        SinkError: librdkafka cannot use a file.
+        SinkUnavailableError: there is no token for the connection.
     """
     prepare(properties)
     try:
@@ -131,14 +137,14 @@ def construct(properties: dict[str, Any], where: str) -> Producer:
 
 
 def try_transactional_id(settings: SinkSettings, timeout_s: float) -> CdcdError | None:
-    """Ask whether this principal may write by the transactional id, without shutting another producer out.
+    """Check that this principal may write with the transactional id, without fencing another producer.
 
-    The broker looks at the rights first (KafkaApis.scala, handleInitProducerIdRequest), and then at the timeout of the
-    transaction, before it changes anything (TransactionCoordinator.scala, handleInitProducerId). So a request with a
-    timeout that no broker allows is refused for its timeout if the rights are there.
+    The broker checks the rights first (KafkaApis.scala, handleInitProducerIdRequest), and then the timeout of the
+    transaction, before it changes anything (TransactionCoordinator.scala, handleInitProducerId). So if the rights
+    are granted, a request with a timeout that no broker allows is refused for its timeout.
 
     Returns:
-        None if the rights are there; otherwise what `cdcd run` would end with.
+        None if the rights are granted; otherwise the error with which `cdcd run` would end.
     """
     where = (
         f"Kafka at {settings.client.get('bootstrap.servers')}, transactional id {settings.transactional_id}"
@@ -162,12 +168,12 @@ def try_transactional_id(settings: SinkSettings, timeout_s: float) -> CdcdError 
 def producer_properties(
     settings: SinkSettings, client: Properties, batch_size: int, on_delivery: Callable[..., None]
 ) -> dict[str, Any]:
-    """All properties of a new producer.
+    """Return all properties of a new producer.
 
     Args:
-        client: the connection's properties, with the credentials as they are now.
-        batch_size: librdkafka's `batch.size`; 0: one record in a request.
-        on_delivery: called for each record that was not delivered, and for no other.
+        client: properties of the connection, with the current credentials.
+        batch_size: librdkafka's `batch.size`; 0: one record for each request.
+        on_delivery: called only for records that were not delivered.
     """
     properties: dict[str, Any] = {
         "batch.num.messages": BATCH_MESSAGES,
@@ -181,20 +187,20 @@ def producer_properties(
     properties.setdefault("message.max.bytes", settings.message_bytes_max)
     given = settings.producer.get("batch.size")
     if batch_size and (given is None or _number(given)):
-        # A value that is no number is left as it is, so that librdkafka refuses it.
+        # A value that is not a number stays unchanged, so that librdkafka refuses it.
         properties["batch.size"] = batch_size
     if not batch_size:
         properties["batch.num.messages"] = 1
     if not settings.exactly_once:
-        # A record stays with its producer until the broker has answered. From another producer, it could arrive before
-        # an older request that is still in flight.
+        # A record stays with its producer until the broker has answered. With another producer, it could arrive
+        # before an older request that is still in flight.
         properties.setdefault("message.timeout.ms", 0)
         return properties
     timeout_ms, answer_ms = int(settings.timeout_s * 1000), int(settings.answer_s * 1000)
     properties["transactional.id"] = settings.transactional_id
     properties["transaction.timeout.ms"] = timeout_ms
-    # librdkafka would make both as long as the transaction's timeout, and would wait that long for a broker that is
-    # cut off before it connects to its successor.
+    # librdkafka would make both as long as the transaction's timeout, and would wait that long for a disconnected
+    # broker before it connects to the broker's successor.
     properties.setdefault("message.timeout.ms", answer_ms)
     if timeout_ms >= answer_ms + SOCKET_MARGIN_MS:
         properties.setdefault("socket.timeout.ms", answer_ms)

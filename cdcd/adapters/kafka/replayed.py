@@ -1,7 +1,7 @@
-"""Writes replayed records to topics: Kafka transactions like the daemon's, but without a checkpoint.
+"""Writer of replayed records to topics, in Kafka transactions like the daemon's but without a checkpoint.
 
-The rule: a replay never writes where a pipeline writes. If the checkpoint topic has a checkpoint of a pipeline of this
-name, the replay is refused, because its consumers would see changes twice.
+The rule: a replay never writes where a pipeline writes. If the checkpoint topic has a checkpoint of a pipeline with
+this name, the replay is refused, because its consumers would see changes twice.
 """
 
 import threading
@@ -23,11 +23,11 @@ ANSWER_S: Final = 30.0
 
 
 class ReplayedTopics:
-    """Call `emit` for each batch, and `close` last.
+    """Replayed records' destination; call `emit` for each batch, and `close` last.
 
     Args:
-        settings: as the daemon's; its transactional id gets `-replay` at its end.
-        schemas: the topic of descriptions; "": there is none.
+        settings: the daemon's settings; `-replay` is appended to the transactional id.
+        schemas: topic of table descriptions; "": no such topic.
 
     Raises (each method):
         ConfigError: a pipeline writes to these topics.
@@ -52,13 +52,13 @@ class ReplayedTopics:
         properties["transactional.id"] = f"{settings.transactional_id}-replay"
         properties["transaction.timeout.ms"] = 60_000
         self._producer: Producer = construct(properties, self._where)
-        # The daemon that made the recording may have chosen partitions by columns. The settings do not say so.
+        # The daemon that made the recording may have chosen partitions by columns, which its settings do not show.
         self._to_partitions = ToPartitions(self._producer.produce, counter(self._producer))
         self._open = False
         self._call(lambda: self._producer.init_transactions(ANSWER_S))
 
     def emit(self, batch: Batch) -> None:
-        """Write the batch. Readers see it when its Kafka transaction is complete."""
+        """Write the batch. Readers see the batch when its Kafka transaction is committed."""
         topics = {record[0] for record in batch.records} - self._known
         if topics:
             ensure_topics(
@@ -78,7 +78,7 @@ class ReplayedTopics:
             self._open = False
 
     def close(self) -> None:
-        """Abort a transaction that is open: its end is not in the recording."""
+        """Abort an open transaction, whose end is not in the recording."""
         if self._open:
             self._call(lambda: self._producer.abort_transaction(ANSWER_S))
 

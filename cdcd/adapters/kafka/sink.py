@@ -1,15 +1,16 @@
-"""Stage 7: batches -> Kafka, each with its checkpoint, each exactly once.
+"""Stage 7: writer of batches to Kafka, each with its checkpoint, each exactly once.
 
-The rule: a batch and the checkpoint that covers it are one Kafka transaction, whose outcome is known before the next
-one begins. `cdcd.adapters.kafka.transaction_state` decides what is done next, also after a failure. This module carries
-the decisions out with librdkafka.
+The rule: a batch and the checkpoint that covers it are one Kafka transaction, whose outcome is known before the
+next transaction begins. `cdcd.adapters.kafka.transaction_state` decides the next steps, also after a failure. This
+module carries the decisions out with librdkafka.
 
-Before a new producer fences the old one, `prove_ownership` is called. Only the holder of the advisory lock may fence,
-so that an instance that was frozen and wakes up does not shut its successor out. If the last proof is older than the
-lease, ownership is also proved before a batch and, without Kafka transactions, before the batch's checkpoint.
+Before a new producer fences the old one, `prove_ownership` is called. Only the holder of the advisory lock may
+fence, so that an instance that was frozen does not fence its successor when it wakes up. If the last proof is older
+than the lease, ownership is also proved before each batch and, without Kafka transactions, before the batch's
+checkpoint.
 
-Everything here blocks, and runs in one thread that nothing else uses. No message is awaited by itself:
-`commit_transaction` (or `flush`) is the acknowledgement, and there is a callback only for messages that failed.
+All calls here block, and run in one thread that nothing else uses. No message is awaited individually:
+`commit_transaction` (or `flush`) is the acknowledgement, and the callback gets only failed messages.
 """
 
 import random
@@ -57,10 +58,11 @@ from cdcd.core.records.late_records import Produce
 from cdcd.core.retry import Backoff
 
 SLICE_S: Final = 0.5
-"""Seconds after which a blocking call returns, to see whether the sink is being stopped."""
+"""Seconds after which a blocking call returns, to check whether the sink is being stopped."""
 
 RELEASE_SLICE_S: Final = 0.002
-"""Seconds between two looks for the acknowledgement of a part. The next part, already encoded, waits for it."""
+"""Seconds between two checks for the acknowledgement of a part. The next part, already encoded, waits for this
+acknowledgement."""
 
 TAIL_S: Final = 0.1
 """Seconds without an acknowledgement after which the producer is flushed, because the records before a part may wait
@@ -77,24 +79,26 @@ PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 TOPICS_REFUSED: Final = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
 )
-"""Errors of the coordinator when it adds topics to a transaction. They do not name the topic."""
+"""Codes of the coordinator's errors when it adds topics to a transaction. These errors do not name the topic."""
 
 CONSEQUENCES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._STATE})
-"""Errors of a call that a refused request may have caused. Its records say so in their delivery reports."""
+"""Codes of a call's errors that may be the consequence of a refused request. The delivery reports of the request's
+records show the refusal."""
 
 CAUSE_S: Final = 0.5
-"""Seconds to wait for such a report. It comes at once, if there is one."""
+"""Maximum seconds to wait for such a delivery report. The report arrives at once, if there is one."""
 
 NAMED_MAX: Final = 8
 
 NO_BROKER: Final = -1
-"""The id of a bootstrap server, which does not say whose address it is."""
+"""Broker id of a bootstrap server in librdkafka's errors, which does not identify the broker."""
 
 MARKERS_S: Final = 0.001
 """Seconds that a broker usually needs to write the markers of a transaction, after its answer to the commit.
 
-The broker refuses a transaction that begins earlier (CONCURRENT_TRANSACTIONS), and librdkafka waits 20 ms before it
-tries again (rdkafka_txnmgr.c, rd_kafka_txn_handle_AddPartitionsToTxn). Without this pause, that was one in twenty.
+The broker refuses a transaction that begins earlier (CONCURRENT_TRANSACTIONS), and librdkafka then waits 20 ms
+before its next attempt (rdkafka_txnmgr.c, rd_kafka_txn_handle_AddPartitionsToTxn). Without this pause, one
+transaction in twenty was refused.
 """
 
 
@@ -102,41 +106,43 @@ OPEN_HINT: Final = (
     "cdcd tries again. If another producer has the transaction open, stop it. If nobody has, it hangs: "
     "docs/troubleshooting.md says how to end it."
 )
-"""What to do if nobody can tell whether a transaction in the checkpoint topic is committed."""
+"""Hint for a transaction in the checkpoint topic whose outcome is unknown."""
 
 
 class _SilentError(KafkaException):
-    """No answer came in time."""
+    """No answer arrived in time."""
 
     def __init__(self, why: str) -> None:
         super().__init__(KafkaError(KafkaError._TIMED_OUT, why))
 
 
 class _GivenUpError(_SilentError):
-    """The sink was stopped while it waited. Nothing is known to be wrong with Kafka."""
+    """The sink was stopped while it waited. Nothing indicates a failure of Kafka."""
 
     def __init__(self) -> None:
         super().__init__("the sink was stopped")
 
 
 class _StoppedError(Exception):
-    """`stopping` is set, so nothing is tried again."""
+    """`stopping` is set, so nothing is retried."""
 
 
 class Sink:
-    """The only writer to Kafka. Call `open`, then `deliver` for one batch after the other, then `close`.
+    """The only writer to Kafka. Call `open`, then `deliver` for each batch, then `close`.
 
     Args:
-        prove_ownership: called before fencing. Raises if this instance does not hold the advisory lock now.
-        credentials: the client's properties that may change, as they are now. Called for each producer.
-        lapsed: whether the last proof of ownership is older than the lease.
-        stopping: set from outside, so that a waiting call gives up with a `TransientError`.
-        oversized: what to do with a record that the broker refuses for its size.
+        prove_ownership: called before fencing. Raises an exception if this instance does not hold the advisory lock
+            now.
+        credentials: returns the current values of the client properties that may change. Called for each new
+            producer.
+        lapsed: returns True if the last proof of ownership is older than the lease.
+        stopping: another thread sets it to end a waiting call with a `TransientError`.
+        oversized: policy for a record that the broker refuses for its size.
         on_retry: called for each failure after which the sink tries again, with the seconds until then.
         on_ended: called with the offset of a hanging transaction that the sink has ended in the checkpoint topic.
         on_ignored: called with the records of the checkpoint topic that do not count, if there are any.
-        sizes: the sizes that brokers refused. Give every sink of the process the same object.
-        settling: how long a transaction waits before it ends, after an outage.
+        sizes: sizes that brokers have refused. All sinks of a process share the same object.
+        settling: delay of the end of a transaction after an outage.
     """
 
     def __init__(
@@ -178,7 +184,7 @@ class Sink:
         self._expiry = Expiry(settings.timeout_s)
         self._answered_at = 0.0
         self._flushes_parts = False
-        """Whether records before a part were seen to wait for more records; see `_release`."""
+        """True if records before a part have been seen to wait for more records; see `_release`."""
         self._failed: FailedRecord | None = None
         self._failure: CdcdError | None = None
         self._cause: BaseException | None = None
@@ -210,7 +216,7 @@ class Sink:
         """Fence any other producer of this pipeline, and read the checkpoint to resume from.
 
         Args:
-            told: a position that PostgreSQL was told because of a checkpoint in Kafka.
+            told: a position that was confirmed to PostgreSQL because of a checkpoint in Kafka.
 
         Raises:
             TransientError: the broker does not answer.
@@ -224,24 +230,25 @@ class Sink:
 
     @property
     def outcome_unknown(self) -> bool:
-        """Whether Kafka may hold the checkpoint of the last `deliver`, which failed."""
+        """True if Kafka may hold the checkpoint of the last `deliver`, which failed."""
         return self._state.outcome_unknown
 
     def close(self) -> None:
-        """Give up everything that is not committed. An open transaction is aborted, now or by the next producer."""
+        """Discard everything that is not committed. An open transaction is aborted, now or by the next producer."""
         self._carry_out(self._state.close())
 
     def deliver(self, batch: Batch, checkpoint: Checkpoint) -> None:
-        """Return when the broker holds the batch and `checkpoint`, however long that takes.
+        """Return when the broker has stored the batch and `checkpoint`, without a time limit.
 
-        A batch with `closes` False is a part, and leaves its Kafka transaction open for the next part. For a part, the
-        call returns when all earlier parts are acknowledged and this part is in flight. The checkpoint is not written.
+        A batch with `closes` False is a part, and leaves its Kafka transaction open for the next part. For a part,
+        the call returns when all earlier parts are acknowledged and this part is in flight. The checkpoint is not
+        written for a part.
 
         Raises:
-            FencedError: another instance took over.
+            FencedError: another instance has taken over.
             SinkError: the broker refuses a record, a topic or this principal.
-            TransientError: the session must start over. The sink was stopped while it waited, or somebody changed the
-                checkpoint, or the transaction failed after memory of a part was released.
+            TransientError: the session must start again. The sink was stopped while it waited, another client
+                changed the checkpoint, or the transaction failed after memory of a part was released.
         """
         self._batch, self._checkpoint = batch, checkpoint
         batch.handed_over = 0
@@ -252,7 +259,7 @@ class Sink:
             self._fitting.committed()
 
     def _carry_out(self, action: Action) -> None:
-        """Carry out one action after the other, until one says how the call ends."""
+        """Carry out actions, one after the other, until an action ends the call."""
         while True:
             event = self._attempt(action)
             if action.end is not None:
@@ -264,14 +271,15 @@ class Sink:
             raise error_of(action.end, failure) from cause
 
     def _attempt(self, action: Action) -> Event:
-        """Carry out the steps of an action. Returns what happened."""
+        """Carry out the steps of an action. Returns the resulting event."""
         try:
             for step in action.steps:
                 self._steps[step]()
         except _StoppedError:
             return Event.STOPPED
         except CdcdError as error:
-            # Not from Kafka: the lock is lost, cdcd did not write the checkpoint, or a file cannot be written.
+            # The error is not Kafka's: the lock is lost, cdcd did not write the checkpoint, or a file cannot be
+            # written.
             self._failure, self._cause = error, error.__cause__
             return Event.REFUSED
         except KafkaException as error:
@@ -284,7 +292,7 @@ class Sink:
             return event_of(self._failure, too_large=too_large, silent=silent)
         return Event.DONE
 
-    # A producer.
+    # Creating a producer.
 
     def _create(self) -> None:
         settings = self._settings
@@ -303,7 +311,10 @@ class Sink:
             self._batch.handed_over = 0
 
     def _credentials_hold(self) -> bool:
-        """Whether the credentials are still those of the producer. If not, a new producer may get an answer."""
+        """Return True if the credentials are still those of the producer.
+
+        If they are not, a new producer may get an answer.
+        """
         return self._client == {**self._settings.client, **self._credentials()}
 
     def _fence(self) -> None:
@@ -311,13 +322,14 @@ class Sink:
         now = time.monotonic()
         if self._settling.wait_s(now, now):
             # `init_transactions` makes the coordinator abort the transaction that the former producer left open. An
-            # abort needs leaders as a commit does. librdkafka would send the request as soon as a broker comes back.
+            # abort needs leaders as a commit does. librdkafka would send the request as soon as a broker is reachable
+            # again.
             self._await_answer()
             self._settle()
         self._insist(self._live.init_transactions)
 
     def _await_answer(self) -> None:
-        """Wait until a broker answers. KafkaException: none does, or it refuses."""
+        """Wait until a broker answers. KafkaException: no broker answered, or the request was refused."""
         deadline = time.monotonic() + self._settings.answer_s
         while True:
             try:
@@ -330,11 +342,11 @@ class Sink:
                 return
 
     def _await_broker(self) -> None:
-        """Wait for a moment until a broker is connected. If none is, the next call raises the better error.
+        """Wait briefly until a broker is connected; without one, the next call raises the better error.
 
         If no broker is connected, librdkafka looks for the coordinator again only after half a second
-        (rdkafka_txnmgr.c, rd_kafka_txn_coord_query). A bootstrap server does not count, because librdkafka leaves it
-        after it has named the brokers.
+        (rdkafka_txnmgr.c, rd_kafka_txn_coord_query). A bootstrap server does not count, because librdkafka
+        disconnects from it after it has returned the list of brokers.
         """
         deadline = time.monotonic() + SLICE_S
         topic = self._settings.checkpoint_topic
@@ -369,7 +381,7 @@ class Sink:
         self._context = self._where
 
     def _end_hanging(self, checkpoint: Checkpoint) -> None:
-        """Commit `checkpoint` once more: this commit also ends the hanging transaction that has it."""
+        """Commit `checkpoint` once more: this commit also ends the hanging transaction that contains it."""
         self._begin()
         self._produce_checkpoint(checkpoint)
         self._commit()
@@ -379,7 +391,7 @@ class Sink:
         assert self._producer is not None, "the machine created one"
         return self._producer
 
-    # A transaction.
+    # Steps of a transaction.
 
     def _check_lease(self) -> None:
         if self._lapsed():
@@ -417,28 +429,29 @@ class Sink:
             try:
                 hand_over(produce)
             except BufferError:
-                # librdkafka's own queue is full: wait until it has sent something.
+                # librdkafka's own queue is full: wait until it has sent some records.
                 if batch.handed_over > before:
                     silent_at = time.monotonic() + self._settings.answer_s
                 producer.poll(SLICE_S)
                 self._check_waiting(silent_at)
             except KafkaException as error:
                 if not self._fitting.replace_here(batch, error.args[0]):
-                    # librdkafka takes no record after a request of the transaction failed; that request is the cause.
+                    # librdkafka accepts no record after a failed request of the transaction; that request is the
+                    # cause.
                     self._hear_cause(error)
                     if self._failed is None:
                         topic, key, value, headers = batch.records[batch.handed_over]
                         size = record_bytes(key, value, headers)
                         self._failed = FailedRecord(error.args[0], topic, key, value, local=True, size=size)
-                    # Aborted first: an assertion in librdkafka ends the process if a producer is destroyed while it
-                    # sends the first partitions of a transaction (rdkafka_txnmgr.c,
+                    # The transaction is aborted first: an assertion in librdkafka ends the process if a producer is
+                    # destroyed while it sends the first partitions of a transaction (rdkafka_txnmgr.c,
                     # rd_kafka_txn_handle_AddPartitionsToTxn).
                     self._abort()
                     raise
         self._mark()
 
     def _mark(self) -> None:
-        """Produce the watermarks of the batch, if it has any, behind its records."""
+        """Produce the watermarks of the batch, if it has any, after its records."""
         producer, batch = self._live, self._given
         if batch.watermark is None:
             return
@@ -468,10 +481,11 @@ class Sink:
         """Wait until the parts before this one are acknowledged.
 
         Their last records leave in one request with the first records of this part, so the producer need not be
-        flushed. While it is flushed, and a request waits behind another, librdkafka's thread polls without a pause
-        (rdkafka_msg.c, rd_kafka_msgq_allow_wakeup_at), which takes a large transaction 7 % more time on two cores.
-        If this part does not fill a request for each partition, the records before it wait for `linger.ms`. So if no
-        acknowledgement comes for `TAIL_S`, the producer is flushed, from then on at once.
+        flushed. While it is flushed and a request waits behind another, librdkafka's thread polls without a pause
+        (rdkafka_msg.c, rd_kafka_msgq_allow_wakeup_at), so that a large transaction takes 7 % more time on two
+        cores. If this part does not fill a request for each partition, the records before it wait for `linger.ms`.
+        So if no acknowledgement arrives for `TAIL_S`, the producer is flushed, and for later parts it is flushed at
+        once.
         """
         producer, own = self._live, self._given.count
         left = len(producer)
@@ -490,7 +504,7 @@ class Sink:
         self._await_acknowledged(0, SLICE_S)
 
     def _await_acknowledged(self, but: int, slice_s: float) -> None:
-        """Send all records of the producer, and wait until at most `but` of them are not acknowledged."""
+        """Send all records of the producer, and wait until at most `but` records are unacknowledged."""
         producer = self._live
         left = len(producer)
         silent_at = time.monotonic() + self._settings.answer_s
@@ -509,7 +523,7 @@ class Sink:
             raise _SilentError("records were not acknowledged in time")
 
     def _commit(self) -> None:
-        # The commit would send the end of the transaction as soon as the last record is acknowledged.
+        # Otherwise the commit would send the end of the transaction as soon as the last record is acknowledged.
         self._await_acknowledged(0, SLICE_S)
         self._settle()
         self._insist(self._live.commit_transaction)
@@ -536,12 +550,13 @@ class Sink:
             else:
                 return
 
-    # After a failure.
+    # Steps after a failure.
 
     def _pause(self) -> None:
         assert self._failure is not None
         if self._stopping.is_set():
-            # Told as a failure of Kafka, the end of the session would lead an operator to the wrong side.
+            # If the end of the session were reported as a failure of Kafka, an operator would search on the wrong
+            # side.
             raise _StoppedError
         wait_s = self._backoff.next(random.random())  # noqa: S311  spreads attempts, guards nothing
         self._on_retry(self._failure, wait_s)
@@ -555,28 +570,26 @@ class Sink:
                 self._producer.abort_transaction(ABORT_S)
 
     def _drain(self) -> None:
-        """Drop the records that are not sent yet, and wait for answers to the others: none may arrive after later
-        records.
-        """
+        """Drop unsent records, and wait for the answers to sent ones, because none may arrive after later records."""
         if self._producer is not None:
             self._producer.purge(in_flight=False)
             with suppress(KafkaException):
                 self._producer.flush(DRAIN_S)
 
     def _discard(self) -> None:
-        """Drop the producer and all its records, without waiting for a broker that may be away."""
+        """Drop the producer and all its records, without waiting for a broker that may be unreachable."""
         producer, self._producer = self._producer, None
         self._produce = None
         if producer is not None:
             producer.purge()
-            # It raises the error that made the producer unusable, which has been handled already.
+            # poll raises the error that made the producer unusable, which has been handled already.
             with suppress(KafkaException):
                 producer.poll(0)
         self._failed = None
         self._former = None
 
     def _fit(self) -> None:
-        """Plan how to send again after a refusal for size. Raises the failure if nothing helps."""
+        """Plan the next attempt after a refusal for size. Raises the failure if no plan helps."""
         assert self._failed is not None, "a record was refused"
         sent = [batch for batch in (self._former, self._batch) if batch is not None]
         culprit = self._fitting.learn(self._failed, sent)
@@ -584,7 +597,7 @@ class Sink:
             self._failed = culprit
             raise self._map(KafkaException(culprit.error)) from self._cause
 
-    # Failures, in cdcd's words.
+    # Failures, as errors of cdcd.
 
     def _raise_failed(self) -> None:
         if self._failed is not None:
@@ -607,7 +620,7 @@ class Sink:
             producer.poll(SLICE_S)
 
     def _on_failed(self, error: KafkaError | None, message: Message) -> None:
-        # The first failure is the cause. Purged records are a consequence, of this failure or of a failed commit.
+        # The first failure is the cause. Purged records are a consequence of this failure or of a failed commit.
         if error is not None and self._failed is None and error.code() not in PURGED:
             key, value = message.key(), message.value()
             size = record_bytes(key, value, _as_given(message))
@@ -650,7 +663,7 @@ def _stopped() -> TransientError:
 
 
 def _as_given(message: Message) -> list[tuple[str, bytes]]:
-    """The headers of a record of cdcd's, whose values are bytes."""
+    """Return the headers of a record of cdcd, whose values are bytes."""
     given = message.headers()
     pairs = list(given.items()) if isinstance(given, dict) else given or []
     return [(name, value) for name, value in pairs if isinstance(value, bytes)]

@@ -1,4 +1,4 @@
-"""Reads the last records of topics, backwards, as far as a caller wants to go."""
+"""Backward reader of the last records of topics, as far as a caller needs them."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from cdcd.adapters.kafka.errors import map_kafka_error, unavailable
 from cdcd.core.errors import TransientError
 
 FIRST: Final = 1000
-"""Records of the first look at a partition. Each further look takes twice as many."""
+"""Number of records in the first read of a partition. Each further read has twice as many."""
 
 ANSWER_S: Final = 15.0
 
@@ -38,16 +38,16 @@ def read_tails(
     topics: Collection[str],
     is_enough: Callable[[Sequence[bytes | None]], bool],
 ) -> Iterator[bytes | None]:
-    """The values of the last records of each partition, as a `read_committed` reader.
+    """Yield the values of the last records of each partition, as a `read_committed` reader sees them.
 
     Args:
-        topics: those that are not there are passed over.
-        is_enough: gets values of a partition in their order; the next call, those before them. True: nothing
-            before them is wanted.
+        topics: names of topics; missing topics are skipped.
+        is_enough: called with values of a partition in their order, and at the next call with the values before
+            them. Returns True if no earlier values are needed.
 
     Raises:
         SinkUnavailableError: the broker does not answer.
-        SinkError: it refuses.
+        SinkError: the broker refuses.
     """
     consumer = make_consumer(consumer_properties(client, group))
     try:
@@ -117,14 +117,14 @@ def _tail(
 def _between(
     consumer: Consumer, partition: TopicPartition, begin: int, end: int, timeout_s: float = ANSWER_S
 ) -> Iterator[Message]:
-    """The records from offset `begin` to before `end`, or the end of the partition, where transactions have markers."""
+    """Yield the records from `begin` to before `end`, or to the partition's end, where transactions have markers."""
     consumer.assign([TopicPartition(partition.topic, partition.partition, begin)])
     never = threading.Event()
     for message in answers(
         consumer, timeout_s, never, lambda: f"{partition.topic} cannot be read from offset {begin}"
     ):
         if message.error() is not None:
-            # `answers` gives no other error than the end of the partition.
+            # `answers` yields no other error than the end of the partition.
             return
         offset = message.offset()
         assert offset is not None, "a record has an offset"

@@ -1,7 +1,7 @@
-"""Topics: checked or created before the first record goes to them, with stated partitions, replicas and settings.
+"""Checks and creation of topics before their first record, with configured partitions, replicas and settings.
 
-A topic that exists is the operator's and is left as it is. Only the checkpoint's is checked further: positions of two
-partitions have no order, and a topic that deletes old segments forgets where to resume.
+An existing topic belongs to the operator and is not changed. Only the checkpoint topic is checked further:
+positions in two partitions have no order, and a topic that deletes old segments loses the checkpoint.
 """
 
 import time
@@ -14,39 +14,42 @@ from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.core.retry import Backoff
 
 CREATED_AT_ONCE: Final = 500
-"""Topics in one request that creates them.
+"""Maximum number of topics in one request that creates topics.
 
-A broker answers for 500 as fast as for 20, and makes their logs one after the other behind its answer. Measured with
-1000 topics until all had leaders: one a request 36 s, 20 a request 8 s, 200 a request 4.7 s, 500 a request 2.1 s.
+A broker answers for 500 topics as fast as for 20, and creates their logs one after the other after its answer.
+Measured with 1000 topics until all had leaders: one a request 36 s, 20 a request 8 s, 200 a request 4.7 s, 500 a
+request 2.1 s.
 """
 
 PARTITIONS_AT_ONCE: Final = 2000
-"""Partitions in one such request: a controller refuses 10,000, each setting counted (ReplicationControlManager)."""
+"""Maximum number of partitions in one such request: a controller refuses 10,000, where each setting counts
+(ReplicationControlManager)."""
 
 _POLL_FIRST_S: Final = 0.02
 _POLL_MAX_S: Final = 0.25
 
 TOPIC_S: Final = 0.1
-"""So much longer a broker may take for each topic that it makes: its files are made and synchronized one by one.
+"""Additional seconds that a broker may take for each topic, because it creates and synchronizes their files one by
+one.
 
-A request's topics are seen all at once, so a broker that works on 500 of them shows nothing until it is done.
+All topics of a request become visible at once, so a broker shows none of 500 topics until all are created.
 """
 
 PROBED: Final = 4
-"""About so many topics stand for all that are being made."""
+"""Approximate number of topics that are checked in place of all topics that are being created."""
 
 NAMED_MAX: Final = 8
 
 CHECKPOINT_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
-    # The one key's old records go when a segment is full: small segments keep the topic small.
+    # Old records of the single key are removed when a segment is full: small segments keep the topic small.
     "segment.bytes": str(32 << 20),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """How missing topics are created. `enabled` False: a missing one is an error."""
+    """Settings for the creation of missing topics. `enabled` False: a missing topic is an error."""
 
     enabled: bool = True
     partitions: int = 1
@@ -57,15 +60,15 @@ class TopicSpec:
 def ensure_topics(
     admin: Admin, names: Sequence[str], spec: TopicSpec, *, checkpoint: str, schemas: str = ""
 ) -> list[str]:
-    """Create what is missing of `names` and return its names; when it returns, every one can be written to.
+    """Create the missing topics of `names`, and return their names when all of `names` can be written to.
 
-    `checkpoint` is the name, among `names` or not, of the topic that has to be compacted, with one partition; the topic
-    of tables' descriptions, `schemas`, is created like it.
-    It blocks, at most a few times the timeout of `admin`, or until that is stopped.
+    `checkpoint` is the name of the topic that must be compacted and have one partition; `schemas`, the topic of
+    table descriptions, is created the same way. The call blocks for a few times the timeout of `admin` at most, or
+    until `admin` is stopped.
 
     Raises:
         TransientError: the broker does not answer.
-        SinkError: a topic is missing and may not be created, or is not fit for the checkpoint; the broker refuses.
+        SinkError: a topic is missing and may not be created, or is unfit for the checkpoint, or the broker refuses.
     """
     if pairs := colliding(names):
         raise _collision(*pairs[0])
@@ -81,18 +84,18 @@ def ensure_topics(
     created = _create(admin, missing, spec, compacted={checkpoint, schemas})
     _await_leaders(admin, [name for name in names if (info := found[name]) is None or not info.has_leaders])
     if checkpoint in missing and checkpoint not in created:
-        # Somebody made it meanwhile, or the broker that was asked had not heard of it yet.
+        # Another client created it meanwhile, or the broker that was asked did not know it yet.
         _check_checkpoint(admin, checkpoint)
     return created
 
 
 def existing_topics(admin: Admin, prefix: str) -> set[str]:
-    """A pipeline's topics that are there, by one question for all of them. Raises and blocks as `ensure_topics`."""
+    """Return the existing topics of a pipeline, by one request. Raises and blocks as `ensure_topics`."""
     return {name for name in admin.names() if name.startswith(f"{prefix}.")}
 
 
 def _create(admin: Admin, names: Sequence[str], spec: TopicSpec, *, compacted: Collection[str]) -> list[str]:
-    """Create all of `names` by few requests; those that somebody else made meanwhile are left out of the answer."""
+    """Create all of `names` by few requests; return the names without those that another client created meanwhile."""
     created = []
     for wanted in _requests(names, spec, compacted):
         for name, outcome in admin.create(wanted).items():
@@ -106,9 +109,9 @@ def _create(admin: Admin, names: Sequence[str], spec: TopicSpec, *, compacted: C
 def refusals(
     admin: Admin, names: Sequence[str], spec: TopicSpec, *, compacted: Collection[str]
 ) -> dict[str, CdcdError]:
-    """Why the broker would not create these topics, by name; those that it would create are left out.
+    """Return the broker's errors for topics that it would not create, by name.
 
-    `compacted`: those of cdcd's own that are. Raises TransientError: the broker does not answer.
+    `compacted`: topics of cdcd that are compacted. Raises TransientError if the broker does not answer.
     """
     found: dict[str, CdcdError] = {}
     for wanted in _requests(names, spec, compacted):
@@ -122,7 +125,7 @@ def refusals(
 def _requests(
     names: Sequence[str], spec: TopicSpec, compacted: Collection[str]
 ) -> Iterator[list[NewTopicSpec]]:
-    """The topics of each request that creates some of them."""
+    """Yield the topics of each request that creates topics."""
     at_once = max(1, min(CREATED_AT_ONCE, PARTITIONS_AT_ONCE // spec.partitions))
     for start in range(0, len(names), at_once):
         yield [_specified(name, spec, compacted) for name in names[start : start + at_once]]
@@ -138,11 +141,11 @@ def _specified(name: str, spec: TopicSpec, compacted: Collection[str]) -> NewTop
 
 
 def _explained(error: CdcdError) -> CdcdError:
-    """A refusal whose code does not say what is meant."""
+    """Return a clearer error for a refusal whose code is misleading."""
     if isinstance(error, SinkError) and "collides" in error.message:
         return SinkError(error.message, hint=_COLLISION_HINT)
     if "brokers are currently fenced" in error.message:
-        # Not too many replicas, as the code of the error says: brokers that come back after a restart
+        # The error's code says too many replicas, but the brokers have just restarted and are still fenced
         # (StripedReplicaPlacer.java).
         return TransientError(
             error.message, hint="Check that all brokers run and reach each other. cdcd tries again."
@@ -168,7 +171,7 @@ def _check_checkpoint(admin: Admin, name: str) -> None:
 
 
 def checkpoint_hint(name: str) -> str:
-    """What to do with a topic that is unfit for the checkpoint."""
+    """Return the hint for a topic that is unfit for the checkpoint."""
     return (
         f"{alter_topic(name, 'cleanup.policy=compact')}; if it has several partitions, name another topic "
         "(topics.checkpoint)."
@@ -176,14 +179,14 @@ def checkpoint_hint(name: str) -> str:
 
 
 def checkpoint_problem(admin: Admin, name: str) -> str:
-    """What makes an existing topic unfit for the checkpoint, or ""."""
+    """Return the reason why an existing topic is unfit for the checkpoint, or ""."""
     info = admin.topics([name])[name]
     if info is not None and info.partitions != 1:
         return f"has {info.partitions} partitions, not one"
     try:
         policy = admin.topic_config(name).get("cleanup.policy", "compact")
     except SinkError:
-        # Settings need a right of their own (DescribeConfigs); without it, the operator's word has to do.
+        # Reading settings needs its own right (DescribeConfigs); without it, cdcd relies on the operator.
         return ""
     return (
         "" if policy == "compact" else f"has cleanup.policy={policy}: the position would be deleted some day"
@@ -191,11 +194,11 @@ def checkpoint_problem(admin: Admin, name: str) -> str:
 
 
 def policy_problem(config: Mapping[str, str], *, has_key: bool, marked: bool = False) -> str:
-    """What makes a topic with these settings unfit for a table's records, or "".
+    """Return the reason why a topic with these settings is unfit for a table's records, or "".
 
     Args:
-        has_key: the records have keys.
-        marked: watermarks go to the topic, which have none.
+        has_key: True if the records have keys.
+        marked: True if the topic also gets watermarks, which have no key.
     """
     policy = config.get("cleanup.policy", "")
     if "compact" not in policy or (has_key and not marked):
@@ -205,10 +208,10 @@ def policy_problem(config: Mapping[str, str], *, has_key: bool, marked: bool = F
 
 
 def check_keyless(admin: Admin, names: Sequence[str], *, marked: bool = False) -> None:
-    """See that topics, which exist, take records without a key. It blocks.
+    """Check that existing topics accept records without a key. The call blocks.
 
     Args:
-        marked: the records are watermarks; False: rows of tables without a key.
+        marked: True if the records are watermarks; False: rows of tables without a key.
 
     Raises:
         TransientError: the broker does not answer.
@@ -217,7 +220,7 @@ def check_keyless(admin: Admin, names: Sequence[str], *, marked: bool = False) -
     try:
         configs = admin.topic_configs(names)
     except SinkError:
-        # Settings need a right of their own (DescribeConfigs); without it, the first record tells.
+        # Reading settings needs its own right (DescribeConfigs); without it, the first record shows the problem.
         return
     for name in names:
         if problem := policy_problem(configs[name], has_key=False, marked=marked):
@@ -225,14 +228,14 @@ def check_keyless(admin: Admin, names: Sequence[str], *, marked: bool = False) -
 
 
 def keyless_hint(name: str, *, marked: bool = False) -> str:
-    """What to do with a compacted topic that gets records without a key (`check_keyless`)."""
+    """Return the hint for a compacted topic that gets records without a key (`check_keyless`)."""
     if marked:
         return f"{alter_topic(name, 'cleanup.policy=delete')}; or set heartbeat.watermark_interval_s: 0."
     return f"{alter_topic(name, 'cleanup.policy=delete')}; or give the table a primary key."
 
 
 def alter_topic(name: str, setting: str) -> str:
-    """The command that changes a setting of a topic."""
+    """Return the command that changes a setting of a topic."""
     return (
         f"kafka-configs --bootstrap-server <bootstrap> --alter --entity-type topics --entity-name {name} "
         f"--add-config {setting}"
@@ -240,7 +243,7 @@ def alter_topic(name: str, setting: str) -> str:
 
 
 def create_hint(names: Sequence[str], *, compacted: Collection[str]) -> str:
-    """How a person creates missing topics."""
+    """Return the hint with the command that creates missing topics."""
     first = names[0]
     settings = " --partitions 1 --config cleanup.policy=compact" if first in compacted else ""
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
@@ -251,10 +254,10 @@ def create_hint(names: Sequence[str], *, compacted: Collection[str]) -> str:
 
 
 def _await_leaders(admin: Admin, names: Sequence[str]) -> None:
-    """A created topic is known to every broker, and has leaders, a moment after the answer to its creation.
+    """Wait until every broker knows the created topics and all have leaders, shortly after the creation's answer.
 
-    A broker makes many of them one after the other, and more slowly while it describes them. So a few stand for all
-    until they are ready, and as long as one more gets ready, the others are waited for.
+    A broker creates many topics one after the other, and more slowly while it describes topics. So a few topics are
+    checked in place of all until they are ready. The wait continues as long as another topic gets ready.
     """
     waiting = list(names)
     backoff = Backoff(_POLL_FIRST_S, _POLL_MAX_S)
@@ -287,12 +290,12 @@ _COLLISION_HINT: Final = (
 
 
 def collision_hint() -> str:
-    """What to do with topics that are the same to Kafka."""
+    """Return the hint for topics that are the same to Kafka."""
     return _COLLISION_HINT
 
 
 def colliding(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Pairs of different names that the broker refuses to have both (Topic.hasCollision in Kafka)."""
+    """Return pairs of different names that a broker does not accept together (Topic.hasCollision in Kafka)."""
     first: dict[str, str] = {}
     pairs = []
     for name in names:

@@ -1,27 +1,28 @@
-"""Decides what the sink does next, by two tables: with Kafka transactions (exactly once), and without (at least once).
+"""Decisions of the sink, by two tables: with Kafka transactions (exactly once), and without (at least once).
 
-The rule: the outcome of a Kafka transaction is known before the next one begins. If the outcome is unknown (a timeout,
-a lost coordinator), the sink drops the producer. A new producer with the same `transactional.id` fences the old one,
-`init_transactions` waits until the broker has decided, and the checkpoint, read back, tells what the broker decided
-(KAFKA-17754, KIP-890: a late EndTxn must not meet the next transaction). There is no other way of recovery.
+The rule: the outcome of a Kafka transaction is known before the next one begins. If the outcome is unknown (a
+timeout, a lost coordinator), the sink drops the producer. A new producer with the same `transactional.id` fences
+the old one, `init_transactions` waits until the broker has decided, and the checkpoint that is then read shows the
+decision (KAFKA-17754, KIP-890: a late EndTxn must not meet the next transaction). There is no other way of
+recovery.
 
-A batch is sent again only while memory holds its whole Kafka transaction. A large source transaction comes as several
-batches, the parts of one Kafka transaction. Every part but the last leaves the transaction open, and the part's memory
-is released, so that memory stays bounded. If anything fails after that, the sink gives the transaction up, and the
-session starts over from the checkpoint. Nothing of the transaction becomes visible. So the records of a later part are
-forgotten one by one as the producer takes them.
+A batch is sent again only while memory holds its whole Kafka transaction. A large source transaction comes as
+several batches, the parts of one Kafka transaction. Every part but the last leaves the transaction open, and the
+part's memory is released, so that memory stays bounded. If a later step fails, the sink abandons the transaction,
+and the session starts again from the checkpoint. Nothing of the transaction becomes visible. So the records of a
+later part are released one by one as the producer accepts them.
 
-Without Kafka transactions, nothing fences an old producer. If it were dropped, the broker could append one of its
-requests after the records of its successor, so that an old value came last. So a producer that gets no answer is kept.
-It sends the same requests again with the same sequence numbers, and the broker appends each of them once, in order
-(KIP-98, idempotent producer).
+Without Kafka transactions, nothing fences an old producer. If that producer were dropped, the broker could append
+one of its requests after the records of its successor, so that an old value came last. So a producer that gets no
+answer is kept. It sends the same requests again with the same sequence numbers, and the broker appends each of them
+once, in order (KIP-98, idempotent producer).
 
-Theory of operation: `open`, `deliver` and `close` ask the machine for an `Action`. The caller carries out the action's
-steps in their order. If the action has an `end`, the call ends in that way. If not, the caller calls `done` after the
-last step, or `failed` at the step that failed, and gets the next action.
+Theory of operation: `open`, `deliver` and `close` ask the machine for an `Action`. The caller carries out the
+action's steps in their order. If the action has an `end`, the call ends in that way. If not, the caller calls
+`done` after the last step, or `failed` at the step that failed, and gets the next action.
 
-Nothing here blocks, reads a clock or knows a Kafka client. `cdcd.adapters.kafka.sink` carries the steps out with
-librdkafka, and `tests/sim/sink.py` carries them out against a simulated broker.
+This module does not block, read a clock or know a Kafka client. `cdcd.adapters.kafka.sink` carries the steps out
+with librdkafka, and `tests/sim/sink.py` carries them out against a simulated broker.
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ from cdcd.core.errors import CdcdError, FatalError, FencedError, TransientError
 
 
 class State(Enum):
-    """What is true between two actions, or what the current action does."""
+    """What holds between two actions, or what the current action does."""
 
     CLOSED = "there is no producer"
     OPENING = "the first producer fences others and reads the checkpoint"
@@ -53,7 +54,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happened."""
+    """Outcome of an action, or call of the caller."""
 
     OPEN = "open was called"
     PART = "deliver was called with a batch that leaves the transaction open"
@@ -72,7 +73,7 @@ class Event(Enum):
 
 
 class Step(Enum):
-    """One thing that the caller does."""
+    """One step that the caller carries out."""
 
     PROVE = "prove that this instance holds the advisory lock"
     CREATE = "create a producer; the batch is not handed over yet"
@@ -105,7 +106,10 @@ class End(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Steps to carry out in their order, and how the call ends after them. None: `done` returns the next action."""
+    """Steps to carry out in their order, and the end of the call after them.
+
+    `end` is None if `done` returns the next action.
+    """
 
     steps: tuple[Step, ...] = ()
     end: End | None = None
@@ -120,13 +124,13 @@ Transitions = Mapping[tuple[State, Event], tuple[State, Action]]
 
 S, E = State, Event
 
-# Exactly once.
+# Actions and transitions for exactly once.
 
 _OPEN: Final = (Step.PROVE, Step.CREATE, Step.FENCE, Step.READ)
 OPEN: Final = Action(_OPEN)
 REOPEN: Final = Action((Step.DISCARD, Step.PAUSE, *_OPEN))
 REOPEN_AT_ONCE: Final = Action((Step.DISCARD, *_OPEN))
-# The checkpoint goes first, so that one request adds its partition and those of the records to the transaction, and
+# The checkpoint is first, so that one request adds its partition and those of the records to the transaction, and
 # because librdkafka's queue still has room for it.
 SEND_WHOLE: Final = Action((Step.LEASE, Step.BEGIN, Step.NOTE, Step.HAND_OVER, Step.COMMIT))
 SEND_FIRST: Final = Action((Step.LEASE, Step.BEGIN, Step.HAND_OVER, Step.RELEASE))
@@ -134,7 +138,7 @@ SEND_LATER: Final = Action((Step.LEASE, Step.GIVE_AWAY, Step.RELEASE))
 SEND_LAST: Final = Action((Step.LEASE, Step.NOTE, Step.GIVE_AWAY, Step.COMMIT))
 FIT: Final = Action((Step.FIT,))
 LEAVE: Final = Action((Step.DISCARD,), End.RETURN)
-# Without the abort, readers would wait for the open transaction until the next start, or for its long timeout.
+# Without the abort, readers would wait for the open transaction until the next start, or until its long timeout.
 ABORT_AND_LEAVE: Final = Action((Step.ABORT, Step.DISCARD), End.RETURN)
 GIVE_UP: Final = Action((Step.DISCARD,), End.RAISE)
 ABORT_AND_GIVE_UP: Final = Action((Step.ABORT, Step.DISCARD), End.RAISE)
@@ -179,7 +183,7 @@ EXACTLY_ONCE: Final[Transitions] = {
     (S.REOPENING, E.REFUSED): (S.CLOSED, GIVE_UP),
     (S.REOPENING, E.STOPPED): (S.CLOSED, GIVE_UP),
     (S.REOPENING, E.CLOSE): (S.CLOSED, LEAVE),
-    # From here on, memory of a part was released.
+    # In the states from here on, memory of a part was released.
     (S.OPEN, E.PART): (S.LATER, SEND_LATER),
     (S.OPEN, E.LAST): (S.LAST, SEND_LAST),
     (S.OPEN, E.CLOSE): (S.CLOSED, ABORT_AND_LEAVE),
@@ -200,8 +204,9 @@ EXACTLY_ONCE: Final[Transitions] = {
     (S.FITTING_LATE, E.CLOSE): (S.CLOSED, ABORT_AND_LEAVE),
 }
 
-# At least once. The records are acknowledged before the checkpoint is sent, so that no checkpoint covers records that
-# Kafka lacks. Nothing stays open between two batches, so a part is a batch without a checkpoint.
+# Actions and transitions for at least once. The records are acknowledged before the checkpoint is sent, so that no
+# checkpoint covers records that Kafka lacks. Nothing stays open between two batches, so a part is a batch without a
+# checkpoint.
 
 _OPEN_PLAIN: Final = (Step.PROVE, Step.CREATE, Step.READ)
 OPEN_PLAIN: Final = Action(_OPEN_PLAIN)
@@ -284,11 +289,12 @@ _UNANSWERED: Final = (Event.SILENT, Event.FAILED)
 class TransactionState:
     """The state of the current producer, and the checkpoint that Kafka holds.
 
-    Call `open` once, then `deliver` for each batch, and `close` at any moment. Each returns the first action. Carry the
-    action out, and call `done` or `failed`, until an action has an `end`. An event that the table lacks is our own bug.
+    Call `open` once, then `deliver` for each batch, and `close` at any moment. Each returns the first action. Carry
+    the action out, and call `done` or `failed`, until an action has an `end`. A missing event in the table is a bug
+    of cdcd.
 
-    `committed` is the newest checkpoint that Kafka is known to hold. `outcome_unknown` is true from a commit without an
-    answer until the checkpoint is read back: Kafka may hold the checkpoint that was given last.
+    `committed` is the newest checkpoint that Kafka is known to hold. `outcome_unknown` is true from a commit
+    without an answer until the checkpoint is read back: Kafka may hold the checkpoint that was given last.
     """
 
     def __init__(self, transitions: Transitions) -> None:
@@ -301,29 +307,33 @@ class TransactionState:
         self._given = Event.LAST
 
     def open(self) -> Action:
-        """Fence all other writers, and read the checkpoint to resume from."""
+        """Return the action that fences all other writers and reads the checkpoint to resume from."""
         self._checkpoint = None
         return self._take(Event.OPEN)
 
     def deliver(self, checkpoint: Checkpoint, *, closes: bool) -> Action:
-        """Send a batch, which `checkpoint` covers. If the batch does not close, only the checkpoint's epoch is used."""
+        """Return the action that sends a batch, which `checkpoint` covers.
+
+        For a batch that does not close its transaction, only the checkpoint's epoch is used.
+        """
         self._checkpoint = checkpoint
         self._given = Event.LAST if closes else Event.PART
         return self._take(self._given)
 
     def close(self) -> Action:
-        """Give up everything that is not committed."""
+        """Return the action that discards everything uncommitted."""
         return self._take(Event.CLOSE)
 
     def done(self, found: Checkpoint | None = None) -> Action:
-        """Every step of the last action was carried out. `found` is the checkpoint that its READ found, if it had a
-        READ.
+        """Return the next action after every step of the last action was carried out.
+
+        `found` is the checkpoint that the action's READ found, if it has a READ.
         """
         steps = self._action.steps
         if Step.READ in steps:
             event = self._judge(found)
             self.committed = found
-            # A producer that is kept may send its request again, so what is read tells nothing for good.
+            # A producer that is kept may send its request again, so the checkpoint that was read is not final.
             self.outcome_unknown &= self.state is State.HELD_NOTE
             return self._take(event)
         if Step.NOTE in steps or self.state is State.NOTING:
@@ -332,7 +342,10 @@ class TransactionState:
         return self._take(Event.DONE)
 
     def failed(self, event: Event) -> Action:
-        """A step of the last action failed, and the steps after it were not begun. `event_of` gives the event."""
+        """Return the next action after a step failed and the steps after it were not begun.
+
+        `event` comes from `event_of`.
+        """
         if event in _UNANSWERED and (Step.NOTE in self._action.steps or self.state is State.NOTING):
             self.outcome_unknown = True
         return self._take(event)
@@ -357,7 +370,7 @@ class TransactionState:
 
 
 def event_of(failure: CdcdError, *, too_large: bool = False, silent: bool = False) -> Event:
-    """The event of a failure. `too_large`: the broker refused a size. `silent`: no answer came in time."""
+    """Return the event of a failure. `too_large`: the broker refused a size. `silent`: no answer arrived in time."""
     if too_large:
         return Event.TOO_LARGE
     if isinstance(failure, FatalError):
@@ -366,7 +379,7 @@ def event_of(failure: CdcdError, *, too_large: bool = False, silent: bool = Fals
 
 
 def error_of(end: End, failure: CdcdError | None) -> CdcdError:
-    """The error that a call raises if it ends in this way after `failure`."""
+    """Return the error that a call raises if it ends in this way after `failure`."""
     if end is End.SUPERSEDED:
         return FencedError(
             "Another instance took over while the broker was away from this one.",

@@ -1,4 +1,4 @@
-"""Which Kafka client is in use."""
+"""Version of the Kafka client."""
 
 from confluent_kafka import libversion
 

@@ -1,7 +1,7 @@
-"""What the catalog knows of the relations and types that Relation messages name by oid.
+"""Catalog descriptions of the relations and types that Relation messages name by oid.
 
-The catalog is as of now, the message as of its place in the WAL. A table or type that was dropped in between is simply
-not there: its description is empty, and the encoder does without.
+The catalog shows the present, but a Relation message shows its own position in the WAL. A table or type that was
+dropped in between has an empty description, and the encoder works without it.
 """
 
 from collections.abc import Collection
@@ -16,10 +16,10 @@ from cdcd.core.catalog.relations import CatalogColumn, Kin, TableDescription, Ty
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.snapshot.visibility import Visibility
 
-# A key names one row at every moment: it is whole and immediate, and has no NULL. Of two rows under one deferrable key,
-# a delete would not say which one went; PostgreSQL takes no such primary key as replica identity either
-# (RelationGetIndexList in relcache.c). Since PostgreSQL 18 a column can be NOT NULL and have NULL in rows that are
-# older than the constraint (NOT VALID).
+# A key identifies one row at every moment only if it is whole, immediate and without NULL. If two rows
+# share one deferrable key, a delete does not say which row was deleted. PostgreSQL also refuses such a
+# primary key as replica identity (RelationGetIndexList in relcache.c). Since PostgreSQL 18 a NOT NULL
+# column can hold NULL in rows that are older than the constraint (NOT VALID).
 _KEYS: Final = """
 SELECT i.indrelid, i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
   FROM pg_index i
@@ -34,13 +34,14 @@ HAVING i.indisprimary OR bool_and(a.attnotnull AND NOT EXISTS (
  ORDER BY i.indexrelid
 """
 
-# The array of one value that holds a default is read as one of texts. A box has commas, which do not part boxes.
+# attmissingval, an array of one value, is read as an array of texts. Boxes contain commas, but commas do
+# not separate the boxes of an array.
 _MISSING: Final = """
 CASE WHEN atttypid = 'box'::regtype THEN btrim(attmissingval::text, '{}') ELSE (attmissingval::text::text[])[1] END
 """
 
-# Generated columns are not published, or only since 18 where the publication says so; the record goes without.
-# A table is created in a file whose number is its oid (heap_create in heap.c).
+# Generated columns are not published, except since 18 where the publication says so; records do not contain
+# them. A new table has a file whose number is the table's oid (heap_create in heap.c).
 _COLUMNS: Final = f"""
 SELECT attrelid, attname::text, attnum, format_type(atttypid, atttypmod), atttypid::oid, attndims, {_MISSING},
        pg_attribute.xmin::text::int8, attgenerated <> '',
@@ -52,7 +53,8 @@ SELECT attrelid, attname::text, attnum, format_type(atttypid, atttypmod), atttyp
  ORDER BY attrelid, attnum
 """
 
-# ADD COLUMN ... DEFAULT leaves the value for older rows in the partitions. One that was created later has no such rows.
+# ADD COLUMN ... DEFAULT stores the value for older rows in the partitions. A partition that was created
+# later has no such rows.
 _PARTITIONS: Final = """
 WITH RECURSIVE part(root, oid) AS (
     SELECT root, root FROM unnest(%s::oid[]) AS root
@@ -75,8 +77,9 @@ SELECT root::int8, hashtextextended(string_agg(concat_ws(' ', c.oid, relfilenode
  GROUP BY root
 """
 
-# An array is what its element type calls its array; int2vector, point and name have a typelem too, but another text.
-# Multiranges came with 14, and with them a column of pg_range that 13 does not know by name.
+# A type is an array if it is its element type's typarray. int2vector, point and name have a typelem too,
+# but another text form. Multiranges came with 14, together with a column of pg_range that does not exist in
+# 13.
 _TYPES: Final = """
 WITH RECURSIVE part(whole, oid, place) AS NOT MATERIALIZED (
     SELECT t.oid, a.atttypid, a.attnum::int
@@ -106,7 +109,8 @@ SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text,
 """
 
 
-# Each partition sends former values by its own replica identity. One that has none takes no UPDATE and DELETE.
+# Each partition sends former values by its own replica identity. A partition without replica identity
+# refuses UPDATE and DELETE.
 _UNSENT: Final = f"""{_PARTITIONS}, leaf AS (
     SELECT root, c.oid, i.indkey, i.indnkeyatts
       FROM part JOIN pg_class c USING (oid)
@@ -122,7 +126,7 @@ SELECT root::int8, a.attname::text, min(leaf.oid::regclass::text)
  ORDER BY root, a.attname
 """
 
-# The table itself, the tables that it inherits from, and of a partitioned table its partitions.
+# The table itself, the tables that it inherits from, and the partitions of a partitioned table.
 _KIN: Final = """
 WITH RECURSIVE up(root, oid, depth) AS (
     SELECT oid, oid, 0 FROM unnest(%s::oid[]) AS wanted(oid)
@@ -147,8 +151,8 @@ SELECT root::int8, c.oid::int8, n.nspname::text, c.relname::text, depth IS NULL,
  ORDER BY root, depth NULLS LAST, c.oid
 """
 
-# As pgoutput describes a relation: the columns of the replica identity are flagged, of FULL all. Columns that an index
-# includes are not in its key.
+# Relations as pgoutput describes them: columns of the replica identity are flagged, with FULL all columns.
+# Columns that an index only includes are not part of its key.
 _RELATIONS: Final = """
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
        a.attname::text, a.atttypid::int8, a.atttypmod,
@@ -180,7 +184,7 @@ SELECT DISTINCT a.attrelid::int8 FROM pg_attribute a JOIN enum ON enum.oid = a.a
 
 
 async def labels(connection: Connection) -> int:
-    """A checksum of the labels of all enums; 0 without any."""
+    """Return a checksum of the labels of all enums; 0 if the database has no enum."""
     with translated("reading the labels of enums", {}):
         row: Any = await (await connection.execute(_LABELS)).fetchone()
     return int(row[0])
@@ -196,12 +200,14 @@ async def tables_with_enums(connection: Connection, oids: Collection[int]) -> tu
 async def describe(
     connection: Connection, relation_oids: Collection[int], *, with_kin: bool = False
 ) -> dict[int, TableDescription]:
-    """The keys and columns of each relation, one entry for every oid asked for. Raises TransientError and SourceError.
+    """Return the keys and columns of each relation, one entry for each requested oid.
+
+    Raises TransientError and SourceError.
 
     Args:
         with_kin: ask for `TableDescription.kin` too, which rules that protect columns need.
 
-    The unique key is the oldest one of those whose columns are all NOT NULL.
+    The unique key is the oldest unique key whose columns are all NOT NULL.
     """
     primary: dict[int, tuple[str, ...]] = {}
     unique: dict[int, tuple[str, ...]] = {}
@@ -246,13 +252,14 @@ async def _kin(connection: Connection, oids: Collection[int]) -> dict[int, list[
 
 
 async def _look_into_partitions(connection: Connection, found: dict[int, TableDescription]) -> None:
-    """Describe partitioned tables by their partitions, where these differ from the table."""
+    """Describe partitioned tables by their partitions, where the partitions differ from the table."""
     roots = [oid for oid, table in found.items() if table.is_partitioned]
     if not roots:
         return
     row: Any
     missing: dict[tuple[int, str], str] = {}
-    # In this order: a table that is rewritten in between loses the values, and then the second answer says so.
+    # The order matters: a table that is rewritten between the two queries loses the values, and the second
+    # answer shows the rewrite.
     for row in await (await connection.execute(_MISSING_IN_PARTITIONS, (roots,))).fetchall():
         missing[row[0], row[1]] = row[2]
     rewritten: dict[int, int] = {}
@@ -272,7 +279,7 @@ async def _look_into_partitions(connection: Connection, found: dict[int, TableDe
 
 
 async def partitioned(connection: Connection, oids: Collection[int]) -> list[int]:
-    """Those of these relations that are partitioned tables. Raises TransientError and SourceError."""
+    """Return the oids of the relations that are partitioned tables. Raises TransientError and SourceError."""
     with translated("looking for partitioned tables", {}):
         cursor = await connection.execute(
             b"SELECT oid::int8 FROM pg_class WHERE oid = ANY(%s) AND relkind = 'p'", (list(oids),)
@@ -282,7 +289,7 @@ async def partitioned(connection: Connection, oids: Collection[int]) -> list[int
 
 
 async def relations(connection: Connection, oids: Collection[int]) -> list[Relation]:
-    """The tables as the stream would describe them now, but for columns that the publication leaves out.
+    """Return the tables as the stream would describe them now, including columns that the publication leaves out.
 
     Raises:
         TransientError, SourceError.
@@ -299,16 +306,17 @@ async def relations(connection: Connection, oids: Collection[int]) -> list[Relat
 
 
 async def visibility(connection: Connection) -> Visibility:
-    """What a snapshot sees that is taken now. Raises TransientError and SourceError."""
+    """Return the visibility of a snapshot that PostgreSQL takes now. Raises TransientError and SourceError."""
     with translated("taking a snapshot", {}):
         row: Any = await (await connection.execute(b"SELECT pg_current_snapshot()::text")).fetchone()
     return Visibility.parse(row[0])
 
 
 async def types(connection: Connection, oids: Collection[int]) -> dict[int, TypeDescription]:
-    """The types asked for, and those that they are made of; dropped ones are left out.
+    """Return the requested types and the types that they consist of, without types that were dropped.
 
-    A type is made of its elements, a domain of its base, a composite of its attributes, a range of its subtype.
+    An array consists of its element type, a domain of its base type, a composite of its attributes' types, a range
+    of its subtype.
     """
     with translated("reading types", {}):
         cursor = await connection.execute(_TYPES, (list(oids),))

@@ -1,16 +1,15 @@
-"""Connections to PostgreSQL whose text output is the same whatever the role, the database or the server is
-set to.
+"""Connections to PostgreSQL whose text output does not depend on settings of the role, database or server.
 
-pgoutput sends values as text, formatted by the session's settings, and `ALTER ROLE ... SET` or `ALTER
-DATABASE ... SET` may change those behind our back. A setting given in the startup packet (`options=-c
-name=value`) has GucSource PGC_S_CLIENT, which ranks above PGC_S_DATABASE_USER (src/include/utils/guc.h), so
-what is pinned here wins. Settings that only newer servers know would make an older one refuse the connection;
-they are set right after it stands.
+pgoutput sends values as text, formatted by the session's settings, and `ALTER ROLE ... SET` or `ALTER DATABASE ...
+SET` may change these settings at any time. A setting in the startup packet (`options=-c name=value`) has GucSource
+PGC_S_CLIENT, which ranks above PGC_S_DATABASE_USER (src/include/utils/guc.h), so the settings that are pinned here
+win. An older server refuses a connection with settings that it does not know, so newer settings are set right after
+the connection is open.
 
-libpq keeps no SQLSTATE for a failed connection attempt, and the server's words are in the server's language
-(lc_messages). libpq 18 does write the ErrorResponse into its protocol trace, so an attempt that failed with
-words we do not know is repeated once, traced into anonymous memory, and the code is read from there. No
-message contains a password.
+libpq keeps no SQLSTATE for a failed connection attempt, and the server's message is in the server's language
+(lc_messages). libpq 18 does write the ErrorResponse into its protocol trace. So cdcd repeats an attempt that failed
+with an unknown message once, traces it into anonymous memory, and reads the SQLSTATE from the trace. No message
+contains a password.
 """
 
 import asyncio
@@ -38,25 +37,25 @@ PINNED: Final[tuple[tuple[str, str], ...]] = (
     ("bytea_output", "hex"),
     ("extra_float_digits", "3"),
     ("lc_monetary", "C"),
-    # regclass, regtype and their kin are written with a schema unless the path has it: an empty path always
-    # gives it.
+    # regclass, regtype and similar types are printed with a schema unless search_path contains the schema;
+    # with an empty path always.
     ("search_path", ""),
     ("quote_all_identifiers", "off"),
     ("xmlbinary", "base64"),
     ("standard_conforming_strings", "on"),
-    # 18 reports a missing publication as a WARNING only (pgoutput.c, LoadPublications).
+    # 18 reports a missing publication only as a WARNING (pgoutput.c, LoadPublications).
     ("client_min_messages", "warning"),
     ("statement_timeout", "0"),
     ("lock_timeout", "0"),
     ("idle_in_transaction_session_timeout", "0"),
 )
-"""Settings of every session of ours, as startup options."""
+"""Settings of every session of cdcd, sent as startup options."""
 
 PINNED_SINCE: Final[tuple[tuple[int, str, str], ...]] = (
     (140000, "idle_session_timeout", "0"),
     (170000, "transaction_timeout", "0"),
 )
-"""(server_version_num, name, value): settings that older servers do not know."""
+"""(server_version_num, name, value): settings that servers below this version do not know."""
 
 _KEEPALIVE: Final[tuple[tuple[str, str], ...]] = (
     ("keepalives", "1"),
@@ -65,19 +64,19 @@ _KEEPALIVE: Final[tuple[tuple[str, str], ...]] = (
     ("keepalives_count", "3"),
     ("tcp_user_timeout", "60000"),
 )
-"""libpq's names, for a peer that vanished without a word; 60 s as `wal_receiver_timeout`. The DSN's own
-values win."""
+"""libpq's keepalive parameters, which detect a peer that vanished without closing the connection, after 60 s as
+`wal_receiver_timeout` does. Values in the DSN win."""
 
 SECRET_PARAMETERS: Final = frozenset(
     {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
 )
-"""libpq's parameters whose value no message may contain, as `cdcd.config.masking` has them too."""
+"""libpq parameters whose values no message may contain; `cdcd.config.masking` has the same list."""
 
 _REPLICATION: Final[Mapping[bool | str, str | None]] = {False: None, True: "database", "physical": "true"}
-"""libpq's parameter `replication`, by the argument of `open_session`."""
+"""Values of libpq's parameter `replication` for the argument `replication` of `open_session`."""
 
 _NO_UTF8: Final = "conversion between UTF8 and MULE_INTERNAL is not supported"
-"""What PostgreSQL says of the one encoding that it does not convert to UTF-8 (elog's text is never translated)."""
+"""PostgreSQL's message for the one encoding that it cannot convert to UTF-8 (elog's text is never translated)."""
 
 _TRACED_ERROR: Final = re.compile(rb'\tErrorResponse\t.*? C "([0-9A-Z]{5})"')
 
@@ -87,27 +86,28 @@ class Dsn:
     """A parsed libpq connection string. Its str and repr are safe to log.
 
     Attributes:
-        password_command: prints the password; it is run before each connection. Empty: there is none.
+        password_command: command that prints the password, run before each connection. Empty: the DSN has no such
+            command.
     """
 
     parameters: tuple[tuple[str, str], ...] = field(repr=False)
     password_command: tuple[str, ...] = field(default=(), repr=False)
 
     def get(self, name: str, default: str = "") -> str:
-        """The value of one libpq parameter as the DSN has it (not from the environment or a service file)."""
+        """Return the value of one libpq parameter in the DSN, without the environment and service files."""
         return dict(self.parameters).get(name, default)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values that no message may contain."""
         secrets = [value for name, value in self.parameters if name in SECRET_PARAMETERS and value]
-        # `user:password` whose colon was encoded, too, is one name to libpq.
+        # To libpq, `user:password` with an encoded colon is one user name, too.
         _, _, behind = self.get("user").partition(":")
         return (*secrets, behind) if behind else tuple(secrets)
 
     @property
     def names(self) -> Mapping[str, str]:
-        """`role` and `database` for the hints of refusals, where the DSN names them."""
+        """Return `role` and `database` for hints, as far as the DSN names them."""
         known = {"role": self._user, "database": self.get("dbname") or self._user}
         return {name: value for name, value in known.items() if value}
 
@@ -136,8 +136,7 @@ _MALFORMED: Final[tuple[tuple[str, str], ...]] = (
     ("missing key/value separator", "a query parameter has no value"),
     ("extra key/value separator", "a query parameter has two = signs"),
 )
-"""(part of libpq's message, what we say): libpq's own text repeats the DSN, and with it perhaps a
-password."""
+"""(part of libpq's message, cdcd's message): libpq's own text repeats the DSN, which may contain a password."""
 
 
 def parse_dsn(text: str, password_command: tuple[str, ...] = ()) -> Dsn:
@@ -185,9 +184,7 @@ def _malformed(libpq_says: str) -> str:
 
 
 def _stray_at(uri: str) -> bool:
-    """Whether an unencoded @ stands where libpq would read a part of the password as host, port or
-    database.
-    """
+    """Return True if libpq would read a part of the password as host, port or database because of an unencoded @."""
     rest = uri.split("://", 1)[1]
     authority = re.split(r"[/?]", rest, maxsplit=1)[0]
     return rest.count("@") > 1 or ("@" in rest and "@" not in authority)
@@ -201,15 +198,15 @@ async def open_session(
     replication: bool | Literal["physical"] = False,
     unpinned: Collection[str] = (),
 ) -> Session:
-    """A session with pinned settings.
+    """Open a session with pinned settings.
 
     Args:
-        replication: as walsender for the DSN's database; physical: as walsender without a database.
-        unpinned: names of PINNED that the server decides.
+        replication: True opens a walsender for the DSN's database, "physical" a walsender without a database.
+        unpinned: names of settings in PINNED that stay as the server sets them.
 
-    The command that prints the password is run first, if there is one. Then each host and address is tried in turn,
-    `connect_timeout_s` for each. The caller owes `close()`. Raises TransientError, SourceError or ConfigError: of
-    several failed attempts, the last fatal one, else the last.
+    If the DSN has a password command, it runs first. Then each host and address is tried in turn, for
+    `connect_timeout_s` seconds each. The caller owes `close()`. Raises TransientError, SourceError or ConfigError:
+    the last fatal error of the failed attempts, or else the last error.
     """
     if dsn.password_command:
         dsn = await _with_password(dsn, connect_timeout_s)
@@ -236,7 +233,8 @@ async def open_session(
             async with asyncio.timeout(connect_timeout_s):
                 outcome = await _attempt(info)
                 if isinstance(outcome, Answer) and _NO_UTF8 in outcome.message:
-                    # The names of a catalog are ASCII, as a rule. Whoever reads values takes them without conversion.
+                    # The names of a catalog are usually ASCII. Readers of values receive them without
+                    # conversion.
                     attempt["client_encoding"] = "LATIN1"
                     outcome = await _attempt(conninfo.make_conninfo("", **attempt).encode())
                 if isinstance(outcome, Answer) and find_refusal(outcome) is UNKNOWN_TRANSIENT:
@@ -247,7 +245,7 @@ async def open_session(
             role, database = outcome.user.decode(), outcome.db.decode()
             session = Session(outcome, {"role": role, "database": database})
             if replication != "physical":
-                # A walsender without a database takes no SQL.
+                # A walsender without a database accepts no SQL.
                 await _pin_newer(session, what)
             return session
         failures.append(outcome)
@@ -256,7 +254,7 @@ async def open_session(
 
 
 async def _with_password(dsn: Dsn, timeout_s: float) -> Dsn:
-    """The DSN with the password that its command prints. Raises as `await_output`."""
+    """Return the DSN with the password that its command prints. Raises as `await_output`."""
     command = Command("postgres.password_command", dsn.password_command, timeout_s)
     password = await await_output(command)
     others = tuple((name, value) for name, value in dsn.parameters if name != "password")
@@ -264,7 +262,10 @@ async def _with_password(dsn: Dsn, timeout_s: float) -> Dsn:
 
 
 def _refused(what: str, answer: Answer, dsn: Dsn) -> CdcdError:
-    """The error for a failed attempt. The next password of a command may be accepted, so a refused one is transient."""
+    """Return the error for a failed attempt.
+
+    A refused password of a command gives a transient error, because the command's next password may be accepted.
+    """
     error = refused(what, answer, dsn.names, dsn.secrets)
     wrong = answer.sqlstate == "28P01" or "authentication failed" in answer.message
     if dsn.password_command and wrong:
@@ -278,9 +279,10 @@ def _refused(what: str, answer: Answer, dsn: Dsn) -> CdcdError:
 
 
 async def _attempt(info: bytes, *, traced: bool = False) -> pq.abc.PGconn | Answer:
-    """One host, one address: the connection, or why there is none.
+    """Try one host and address: return the connection, or the server's answer if the attempt fails.
 
-    `traced` learns the SQLSTATE. Not always on: psycopg leaks the trace's FILE (a few kB) at each use.
+    With `traced`, the answer has the SQLSTATE. Tracing is not always on, because psycopg leaks the trace's FILE (a
+    few kB) at each use.
     """
     pgconn: pq.abc.PGconn = pq.PGconn.connect_start(info)
     trace = os.memfd_create("cdcd-startup") if traced and hasattr(os, "memfd_create") else -1
@@ -328,15 +330,16 @@ async def _pin_newer(session: Session, what: str) -> None:
 async def connect(
     dsn: Dsn, *, application_name: str, connect_timeout_s: float = 10.0, unpinned: Collection[str] = ()
 ) -> Connection:
-    """An autocommit SQL connection with pinned settings, but for those in `unpinned`. Errors as `open_session`; the
-    caller owes `close()`.
+    """Open an autocommit SQL connection with pinned settings, except the settings in `unpinned`.
+
+    Errors as `open_session`; the caller owes `close()`.
     """
     session = await open_session(
         dsn, application_name=application_name, connect_timeout_s=connect_timeout_s, unpinned=unpinned
     )
     connection: Connection = psycopg.AsyncConnection(session.hand_over())
     await connection.set_autocommit(True)
-    # No server-side prepared statements: each query here runs once or a few times, and a pooler may be in
-    # between.
+    # No server-side prepared statements, because each query here runs once or a few times and a pooler may
+    # be in between.
     connection.prepare_threshold = None
     return connection

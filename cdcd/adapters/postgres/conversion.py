@@ -1,8 +1,9 @@
-"""Texts of a server in UTF-8 where the server does not convert them: it is asked for each character, once.
+"""Conversion of texts to UTF-8 where the server does not convert them; the server is asked for each character once.
 
-Two kinds of sessions take texts in the server's encoding. A stream does after PostgreSQL could not convert a text
-(22021, 22P05): one such text in the WAL would end every session at the same place. COPY does in every database whose
-encoding is not UTF-8, because a first snapshot that ends at a row cannot go on at the same snapshot.
+Two kinds of sessions receive texts in the server's encoding. A stream does after PostgreSQL could not convert a
+text (22021, 22P05), because this text in the WAL would end every session at the same position. COPY does in every
+database whose encoding is not UTF-8, because a first snapshot that fails at a row cannot continue with the same
+snapshot.
 """
 
 from collections.abc import Iterable
@@ -19,10 +20,10 @@ from cdcd.core.protocol.peek import lsn_of
 from cdcd.core.protocol.texts import STREAM_START, STREAM_STOP, Kind, Text, texts_of, with_texts
 
 RAW: Final = "SQL_ASCII"
-"""A client encoding to which nothing is converted (mbutils.c, pg_server_to_any)."""
+"""Client encoding for which PostgreSQL converts nothing (mbutils.c, pg_server_to_any)."""
 
 NEVER_CONVERTED: Final = ("MULE_INTERNAL",)
-"""Encodings that PostgreSQL cannot convert to UTF-8 at all, so that only ASCII can be decoded."""
+"""Encodings that PostgreSQL cannot convert to UTF-8, so that cdcd can decode only ASCII."""
 
 HINT_NAME: Final = (
     "Rename it (ALTER TABLE … RENAME), or leave the table out of the publication. What PostgreSQL has written of it "
@@ -39,7 +40,8 @@ class Conversion:
     """Decodes the texts of one server. The caller owes `close`.
 
     Args:
-        connection: asks for characters, with client_encoding UTF8; None: the encoding needs no question.
+        connection: connection with client_encoding UTF8 for queries of characters; None if the encoding needs no
+            query.
     """
 
     def __init__(self, encoding: str, connection: Connection | None) -> None:
@@ -52,7 +54,7 @@ class Conversion:
     async def open(
         cls, dsn: Dsn, encoding: str, *, application_name: str, connect_timeout_s: float
     ) -> "Conversion":
-        """Connect, where the encoding needs it. Raises as `connect`."""
+        """Create the conversion, and connect if the encoding needs queries. Raises as `connect`."""
         if encoding in (*UNCONVERTED, *NEVER_CONVERTED):
             return cls(encoding, None)
         connection = await connect(
@@ -66,7 +68,7 @@ class Conversion:
             self._connection.pgconn.finish()
 
     async def command(self, text: str) -> bytes:
-        """A command as a session without conversion must send it."""
+        """Return the command in the encoding that a session without conversion expects."""
         if text.isascii() or self._connection is None:
             return text.encode("utf-8", "surrogateescape")
         with translated("encoding a command", {}):
@@ -80,8 +82,12 @@ class Conversion:
         return row[0]
 
     async def lines(self, lines: list[bytes]) -> list[bytes]:
-        """Lines of COPY in text format. UNDECODABLE stands for a field that cannot be decoded."""
-        # Bytes of a character above ASCII are above ASCII in every encoding of a server, so tabs and escapes are safe.
+        """Return lines of COPY in text format, converted to UTF-8.
+
+        UNDECODABLE replaces a field that cannot be decoded.
+        """
+        # In every server encoding, the bytes of a character above ASCII are above ASCII, so splitting at
+        # tabs and escapes is safe.
         fields = [field for line in lines if not line.isascii() for field in line.split(b"\t")]
         await self._learn(fields)
         return [line if line.isascii() else self._line(line) for line in lines]
@@ -97,7 +103,7 @@ class Conversion:
         return UNDECODABLE if decoded is None else decoded
 
     async def frames(self, frames: list[bytes]) -> list[bytes]:
-        """Frames with their texts in UTF-8. Raises SourceError: the name of a table cannot be decoded."""
+        """Return the frames with their texts in UTF-8. Raises SourceError if the name of a table cannot be decoded."""
         in_stream = self._in_stream
         found: list[list[Text]] = []
         for frame in frames:
@@ -107,7 +113,8 @@ class Conversion:
         await self._learn(
             frame[text.begin : text.end] for frame, texts in zip(frames, found, strict=True) for text in texts
         )
-        # Nothing is awaited from here on: a call that is cancelled is repeated with the same frames.
+        # No await follows from here on, so a call that is cancelled before can be repeated with the same
+        # frames.
         written: list[bytes] = []
         for frame, texts in zip(frames, found, strict=True):
             self._lsn = lsn_of(frame) or self._lsn if len(frame) > XLOG_HEADER else self._lsn
@@ -137,14 +144,15 @@ class Conversion:
         unknown = self.texts.unknown(of_texts)
         if not unknown or await self._ask(unknown):
             return
-        # At least one character has no form. A text that has one is not decoded, so the rest of it need not be known.
+        # At least one character cannot be converted. A text with such a character is not decoded, so its
+        # other characters are not needed.
         for text in of_texts:
             unknown = self.texts.unknown([text])
             if unknown:
                 await self._ask(unknown)
 
     async def _ask(self, characters: list[bytes]) -> bool:
-        """Learn what the server makes of these characters; False: one of them has no form."""
+        """Ask the server for the UTF-8 form of these characters; return False if it cannot convert one of them."""
         assert self._connection is not None
         try:
             with translated("decoding texts", {}):

@@ -1,8 +1,8 @@
-"""The operator's heartbeat query on a connection of its own: it is run, or only planned.
+"""Connection for the operator's heartbeat query, which can be run or only planned.
 
-The statement goes by the extended protocol, by which a server takes one statement at a time. So what `plan` looks at is
-all that `run` runs. What the query costs is bounded by `statement_timeout` and `lock_timeout` on the server, and by a
-limit for a server that does not answer. Rows are dropped as they come.
+The statement is sent by the extended protocol, in which a server accepts one statement at a time. So `plan`
+examines everything that `run` runs. `statement_timeout` and `lock_timeout` on the server limit the cost of the
+query, and a timeout covers a server that does not answer. Rows are discarded on arrival.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from cdcd.core.errors import SourceError, TransientError
 WHAT: Final = "heartbeat.action_query"
 
 MARGIN_S: Final = 5.0
-"""Seconds after `statement_timeout` in which a server that lives has answered."""
+"""Seconds after `statement_timeout` within which a working server has answered."""
 
 _MS_PER_S: Final = 1000
 _LOCK_SHARE: Final = 2
@@ -35,13 +35,15 @@ _HINTS: Final = {
     "57014": "The statement took longer than heartbeat.action_timeout_s. Make it cheaper, or raise that.",
     "55P03": "Another session held a lock for half of heartbeat.action_timeout_s. pg_locks says which.",
 }
-"""By SQLSTATE."""
+"""Hints by SQLSTATE."""
 
 
 class HeartbeatQuery:
-    """A connection for the query. `open` it, `run` the query or `plan` it, and `close` it.
+    """A connection for the heartbeat query.
 
-    After an error it may be of no more use: `is_lost`.
+    `open` the connection, `run` or `plan` the query, and `close` the connection.
+
+    After an error, `is_lost` says if the connection is still usable.
     """
 
     def __init__(self, session: Session, query: str, timeout_s: float) -> None:
@@ -53,7 +55,7 @@ class HeartbeatQuery:
     async def open(
         cls, dsn: Dsn, query: str, *, application_name: str, connect_timeout_s: float, timeout_s: float
     ) -> Self:
-        """Connect, and set the timeouts. Errors as `open_session`."""
+        """Connect and set the timeouts. Errors as `open_session`."""
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
         )
@@ -74,7 +76,7 @@ class HeartbeatQuery:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection is lost or closed."""
+        """True if the connection is lost or closed."""
         return self._session.is_lost
 
     def close(self) -> None:
@@ -85,7 +87,7 @@ class HeartbeatQuery:
         """Run the query.
 
         Raises:
-            SourceError, TransientError: the server refuses it, or does not answer.
+            SourceError, TransientError: the server refuses the query or does not answer.
         """
         refusal = await self._bounded(self._query)
         if refusal is not None:
@@ -98,10 +100,11 @@ class HeartbeatQuery:
             )
 
     async def plan(self) -> bool:
-        """Have the server plan the query in a transaction that is read-only, and is rolled back.
+        """Let the server plan the query in a read-only transaction, which is rolled back.
 
         Returns:
-            False: the server knows the statement, but it is of a kind without a plan (CALL), so rights were not seen.
+            True: the server planned the query. False: the server accepts the statement, but a statement of this
+                kind (CALL) has no plan, so the role's privileges were not checked.
 
         Raises:
             SourceError, TransientError: the server would refuse the query.
@@ -124,7 +127,10 @@ class HeartbeatQuery:
             raise _silent(MARGIN_S) from None
 
     async def _bounded(self, command: bytes, *, parse: bool = False) -> Answer | None:
-        """Send the command; what the server refuses. If this is cancelled, the caller owes `close`."""
+        """Send the command, and return the server's refusal, or None if the command succeeds.
+
+        If this call is cancelled, the caller owes `close`.
+        """
         patience_s = self._timeout_s + MARGIN_S
         try:
             async with asyncio.timeout(patience_s):
@@ -132,7 +138,7 @@ class HeartbeatQuery:
                     self._session.parse(command) if parse else self._session.run_without_rows(command)
                 )
         except TimeoutError:
-            # The statement may still be running, so this connection cannot be used for another.
+            # The statement may still be running, so this connection is unusable for another statement.
             self.close()
             raise _silent(patience_s) from None
         return outcome.errors[0] if outcome.errors else None

@@ -1,7 +1,7 @@
-"""What there is to know about a server before a pipeline starts on it: read once, nothing changed.
+"""Facts about a server that are read before a pipeline starts, without changing anything.
 
-Both kinds of connection that the daemon opens are opened, so that what would stop the daemon stops the check in the
-same words.
+The check opens both kinds of connection that the daemon opens, so a failure of the daemon shows up in the check
+with the same message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,20 +36,20 @@ from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.versions import StreamingMode
 
 OPEN_LONG_S: Final = 60
-"""Transactions open for so long are worth naming: a slot's creation waits for them."""
+"""Age in seconds from which open transactions are reported, because the creation of a slot waits for them."""
 
 ALL_TABLES: Final = TableSelection()
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the configuration asks of PostgreSQL."""
+    """PostgreSQL part of the configuration, as the checks need it."""
 
     slot: str
     publication: str
     tables: Sequence[str] | None
     topics: TopicNames
-    """Which must not collide."""
+    """Topic names, which must not collide."""
     protocol: int | Literal["auto"] = "auto"
     streaming: StreamingMode | Literal["auto", "off", "on", "parallel"] = "auto"
     two_phase: bool = False
@@ -59,23 +59,23 @@ class Wanted:
     binary: bool = False
     status_interval_s: float = 10.0
     signals: str = "without_where"
-    """Which requests for snapshots are followed (`snapshot.signals`)."""
+    """Kinds of snapshot requests that cdcd follows (`snapshot.signals`)."""
     when_needed: bool = False
-    """A slot that is lost is replaced, and the tables are read again (`snapshot.mode`)."""
+    """True: a lost slot is replaced and the tables are read again (`snapshot.mode`)."""
     truncate: bool = True
-    """TRUNCATE makes a record (`topics.truncate`, `topics.skipped_operations`)."""
+    """True: a TRUNCATE becomes a record (`topics.truncate`, `topics.skipped_operations`)."""
     signals_from_anybody: bool = False
-    """They need no token (`snapshot.signals_from`)."""
+    """True: snapshot requests need no token (`snapshot.signals_from`)."""
     outbox_messages: bool = False
-    """Logical messages are events of the outbox (`outbox.messages`)."""
+    """True: logical messages are outbox events (`outbox.messages`)."""
     pipeline: str = ""
-    """The application_name of a daemon's own session on the slot."""
+    """application_name of the daemon's session on the slot."""
     connections: int = 3
-    """How many connections the daemon opens, without its walsender."""
+    """Number of connections that the daemon opens, besides its walsender."""
     application_name: str = "cdcd check"
     connect_timeout_s: float = 10.0
     selection: TableSelection = ALL_TABLES
-    """Which of the published tables the pipeline has."""
+    """Selection of the published tables that belong to the pipeline."""
     changes: Literal["never", "owner", "function"] = "never"
     """Who alters the publication (`postgres.publication_changes`)."""
     trusted: tuple[str, ...] = ()
@@ -90,59 +90,60 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A row of pg_settings: `value` as a number in `unit`s where it is one, `shown` as SHOW prints it."""
+    """A row of pg_settings: `value` as a number of `unit`s if the setting is numeric, `shown` as SHOW prints it."""
 
     shown: str
     value: float
     unit: str
     is_set: bool = True
-    """Whether anybody did: the server, the database, the role or the DSN."""
+    """True if the server, database, role or DSN sets the value; False for PostgreSQL's default."""
     restart_pending: bool = False
-    """Another value is set, and counts after the next restart of PostgreSQL."""
+    """True if another value is configured and takes effect at the next restart of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Who we are to the server, and what surrounds us."""
+    """The role, database and server of cdcd's session, with their limits and usage."""
 
     role: str
     database: str
     version: str
     superuser: bool
-    """Or a member of what a managed PostgreSQL has in its place."""
+    """True for a superuser, or for a member of the role that a managed PostgreSQL has instead."""
     may_create: bool
-    """CREATE on the database, which CREATE PUBLICATION needs."""
+    """True if the role has CREATE on the database, which CREATE PUBLICATION needs."""
     in_recovery: bool
     encoding: str
     slots: int
     senders: int
     open_transactions: tuple[str, ...]
-    """Those that a slot's creation would wait for, open for long or prepared, in words."""
+    """Descriptions of prepared and long open transactions, which the creation of a slot would wait for."""
     role_connections: int = 0
-    """Connections of the role now, without ours."""
+    """Number of the role's connections now, without cdcd's own."""
     role_limit: int | None = None
-    """CONNECTION LIMIT of the role; None: without limit."""
+    """CONNECTION LIMIT of the role; None: no limit."""
     database_connections: int = 0
     database_limit: int | None = None
-    """The same for the database."""
+    """CONNECTION LIMIT of the database; None: no limit."""
     emit: str = ""
-    """The function that writes a logical message, with its arguments, if the role may not execute it."""
+    """Function that writes a logical message, with its argument types, if the role may not execute it; else ""."""
     emits_anybody: bool = True
-    """Every role may execute it."""
+    """True if every role may execute this function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """What keeps this role from reading the rows of a table, or of a partition of it.
+    """Missing rights or policies that keep a role from reading the rows of a table or partition.
 
     Attributes:
         table: the published table, as `schema.table`.
-        schema, part: the schema and the table or partition, as SQL calls them.
-        lacks_usage, lacks_select: rights on the schema and on the table.
-        has_policy: a row-level security policy applies to this role.
-        readable: the columns that the role may read, ctid among them.
-        role: the role; "": cdcd's own.
-        columns: if a list of columns is published, those that must be granted, and ctid; () if the table must be.
+        schema, part: names of the schema and of the table or partition, quoted for SQL.
+        lacks_usage, lacks_select: True if the role lacks the right on the schema or on the table.
+        has_policy: True if a row-level security policy applies to the role.
+        readable: columns that the role may read, possibly with ctid.
+        role: name of the role; "" for cdcd's own role.
+        columns: columns to grant, with ctid, if the publication has a column list; () if the whole table must be
+            granted.
     """
 
     table: str
@@ -156,7 +157,7 @@ class Barrier:
     columns: tuple[str, ...] = ()
 
     def with_list(self, columns: Sequence[str] | None) -> "Barrier | None":
-        """The barrier for a table of which these columns are published (None: all); None: nothing is lacking."""
+        """Return the barrier if these columns (None: all) are published; None if the role's rights are enough."""
         if columns is None or not self.lacks_select:
             return self
         needed = ("ctid", *columns)
@@ -168,7 +169,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that the checks look at."""
+    """All facts that the checks examine."""
 
     server_version: int
     session: Session
@@ -176,41 +177,41 @@ class Facts:
     walsender_refusal: CdcdError | None
     slot: SlotState | None
     slot_reader: str
-    """application_name of the session that reads the slot, "" if none does."""
+    """application_name of the session that reads the slot; "" if no session reads it."""
     publication: Publication | None
     matched: tuple[PublishedTable, ...] | CdcdError
-    """The tables that a publication still to be created would have."""
+    """Tables of the publication that cdcd would create; an error if they cannot be determined."""
     foreign: frozenset[str]
-    """Of the published tables, or those to be published, the ones that this role does not own."""
+    """Tables that are published, or would be, and that this role does not own."""
     barriers: tuple[Barrier, ...]
-    """What keeps the roles that read the rows of these tables from reading them."""
+    """Barriers for the roles that read the rows of these tables."""
     streaming_slots: frozenset[str] = frozenset()
-    """The physical slots that a standby reads at this moment."""
+    """Physical slots that a standby reads now."""
     differences: Differences = NO_DIFFERENCES
     listed: Listed | None = None
     """What the publication lists, if `differences` were looked for."""
     function_problem: str = ""
     """Why the function that alters the publication cannot be called."""
-    """Between an existing publication and the configured tables."""
+    """Differences between an existing publication and the configured tables."""
     target: str = "ALL TABLES"
-    """What follows FOR in the command that creates the missing publication."""
+    """Text after FOR in the command that creates the missing publication."""
     partitioned: tuple[str, ...] = ()
-    """The partitioned tables that a publication still to be created would have, as `schema.table`."""
+    """Partitioned tables of the publication that cdcd would create, as `schema.table`."""
     active: str = ""
-    """The application_name of the instance of this pipeline that is active now; "" if none is."""
+    """application_name of the active instance of this pipeline; "" if no instance is active."""
     chosen: frozenset[str] = frozenset()
-    """The tables whose records' key is chosen (`key.columns`), as `schema.table`."""
+    """Tables with a configured record key (`key.columns`), as `schema.table`."""
     repeating: frozenset[str] = frozenset()
-    """Those of them in which several rows may have the same key."""
+    """Tables of `chosen` in which several rows may have the same key."""
     left_out: tuple[str, ...] = ()
-    """Of the published tables, or those to be published, the ones that the pipeline leaves out, as `schema.table`."""
+    """Tables that are published, or would be, and that the pipeline leaves out, as `schema.table`."""
 
     too_young: CdcdError | None = None
-    """Why the stream would fail at changes that are older than the publication."""
+    """Error that the stream would raise at changes older than the publication; None if it would not fail."""
 
     @property
     def tables(self) -> tuple[PublishedTable, ...]:
-        """The tables that the pipeline has."""
+        """Tables of the pipeline."""
         if not self.left_out:
             return self.sent
         left_out = frozenset(self.left_out)
@@ -218,7 +219,7 @@ class Facts:
 
     @property
     def sent(self) -> tuple[PublishedTable, ...]:
-        """The tables whose changes PostgreSQL sends, or will."""
+        """Tables whose changes PostgreSQL sends, or would send after the publication is created."""
         if self.publication:
             return self.publication.tables
         return () if isinstance(self.matched, CdcdError) else self.matched
@@ -245,7 +246,7 @@ _SETTING_NAMES: Final = (
     "track_activities",
 )
 
-# What others' sessions do is not shown to every role: then their kind is NULL.
+# PostgreSQL hides details of other users' sessions from some roles; then the kind of the session is NULL.
 _SESSION: Final = """
 WITH others AS (
     SELECT usesysid, datid FROM pg_stat_activity
@@ -286,7 +287,8 @@ SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oi
  WHERE c.oid = ANY(%s) AND c.relkind = 'p' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid)
 """
 
-# Rights on the published columns and on ctid, by which pages are read, are enough for a table with a list of columns.
+# For a table with a column list, rights on the published columns and on ctid (for reading by pages) are
+# enough.
 BARRIERS: Final = """
 WITH RECURSIVE tree(root, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
@@ -317,7 +319,7 @@ SELECT coalesce(a.application_name, ''), l.pid FROM pg_locks l JOIN pg_stat_acti
 
 
 async def read_facts(dsn: Dsn, wanted: Wanted) -> Facts:
-    """Ask the server; nothing is changed. Raises TransientError, SourceError, ConfigError."""
+    """Read all facts from the server without changing anything. Raises TransientError, SourceError, ConfigError."""
     connection = await connect(
         dsn, application_name=wanted.application_name, connect_timeout_s=wanted.connect_timeout_s
     )
@@ -374,7 +376,7 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
             if wanted.tables is not None:
                 target = await find_target(connection, patterns)
         except CdcdError as error:
-            # FOR ALL TABLES may begin with none.
+            # FOR ALL TABLES may start without any table.
             matched = () if wanted.tables is None else error
     sent = publication.tables if publication else () if isinstance(matched, CdcdError) else matched
     has = wanted.selection.test()

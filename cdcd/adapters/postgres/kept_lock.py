@@ -1,12 +1,12 @@
-"""The advisory lock in a thread of its own, so that no step of the event loop keeps it from proving that it is held.
+"""The advisory lock in its own thread, so that no step of the event loop delays the proof that the lock is held.
 
-A large row or message is one step of the event loop, which may take seconds. An `AdvisoryLock` that shared this loop
-would be silent meanwhile, a standby would end its session, and would then meet the same step. Here its session belongs
-to a thread with an event loop that does nothing else.
+A large row or message is one step of the event loop and may take seconds. An `AdvisoryLock` in this loop would be
+silent meanwhile; a standby would end its session and would then meet the same step. So the session of the lock
+belongs to a thread whose event loop does nothing else.
 
-The thread proves that the process lives. It must not prove that of a process whose event loop never comes back. So the
-proofs end when the event loop has not moved for `STANDSTILL_S`, and a standby takes over a lease later. A process that
-is frozen as a whole proves nothing, as before.
+The thread proves that the process runs. The thread must not prove this for a process whose main event loop never
+continues. So the proofs stop when the main event loop has not moved for `STANDSTILL_S`, and a standby takes over
+one lease later. A process that is frozen as a whole proves nothing.
 """
 
 import asyncio
@@ -25,26 +25,26 @@ from cdcd.adapters.postgres.lock import LEASE_S, AdvisoryLock, LockHeld, LockLos
 from cdcd.core.errors import TransientError
 
 STANDSTILL_S: Final = 30.0
-"""Seconds for which the event loop may stand still. A step of it takes 3 ms for each MiB of a message, and PostgreSQL
-sends at most 1 GB in one."""
+"""Maximum standstill of the main event loop, in seconds, before the proofs stop. A step takes 3 ms for each MiB of
+a message, and PostgreSQL sends at most 1 GB in one message."""
 
 END_S: Final = 2.0
-"""Seconds that the thread gets to close its connection."""
+"""Seconds within which the thread must close its connection."""
 
 _ENDED: Final = "The connection with the advisory lock is closed."
 
 LOOK_S: Final = 0.2
-"""Interval at which the thread looks whether it has to end, while it waits for another event loop."""
+"""Interval in seconds at which the thread checks if it has to end, while it waits for another event loop."""
 
 T = TypeVar("T")
 
 
 class KeptLock:
-    """An `AdvisoryLock` with the same methods, which its own thread carries out. The caller owes `close`.
+    """An `AdvisoryLock` whose methods run in its own thread. The caller owes `close`.
 
     Args:
         thread: the running thread of this lock.
-        lock: belongs to the event loop of `thread`.
+        lock: the lock, which belongs to the event loop of `thread`.
     """
 
     def __init__(self, thread: "_LoopThread", lock: AdvisoryLock, lease_s: float) -> None:
@@ -64,7 +64,10 @@ class KeptLock:
         lease_s: float = LEASE_S,
         token: str = "",
     ) -> Self:
-        """Connect, without the lock yet. Errors as `connection.open_session`; `token` as in `AdvisoryLock.open`."""
+        """Connect without acquiring the lock.
+
+        Errors as `connection.open_session`; `token` as in `AdvisoryLock.open`.
+        """
         thread = _LoopThread()
         opening = AdvisoryLock.open(
             dsn,
@@ -83,7 +86,7 @@ class KeptLock:
 
     @property
     def backend_pid(self) -> int:
-        """The server process that holds the lock."""
+        """Process id of the server process that holds the lock."""
         return self._lock.backend_pid
 
     @property
@@ -112,7 +115,7 @@ class KeptLock:
         await self._thread.run(self._lock.acquire(waits, ended, strange))
 
     async def keep(self) -> None:
-        """See `AdvisoryLock.keep`. It ends the proofs while the caller's event loop stands still."""
+        """See `AdvisoryLock.keep`. The proofs stop while the caller's event loop stands still."""
         self._moved_at = time.monotonic()
         kept = asyncio.ensure_future(self._thread.run(self._lock.keep(self._moves)))
         try:
@@ -143,7 +146,7 @@ class _LoopThread:
     """A thread that runs an event loop until `end`.
 
     Raises:
-        OSError: the thread cannot have an event loop.
+        OSError: the thread cannot create an event loop.
     """
 
     def __init__(self) -> None:
@@ -160,7 +163,8 @@ class _LoopThread:
         try:
             asyncio.run(self._until_the_end())
         except OSError as error:
-            # An event loop needs descriptors. Without one, whoever waits for it must not wait for ever.
+            # An event loop needs descriptors. If there are none, callers that wait for the event loop must
+            # still get an answer.
             if self._started.done():
                 raise
             self._started.set_exception(error)
@@ -175,7 +179,7 @@ class _LoopThread:
         """Run the coroutine in the thread of the lock. Return its result, or raise its exception.
 
         Raises:
-            TransientError: the thread has ended, or ends meanwhile.
+            TransientError: the thread has ended, or ends during the call.
         """
         try:
             running = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -191,7 +195,7 @@ class _LoopThread:
             raise TransientError(_ENDED) from None
 
     def relay(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        """In this thread: make the call in the event loop of another thread, wait for it, and raise what it raises."""
+        """From this thread, make the call in the event loop of another thread, wait for it, and raise its exception."""
         done: Future[None] = Future()
 
         def make() -> None:
@@ -210,7 +214,7 @@ class _LoopThread:
             done.result()
 
     def end(self, last: Callable[[], None] | None = None) -> None:
-        """Call `last` in the thread, cancel what runs there, and wait until the thread has ended."""
+        """Call `last` in the thread, cancel the thread's tasks, and wait until the thread has ended."""
         assert self._over is not None
         self._is_ending = True
         if last is not None:
@@ -222,10 +226,10 @@ class _LoopThread:
 
 
 def _try_descriptors() -> None:
-    """Open and close what an event loop needs, which leaves a traceback behind if it gets only a part of that.
+    """Open and close the descriptors of an event loop, because a loop that gets only some of them leaves a traceback.
 
     Raises:
-        OSError: this process may not open so many.
+        OSError: this process may not open this many descriptors.
     """
     for each in (*socket.socketpair(), select.epoll()):
         each.close()

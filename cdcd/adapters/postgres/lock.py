@@ -1,20 +1,22 @@
 """The advisory lock that makes one instance of a pipeline the writer, and a witness of PostgreSQL's shutdown.
 
-The lock belongs to a session, so PostgreSQL gives it up exactly when that session ends. `keep` makes a round trip on it
-every moment, so that a standby can tell a holder that is gone from one that is quiet, and ends its session
-(`lease.py`). Between the round trips the connection is watched: a fast shutdown terminates it at once (FATAL 57P01),
-while it keeps our walsender until that has confirmed everything. This is how the daemon learns that it is time to
-finish. libpq treats an ErrorResponse to an idle connection as a notice (fe-protocol3.c, pqParseInput3, PGASYNC_IDLE).
+The lock belongs to a session, so PostgreSQL releases it exactly when that session ends. `keep` makes a round trip
+on the session at short intervals, so that a standby can distinguish a dead holder from an idle one and can end a
+dead holder's session (`lease.py`). Between the round trips the connection is watched: a fast shutdown terminates it
+at once (FATAL 57P01), but keeps the walsender until cdcd has confirmed everything. So the daemon learns of the
+shutdown and can finish. libpq treats an ErrorResponse to an idle connection as a notice (fe-protocol3.c,
+pqParseInput3, PGASYNC_IDLE).
 
-Losing the connection without a word means that the lock may be another's by now: only `verify` or a new `acquire`
-says more.
+If the connection is lost without an error message, another instance may hold the lock by now; only `verify` or a
+new `acquire` can tell.
 
-Any role that may connect can take any advisory lock, and pg_locks shows the numbers. So the lock alone says nothing: it
-counts only if a *peer* holds it, which is a session of this role, or of one with REPLICATION. A stranger who holds it
-is reported and keeps nobody out: an instance then announces itself by a second lock, with a random number that nobody
-can take before it. The order makes this safe. Each instance takes a lock first and looks for peers afterwards, and
-gives up what it took if it sees one. Of two instances, the one that looks later sees the other. The first lock is
-always tried, so that earlier versions, which know no other, are kept out by this one and keep it out.
+Any role that may connect can acquire any advisory lock, and pg_locks shows the numbers. So the lock counts only if
+a *peer* holds it: a session of the same role, or of a role with REPLICATION. A stranger that holds the lock is
+reported and blocks no instance: an instance then announces itself by a second lock, with a random number that
+nobody can lock before. The order of the steps makes this safe. Each instance acquires a lock first, looks for peers
+afterwards, and releases its lock if it sees a peer. Of two instances, the one that looks later sees the other. The
+first lock is always tried, so that this version and earlier versions, which know only the first lock, keep each
+other out.
 """
 
 import asyncio
@@ -39,22 +41,24 @@ _SHUTDOWN: Final = frozenset({"57P01", "57P02"})
 """admin_shutdown (fast or immediate shutdown, pg_terminate_backend) and crash_shutdown (a backend died)."""
 
 LEASE_S: Final = 5.0
-"""The default of `postgres.lease_s`: more than the longest step of the event loop, 3.2 s for a message of 1 GB."""
+"""Default of `postgres.lease_s` in seconds: more than the longest step of the event loop, 3.2 s for a message of 1
+GB."""
 
 EVICTED_S: Final = 0.05
-"""What a session that was told to end needs for it."""
+"""Seconds that a session needs to end after pg_terminate_backend."""
 
 ANSWER_S_MIN: Final = 1.0
-"""A heartbeat's answer is waited for so long at least: after a pause of our own, the session may still be ours."""
+"""Minimum of seconds that a heartbeat waits for its answer, because after a pause of this process the session may
+still hold the lock."""
 
 REQUESTS_MARK: Final = "cdcd request token"
-"""Stands before the token of requests in the text of a query."""
+"""Mark in front of the request token in the text of a query."""
 
 T = TypeVar("T")
 
 LOOK_S: Final = 10.0
-"""Seconds that the server may take for a query of an instance that wants the lock. The connection of a standby is idle
-otherwise, and TCP does not notice a server that is frozen: its kernel answers."""
+"""Seconds within which the server must answer a query of an instance that waits for the lock. The connection of a
+standby is idle otherwise, and TCP does not detect a frozen server because its kernel still answers."""
 
 _LOCK: Final = (
     "{0}locktype = 'advisory' AND {0}granted AND {0}objsubid = 1 AND {0}classid = {1} AND {0}objid = {2}"
@@ -65,8 +69,8 @@ PEER: Final = (
     "EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = a.usesysid "
     "AND (r.rolname = current_user OR r.rolreplication OR r.rolsuper))"
 )
-"""SQL: the session `a` of pg_stat_activity is one that may run this pipeline. Every role sees this of every session. A
-name of an application says nothing, because anybody may choose it."""
+"""SQL condition: the session `a` of pg_stat_activity may run this pipeline. Every role sees these columns for every
+session. The application_name proves nothing, because every client may choose it."""
 
 _HOLDERS: Final = f"""
 SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''),
@@ -79,7 +83,7 @@ SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''
  WHERE {{}} AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
    AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
 """
-"""A prepared transaction keeps its locks without a session. cdcd prepares none."""
+"""A prepared transaction keeps its locks without a session. cdcd prepares no transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +91,21 @@ class LockLost:
     """The lock's connection has ended."""
 
     sqlstate: str
-    """The server's last word, or "" if it said none."""
+    """SQLSTATE of the server's last message; "" if there was no message."""
     admin_shutdown: bool
-    """PostgreSQL is stopping, or somebody ended this session: `57P01`, `57P02`."""
+    """True if PostgreSQL is stopping, or somebody ended this session: `57P01`, `57P02`."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class LockHeld:
-    """Another session has the lock.
+    """Another session that holds the lock.
 
     Attributes:
-        pid: its server process; None: it is a prepared transaction.
-        application_name: as the session says, or the name of the prepared transaction.
-        client: its address; "": unknown, because PostgreSQL shows it to the session's own role.
-        role: whose session it is.
+        pid: process id of its server process; None: a prepared transaction holds the lock.
+        application_name: application_name of the session, or the name of the prepared transaction.
+        client: address of the client; "": unknown, because PostgreSQL shows it only to the session's own role.
+        role: role of the session.
     """
 
     pid: int | None
@@ -111,21 +115,21 @@ class LockHeld:
 
 
 def lock_key(slot: str) -> int:
-    """The advisory lock's key for a slot: a signed 64-bit number, the same in every version of cdcd."""
+    """Return the advisory lock's key for a slot: a signed 64-bit number, the same in every version of cdcd."""
     digest = hashlib.sha256(f"cdcd {slot}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
 def announcement_class(slot: str) -> int:
-    """The first number of the lock by which an instance announces itself, if a stranger has the lock of the slot."""
+    """Return the first number of the lock that announces an instance while a stranger holds the lock of the slot."""
     digest = hashlib.sha256(f"cdcd {slot}".encode()).digest()
     return int.from_bytes(digest[8:12], "big") >> 1
 
 
 def lock_condition(slot: str, table: str = "") -> str:
-    """SQL: the rows of pg_locks that are the lock of this slot or an announcement, in whatever database.
+    """SQL condition for the rows of pg_locks that are this slot's lock or an announcement, in any database.
 
-    `table` is the name that the query has for pg_locks, with a point behind it.
+    `table` is the query's alias of pg_locks with a trailing dot, or "".
     """
     key = lock_key(slot)
     lock = _LOCK.format(table, (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)
@@ -133,7 +137,7 @@ def lock_condition(slot: str, table: str = "") -> str:
 
 
 class AdvisoryLock:
-    """A session that holds, or waits for, the lock of one slot. One task at a time may call it."""
+    """A session that holds or waits for the lock of one slot. Only one task at a time may call its methods."""
 
     def __init__(self, session: Session, slot: str, lease_s: float = LEASE_S, token: str = "") -> None:
         self._mark = f" /* {REQUESTS_MARK} {token} */" if token else ""
@@ -150,11 +154,11 @@ class AdvisoryLock:
         self._holders = _HOLDERS.format(lock_condition(slot, "l."))
         self._announcement = f"{announcement_class(slot)}, {secrets.randbits(31)}"
         self._has_lock = False
-        """This session has the lock of the slot, and not only an announcement."""
+        """True if this session holds the lock of the slot itself, False if it holds at most an announcement."""
         self._sign: Sign | None = None
-        """The sign of life of the peer that was seen last, if it is one that may be ended."""
+        """Last sign of life of the peer that was seen last; None if its session may not be ended."""
         self.stranger: LockHeld | None = None
-        """Who has the lock of the slot and is no peer."""
+        """The holder of the slot's lock that is not a peer; None if there is no such holder."""
         session.on_notice(self._on_notice)
 
     @classmethod
@@ -179,14 +183,15 @@ class AdvisoryLock:
 
     @property
     def backend_pid(self) -> int:
-        """The server process that holds the lock."""
+        """Process id of the server process that holds the lock."""
         return self._session.backend_pid
 
     @property
     def lapsed(self) -> bool:
-        """Whether the last proof that the lock is ours is older than the lease: ask (`verify`) before writing on.
+        """True if the last proof of the lock is older than the lease; then call `verify` before the next write.
 
-        After the connection's end: whether it was so then, and another instance may have been let in before.
+        After the connection's end: True if the lease had run out by then, so that another instance may have started
+        before.
         """
         return self._lapsed if self._lost else time.monotonic() - self._proved_at > self._lease_s
 
@@ -196,12 +201,12 @@ class AdvisoryLock:
         on_ended: Callable[[LockHeld, float], None] = lambda _held, _silent_s: None,
         on_stranger: Callable[[LockHeld], None] = lambda _held: None,
     ) -> None:
-        """Return when this session is the active one, however long that takes; cancel to stop waiting.
+        """Return when this session is the active one, without a time limit; cancel the call to stop waiting.
 
-        A holder of the same role that gives no sign of life for the lease has its session ended. `on_wait` is called
-        when the waiting begins and when the holder changes, `on_ended` with the silence that ended a session,
-        `on_stranger` with a session that has the lock and keeps nobody out.
-        TransientError: the connection is lost, or the server does not answer in `LOOK_S`.
+        The session of a holder of the same role that gives no sign of life for a lease is ended. `on_wait` is
+        called when the wait begins and when the holder changes, `on_ended` with the seconds of silence after which
+        a session was ended, `on_stranger` with a session that holds the lock but is no peer. TransientError: the
+        connection is lost, or the server does not answer within `LOOK_S`.
         """
         told: LockHeld | None = None
         named: LockHeld | None = None
@@ -220,7 +225,7 @@ class AdvisoryLock:
             silent_s = silence.observe(sign, time.monotonic())
             wait_s = next_look_s(silent_s, self._lease_s)
             if self.stranger is not None:
-                # Two instances that see each other's announcements give both up. They must not meet again.
+                # Two instances that see each other's announcements release both. They must not meet again.
                 wait_s *= random.uniform(0.5, 1.5)  # noqa: S311  spreads attempts, guards nothing
             if sign is not None and silent_s > self._lease_s and await self._answer(self._evict(sign)):
                 on_ended(held, silent_s)
@@ -228,7 +233,10 @@ class AdvisoryLock:
             await asyncio.sleep(wait_s)
 
     async def _answer(self, asked: Awaitable[T]) -> T:
-        """The answer to a query. TransientError: it did not come in time, so this connection is of no more use."""
+        """Return the answer to a query.
+
+        TransientError: the answer did not arrive in time, so this connection is unusable.
+        """
         try:
             async with asyncio.timeout(LOOK_S):
                 return await asked
@@ -240,16 +248,16 @@ class AdvisoryLock:
             ) from None
 
     async def acquire_at_once(self) -> LockHeld | None:
-        """Take the lock if no peer has it. None: this session is the active one now; else who has it.
+        """Acquire the lock if no peer holds it. Returns None if this session is now the active one, else the holder.
 
         TransientError: the connection is lost.
         """
         return await self._attempt()
 
     async def keep(self, may_prove: Callable[[], bool] = lambda: True) -> None:
-        """Give the signs of life that others see, until the connection ends; for a task beside everything else.
+        """Send the signs of life that other instances see, until the connection ends; run this as a separate task.
 
-        While `may_prove` returns False, there are none.
+        While `may_prove` returns False, no signs are sent.
         """
         while self._lost is None:
             await asyncio.sleep(self._lease_s / BEATS)
@@ -259,7 +267,8 @@ class AdvisoryLock:
             patience_s = max(self._proved_at + self._lease_s - sent_at, ANSWER_S_MIN)
             try:
                 async with asyncio.timeout(patience_s):
-                    # Earlier versions know no announcements, so the lock is taken when the stranger leaves it.
+                    # Earlier versions know no announcements, so this session acquires the lock as soon as
+                    # the stranger releases it.
                     await self._query("SELECT 1" if self._has_lock else self._take_lock)
             except TimeoutError:
                 self._end(f"the server did not answer in {self._lease_s:g} s", lapsed=True)
@@ -273,14 +282,17 @@ class AdvisoryLock:
         return f"SELECT pg_catalog.pg_try_advisory_lock({self._key})"
 
     async def verify(self, timeout_s: float) -> None:
-        """A round trip that proves that this session lives and has the lock; TransientError if not, or not in time."""
+        """Prove by a round trip that this session lives and holds the lock.
+
+        Raises TransientError if the proof fails or does not arrive within `timeout_s`.
+        """
         command = f"SELECT count(*) FROM pg_catalog.pg_locks WHERE {self._mine} AND pid = pg_backend_pid()"
         sent_at = time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
                 held = await self._query(command)
         except TimeoutError:
-            # The command may still be running, so this connection cannot be used for another.
+            # The command may still be running, so this connection is unusable for another command.
             self._end(f"the server did not answer in {timeout_s:g} s")
             raise TransientError(f"{self._what}: the server did not answer in {timeout_s:g} s") from None
         if held in ([], [("0",)]):
@@ -288,9 +300,11 @@ class AdvisoryLock:
         self._proved_at = sent_at
 
     async def wait_lost(self) -> LockLost:
-        """Return when the connection has ended, and how; at once if it has already. Cancel-safe.
+        """Wait until the connection has ended, and return how it ended; return at once if it has ended already.
 
-        It may run beside `verify`: what comes while a command is under way is the command's.
+        Cancel-safe.
+
+        Safe to run beside `verify`: data that arrives during a command belongs to the command.
         """
         while self._lost is None:
             await self._session.readable()
@@ -299,12 +313,12 @@ class AdvisoryLock:
         return self._lost
 
     def close(self) -> None:
-        """End the session, and with it the lock. Idempotent."""
+        """End the session, which releases the lock. Idempotent."""
         self._end("closed by ourselves")
         self._session.close()
 
     def _look(self) -> None:
-        """Read what came to the idle connection: notices, or its end."""
+        """Read data of the idle connection: notices, or the end of the connection."""
         if self._lost is not None:
             return
         failure = ""
@@ -312,7 +326,7 @@ class AdvisoryLock:
             self._session.consume()
         except psycopg.Error as error:
             failure = answer_of(error).message
-        # Parses, and so calls the notice handler, also for what came before the end.
+        # Parses the data before the end, too, and so calls the notice handler.
         self._session.pgconn.is_busy()
         if failure:
             self._end(failure)
@@ -326,14 +340,17 @@ class AdvisoryLock:
         self._session.wake()
 
     def _on_notice(self, answer: Answer, severity: bytes) -> None:
-        # FATAL at a fast shutdown, but a WARNING at an immediate one or after a crash (postgres.c, quickdie).
+        # The severity is FATAL at a fast shutdown, but WARNING at an immediate one or after a crash
+        # (postgres.c, quickdie).
         if answer.sqlstate.startswith("57P"):
             self._last_words = answer
 
     async def _attempt(self) -> LockHeld | None:
-        """Become the active one if no peer is. None: this session is; else the peer.
+        """Become the active instance unless a peer is active.
 
-        A lock is taken before peers are looked for, and given up if there is one: see the top of this module.
+        Returns None if this session is now active, else the peer.
+
+        The lock is acquired before peers are looked for, and released if a peer exists: see the top of this module.
         """
         sent_at = time.monotonic()
         held = await self._peer()
@@ -352,7 +369,10 @@ class AdvisoryLock:
         return None
 
     async def _peer(self) -> LockHeld | None:
-        """Who of this session's peers has the lock, or an announcement. Notes its sign of life, and a stranger."""
+        """Return the peer that holds the lock or an announcement, or None.
+
+        Also stores the peer's sign of life, and the stranger that holds the lock.
+        """
         rows = await self._query(self._holders)
         self._sign = self.stranger = None
         peer: LockHeld | None = None
@@ -368,7 +388,7 @@ class AdvisoryLock:
         return peer
 
     async def _evict(self, sign: Sign) -> bool:
-        """End the holder's session, unless it has stirred since; whether there was one to end."""
+        """End the holder's session unless it was active since `sign`; return True if a session was ended."""
         pid, active_at = sign
         rows = await self._query(
             "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity "
@@ -392,9 +412,9 @@ class AdvisoryLock:
 
 
 async def read_token(connection: Connection, slot: str) -> tuple[bool, str]:
-    """Whether an instance of the pipeline is active, and the token of its requests ("": it has none).
+    """Return (True if an instance of the pipeline is active, the token of its requests or "" without a token).
 
-    PostgreSQL shows the query of a session to the same role. Raises TransientError and SourceError.
+    PostgreSQL shows a session's query to sessions of the same role. Raises TransientError and SourceError.
     """
     query = f"""
 SELECT a.query FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid

@@ -1,6 +1,8 @@
-"""Report who has locked the tables that a session waits for. A thread with a connection of its own looks.
+"""Reports of the sessions that lock the tables for which another session waits.
 
-A session that waits for the lock of a table, such as a task of Spark's, gets no answer until it has the lock.
+A thread with its own connection reads the locks.
+
+A session that waits for the lock of a table, such as a Spark task's, gets no answer until it has the lock.
 """
 
 import asyncio
@@ -15,20 +17,20 @@ from cdcd.adapters.postgres.tables import locked_tables, published_tables
 from cdcd.core.errors import CdcdError
 
 LOOK_S: Final = 4.0
-"""Seconds between two looks. A lock is reported when it was seen twice, so that short locks are not reported."""
+"""Seconds between two checks. A lock is reported at its second sighting, so that short locks are not reported."""
 
 APPLICATION: Final = "cdcd lock watch"
 
 Tell = Callable[[str, str, float], None]
-"""Is given the table, who has locked it in words, and the seconds since the lock was seen first."""
+"""Callback with the table, a description of the lock's holder, and the seconds since the lock was seen first."""
 
 
 class LockWatch:
-    """Looks while the `with` block runs. `tell` is called from the thread, again at each look.
+    """Checks the locks while the `with` block runs. The thread calls `tell` again at each check.
 
     Args:
-        publication: publishes the tables.
-        tables: as `schema.table`.
+        publication: name of the publication of the tables.
+        tables: names as `schema.table`.
     """
 
     def __init__(

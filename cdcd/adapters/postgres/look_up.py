@@ -1,7 +1,7 @@
-"""The catalog's description of a relation in the stream, and how long the description counts.
+"""The catalog's description of a relation in the stream, and how long this description is valid.
 
-The rule: an answer counts if the catalog was asked after the Relation message was received. So one query is enough for
-all relations that the received frames describe, and its answers count until further frames are received.
+The rule: an answer is valid if the catalog was queried after the Relation message was received. So one query is
+enough for all relations in the received frames, and its answers are valid until further frames are received.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,21 +18,24 @@ from cdcd.core.protocol.messages import Relation
 from cdcd.core.snapshot.visibility import Visibility
 
 AHEAD_MAX: Final = 500
-"""Number of relations that one query describes. Such a query takes PostgreSQL some milliseconds, and one round trip."""
+"""Maximum number of relations in one query. Such a query takes PostgreSQL some milliseconds and one round trip."""
 
 NOTED_MAX: Final = 10_000
-"""Number of relations of open streamed transactions that are remembered, to be looked up together at the commit."""
+"""Maximum number of remembered relations of open streamed transactions, which one query describes at the commit."""
 
 FRAME_BYTES_MAX: Final = 65_536
-"""Largest size of a last frame that is kept until further frames come. A large row must not stay in memory."""
+"""Maximum size of a last frame that is kept until further frames arrive, because a large row must not stay in
+memory."""
 
 
 class CatalogLookUp:
-    """Looks up what a Relation message does not say: keys, columns, types. Lasting types are looked up once.
+    """Reads from the catalog what a Relation message does not contain: keys, columns, types.
+
+    Types that never change are read once.
 
     Args:
-        protects: rules protect columns. Then the answer names the tables that this one belongs to, and comes with a
-            snapshot in any case, because columns can be other ones under the same names.
+        protects: True if rules protect columns. Then each answer also names the tables that this table belongs to
+            and always has a snapshot, because the same names can denote other columns later.
     """
 
     def __init__(self, sql: Connection, *, protects: bool = False) -> None:
@@ -43,24 +46,25 @@ class CatalogLookUp:
         self._noted: dict[int, None] = {}
         """Oids of relations that streamed transactions described before their commit, in that order."""
         self._answers: dict[int, tuple[TableDescription, Visibility | None]] = {}
-        """By oid: the catalog's answers since the last frames were received."""
+        """The catalog's answers by oid, since the last frames were received."""
 
     def received(self, frames: Sequence[bytes]) -> None:
-        """Frames came, and those before are worked off."""
+        """Register the received frames; all frames before them are processed."""
         self._answers.clear()
         self._frames = frames if len(frames[-1]) <= FRAME_BYTES_MAX else frames[:-1]
 
     async def __call__(
         self, relation: Relation, *, tentative: bool = False
     ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
-        """The table, all types that are known so far, and `seen`.
+        """Return the table, all types that are known so far, and `seen`.
 
-        `seen` is None if the catalog has all columns of the message and no rule protects columns. Else it is a snapshot
-        that was taken before the catalog was read: if that snapshot does not see the transaction, the caller asks
-        again, because a commit may be streamed a moment before snapshots see it.
+        `seen` is None if the catalog has all columns of the message and rules protect no column. Otherwise `seen`
+        is a snapshot from before the query. If this snapshot does not see the transaction, the caller asks again,
+        because a commit may be streamed a moment before snapshots see it.
 
         Args:
-            tentative: the transaction may never commit. The catalog shows its tables only afterwards.
+            tentative: True if the transaction is still open and may never commit. The catalog shows its tables only
+                after the commit.
 
         Raises:
             TransientError, SourceError.
@@ -83,14 +87,15 @@ class CatalogLookUp:
         return found, self._types, seen
 
     async def _ask(self, oid: int, seen: Visibility | None) -> None:
-        """Describe the relation, and the relations that come next, after this snapshot."""
+        """Describe the relation and the next relations of the frames, with `seen` as the snapshot before the query."""
         oids = [oid, *islice(self._following(oid), AHEAD_MAX - 1)]
         found = await catalog.describe(self._sql, oids, with_kin=self.protects)
         self._answers = {each: (found[each], seen) for each in oids}
 
     def _following(self, oid: int) -> Iterator[int]:
         """Return the oids of the relations that the frames describe after this relation, each once."""
-        # The relations of a streamed transaction are described in the same order once more when it has committed.
+        # When a streamed transaction has committed, its relations are described once more in the same
+        # order.
         described = self._noted if oid in self._noted else peek.described_relations(self._frames)
         oids = list(dict.fromkeys(described))
         return iter(oids[oids.index(oid) + 1 :] if oid in oids else ())

@@ -1,9 +1,9 @@
-"""How many digits of money stand behind the point, in a session with the database's default of lc_monetary.
+"""Number of decimal digits of the type money, under the database's default of lc_monetary.
 
-The default is that of `ALTER DATABASE … SET`, else of the server's configuration. A session without pinned lc_monetary
-has it, unless the role or the DSN sets another one (guc.h: PGC_S_USER and PGC_S_CLIENT rank above PGC_S_DATABASE). Then
-`pg_db_role_setting` has that of the database, and a walsender without a database, which reads neither, that of the
-server.
+The default comes from `ALTER DATABASE … SET`, or else from the server's configuration. A session without pinned
+lc_monetary uses the default, unless the role or the DSN sets another value (guc.h: PGC_S_USER and PGC_S_CLIENT rank
+above PGC_S_DATABASE). In that case cdcd reads the database's value from `pg_db_role_setting`, and the server's
+value by a walsender without a database, which applies neither setting.
 """
 
 import re
@@ -26,7 +26,8 @@ _IN_OPTIONS: Final = re.compile(r"(?i)(-c\s*|--)lc[_-]monetary=(\\.|\S)*")
 _SHOWN: Final = "SELECT setting, source FROM pg_catalog.pg_settings WHERE name = 'lc_monetary'"
 _DIGITS: Final = "SELECT scale(1::money::numeric)"
 
-# A setting of all roles in this database ranks above one of all roles in all databases, whose setdatabase is 0.
+# A setting for all roles in this database ranks above a setting for all roles in all databases, whose
+# setdatabase is 0.
 _DEFAULT: Final = """
 SELECT substr(entry, strpos(entry, '=') + 1)
   FROM pg_catalog.pg_db_role_setting, unnest(setconfig) AS entry
@@ -38,16 +39,16 @@ SELECT substr(entry, strpos(entry, '=') + 1)
 
 @dataclass(frozen=True, slots=True)
 class MoneyLocale:
-    """What the server says of money.
+    """The server's settings for the type money.
 
     Attributes:
-        name, digits: the database's default of lc_monetary, and its digits behind the point; "" and None: cdcd cannot
-            see the default, because the role or the DSN hides it.
-        own, own_digits: what the role or the DSN sets instead; "": nothing.
+        name, digits: the database's default of lc_monetary, and its number of decimal digits. "" and None: the
+            default is hidden from cdcd by the role's or the DSN's own setting.
+        own, own_digits: lc_monetary of the role or the DSN, and its digits; "": neither sets lc_monetary.
         role: the role of the connection.
-        is_usable: sessions with the default can read and write money. They cannot where the currency's symbol has no
-            character in the encoding of the database (the euro in LATIN1). Then whoever wrote money had another
-            lc_monetary, and `digits` are those of C.
+        is_usable: True if sessions with the default can read and write money. They cannot if the database's
+            encoding lacks the character of the currency symbol (the euro in LATIN1). Then all money was written
+            under another lc_monetary, and `digits` are the digits of C.
     """
 
     name: str
@@ -61,7 +62,7 @@ class MoneyLocale:
 async def find_money_digits(
     dsn: Dsn, chosen: int | None, *, application_name: str, connect_timeout_s: float
 ) -> int:
-    """The digits behind the point: those that the configuration chooses (`money.digits`), else the database's.
+    """Return the decimal digits of money: the configured number (`money.digits`), or else the database's.
 
     Raises:
         ConfigError: the server does not show the database's default.
@@ -76,7 +77,7 @@ async def find_money_digits(
 
 
 def hidden(found: MoneyLocale) -> ConfigError:
-    """Nobody knows which digits money has."""
+    """Return the error for a number of money digits that cdcd cannot find out."""
     return ConfigError(
         f"cdcd cannot see the database's default of lc_monetary, because the role {found.role} or postgres.dsn sets "
         f"lc_monetary to {found.own}. So the number of digits of money behind the point is not known.",
@@ -86,7 +87,10 @@ def hidden(found: MoneyLocale) -> ConfigError:
 
 
 def reset(found: MoneyLocale) -> str:
-    """The command that lets cdcd see the default. cdcd itself does not need a setting of its role."""
+    """Return the command that removes the role's lc_monetary, so that cdcd sees the default.
+
+    cdcd itself needs no such setting.
+    """
     role = sql.Identifier(found.role).as_string(None)
     return (
         f"Take the setting away: ALTER ROLE {role} RESET lc_monetary; (with IN DATABASE if it is set there)."
@@ -94,7 +98,7 @@ def reset(found: MoneyLocale) -> str:
 
 
 async def look_at_money(dsn: Dsn, *, application_name: str, connect_timeout_s: float) -> MoneyLocale:
-    """Ask the server; nothing is changed. Raises as `connect`."""
+    """Read the money settings from the server, without changing anything. Raises as `connect`."""
     options = _IN_OPTIONS.sub("", dsn.get("options")).strip()
     others = tuple((name, value) for name, value in dsn.parameters if name != "options")
     without = replace(dsn, parameters=(*others, ("options", options)) if options else others)
@@ -117,7 +121,8 @@ async def look_at_money(dsn: Dsn, *, application_name: str, connect_timeout_s: f
             if row is not None:
                 of_database = str(row[0])
                 default = await _digits_of(connection, of_database)
-                # At the start of a session, a name that is not valid leaves it with what ranks below.
+                # If the name in a session's startup options is invalid, the session uses the next lower
+                # setting.
                 if default is not None:
                     return replace(found, name=of_database, digits=default)
             of_server = await _of_server(without, application_name, connect_timeout_s)
@@ -133,7 +138,7 @@ async def _one(connection: Connection, query: str) -> Any:
 
 
 async def _digits_of(connection: Connection, locale: str) -> int | None:
-    """The digits under a locale; None: the server does not have the locale, or cannot use it in this database."""
+    """Return the digits under a locale; None if the server lacks the locale or cannot use it in this database."""
     try:
         await connection.execute(b"SELECT set_config('lc_monetary', %s, false)", (locale,))
     except (psycopg.errors.InvalidParameterValue, psycopg.errors.DataException):
@@ -142,7 +147,7 @@ async def _digits_of(connection: Connection, locale: str) -> int | None:
 
 
 async def _digits(connection: Connection) -> int | None:
-    """The digits in this session; None: the symbol of the currency has no character in the encoding of the database."""
+    """Return the digits in this session; None if the database's encoding lacks the currency symbol."""
     try:
         digits: int = (await _one(connection, _DIGITS))[0]
     except (psycopg.errors.UntranslatableCharacter, psycopg.errors.CharacterNotInRepertoire):
@@ -151,7 +156,10 @@ async def _digits(connection: Connection) -> int | None:
 
 
 async def _of_server(dsn: Dsn, application_name: str, connect_timeout_s: float) -> str | None:
-    """The server's lc_monetary, whatever databases and roles set. None: the server does not let cdcd ask."""
+    """Return the server's lc_monetary without the settings of databases and roles.
+
+    None: the server refuses the connection for this query.
+    """
     try:
         session = await open_session(
             dsn,

@@ -1,8 +1,8 @@
-"""Partitions of tables that are published as a whole: which of them came, went, or lost all rows without a record.
+"""Partitions of tables that are published as a whole: detects attached, detached and truncated partitions.
 
 PostgreSQL publishes rows only. ATTACH, DETACH and DROP of a partition, and TRUNCATE of a partition instead of its
-partitioned table, change what the table holds and send nothing (pgoutput.c, pgoutput_truncate). So readers of the
-topic have other rows than the table afterwards.
+partitioned table, change the rows of the table and send nothing (pgoutput.c, pgoutput_truncate). So the topic no
+longer matches the table afterwards.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,8 @@ from cdcd.adapters.postgres.refusals import translated
 from cdcd.core.facts import Fact, PartitionAttached, PartitionDetached, PartitionTruncated
 from cdcd.core.pasted import read_table
 
-# Read from the catalog alone: pg_partition_tree and pg_publication_tables wait for whoever alters one of the tables.
+# Only the catalog is read, because pg_partition_tree and pg_publication_tables wait for locks on the
+# tables.
 _SCHEMAS: Final = """
  OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)"""
 
@@ -42,14 +43,14 @@ SELECT c.oid::int8, tree.name, n.nspname || '.' || c.relname, c.relfilenode::int
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A partition that has rows of its own.
+    """A partition that stores rows itself.
 
     Attributes:
         root: the partitioned table, as `schema.table`.
         file: the file that holds the rows (pg_class.relfilenode), which TRUNCATE replaces.
-        rows: an estimate by the server's statistics.
-        is_uncounted: nobody has counted the pages of that file yet.
-        columns: digest of the columns' types.
+        rows: estimated number of rows, by the server's statistics.
+        is_uncounted: True if the server has not counted the pages of that file yet.
+        columns: digest of the types of the columns.
     """
 
     root: str
@@ -60,14 +61,19 @@ class Leaf:
     columns: str
 
     def is_truncated(self, former: "Leaf") -> bool:
-        """Whether the partition has lost all rows since. VACUUM FULL and CLUSTER count the pages of the file that they
-        write; ALTER TABLE writes a file because a column gets another type, or comes.
+        """Return True if the partition has lost all rows since `former` was read.
+
+        VACUUM FULL and CLUSTER also write a new file but count its pages, and ALTER TABLE writes a new file only
+        with other column types.
         """
         return self.file != former.file and self.is_uncounted and self.columns == former.columns
 
 
 async def read_leaves(connection: Connection, publication: str) -> dict[int, Leaf]:
-    """The partitions of all tables that the publication publishes as a whole, by oid. TransientError, SourceError."""
+    """Return the partitions of all tables that the publication publishes as a whole, by oid.
+
+    Raises TransientError, SourceError.
+    """
     schemas = _SCHEMAS if connection.info.server_version >= SCHEMA_SINCE else ""
     with translated("reading partitions", {"publication": publication}):
         query = _TREE.format(schemas=schemas).encode()
@@ -76,7 +82,7 @@ async def read_leaves(connection: Connection, publication: str) -> dict[int, Lea
 
 
 def happened(before: Mapping[int, Leaf], now: Mapping[int, Leaf]) -> list[Fact]:
-    """What happened to partitions between two looks. A partition of a table that is new itself is not told."""
+    """Return the facts about partitions that changed between two reads. Partitions of a new table give no facts."""
     roots = {leaf.root for leaf in before.values()}
     facts: list[Fact] = []
     for oid, leaf in now.items():

@@ -1,6 +1,7 @@
-"""What the server says of a pipeline now: its slot, the instances, the publication, prepared transactions.
+"""The server's state of a pipeline: its slot, instances, publication and prepared transactions.
 
-Read once, over one connection; nothing is changed. `cdcd status`, `cdcd drop` and `cdcd reset` look at it.
+The state is read once over one connection, without changing anything. `cdcd status`, `cdcd drop` and `cdcd reset`
+use it.
 """
 
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ class Instance:
     """A session of an instance of the pipeline.
 
     Attributes:
-        since: when the session began.
-        client: the address it came from; "" for a local one, or if the role may not see it.
+        since: start of the session.
+        client: address of the client; "" for a local client, or if the role may not see the address.
     """
 
     pid: int
@@ -39,15 +40,15 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class PipelineState:
-    """All of it, as of one moment.
+    """The server's state of a pipeline at one moment.
 
     Attributes:
-        at: the server's clock.
-        slot_reader: application_name of the session that reads the slot; "" if none does.
+        at: time of the server's clock.
+        slot_reader: application_name of the session that reads the slot; "" if no session reads it.
         keep_bytes: max_slot_wal_keep_size in bytes; None: no limit is set.
         active: the session that holds the pipeline's lock; None: no instance is active.
         standbys: the other sessions that wait for the lock.
-        publication_is_ours: cdcd created the publication.
+        publication_is_ours: True if cdcd created the publication.
     """
 
     at: datetime
@@ -68,7 +69,7 @@ SELECT now(), current_setting('server_version'), current_database(),
        (SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size')
 """
 
-# Anybody may take an advisory lock, or choose the name of an application.
+# Any role may acquire an advisory lock or choose an application_name.
 _INSTANCES: Final = f"""
 SELECT a.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), a.backend_start,
        EXISTS (SELECT FROM pg_locks WHERE {{lock}} AND pg_locks.pid = a.pid AND pg_locks.database = a.datid)
@@ -84,7 +85,7 @@ SELECT gid, prepared FROM pg_prepared_xacts WHERE database = current_database() 
 
 
 async def read_state(connection: Connection, pipeline: str, slot: str, publication: str) -> PipelineState:
-    """Ask the server. Raises TransientError and SourceError."""
+    """Read the state from the server. Raises TransientError and SourceError."""
 
     async def rows(query: str, *parameters: object) -> Any:
         return await (await connection.execute(query.encode(), parameters)).fetchall()

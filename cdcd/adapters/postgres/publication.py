@@ -21,7 +21,7 @@ from cdcd.core.catalog.patterns import TablePattern, parse_pattern
 from cdcd.core.errors import SourceError
 
 SCHEMA_SINCE: Final = 150000
-"""The server version that brought FOR TABLES IN SCHEMA."""
+"""First server version with FOR TABLES IN SCHEMA."""
 
 LOCK_TIMEOUT_S: Final = 5
 """Seconds that the creation of a publication waits for the lock of a table."""
@@ -31,22 +31,23 @@ OPERATIONS: Final = ("insert", "update", "delete", "truncate")
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table whose changes are sent, and how its rows are told apart in them."""
+    """A published table, and how its replica identity and keys identify its rows."""
 
     oid: int
     schema: str
     name: str
     replica_identity: str
-    """d default, f full, i index, n nothing (pg_class.relreplident)."""
+    """pg_class.relreplident: d default, f full, i index, n nothing."""
     has_identity: bool
-    """False: an old row cannot be named, so that UPDATE and DELETE fail in the source (55000) when published."""
+    """False: former rows cannot be identified, so PostgreSQL refuses published UPDATEs and DELETEs (55000)."""
     has_primary_key: bool
     has_key: bool = True
-    """Whether its records have a key (`relations.key_columns`), which reading it beside the stream needs."""
+    """True if the table's records have a key (`relations.key_columns`), which reading the table beside the stream
+    needs."""
     root: str = ""
-    """The partitioned table whose partition it is, as `schema.table`; "" if it is none."""
+    """Partitioned table that this partition belongs to, as `schema.table`; "" if the table is not a partition."""
     columns: tuple[str, ...] | None = None
-    """The column list, where the publication has one (15 and up)."""
+    """Column list of the publication (15 and up); None: all columns."""
     row_filter: str | None = None
 
     @property
@@ -56,19 +57,19 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What a publication sends, as of now."""
+    """Contents of a publication now."""
 
     name: str
     all_tables: bool
     schemas: tuple[str, ...]
     operations: tuple[str, ...]
     via_root: bool
-    """Changes of partitions are sent as their partitioned table's."""
+    """True if changes of partitions are sent as changes of their partitioned table."""
     tables: tuple[PublishedTable, ...]
 
     @property
     def without_identity(self) -> tuple[PublishedTable, ...]:
-        """Tables in which the publication makes UPDATE or DELETE fail."""
+        """Return the tables in which the publication makes UPDATE or DELETE fail."""
         if not {"update", "delete"} & set(self.operations):
             return ()
         return tuple(table for table in self.tables if not table.has_identity)
@@ -100,7 +101,8 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
 
 _TABLE_COLUMNS: Final = 8
 
-# The view has attnames and rowfilter since 15; attnames is never null there, so a list that names every column is none.
+# The view has attnames and rowfilter since 15; attnames is never null there, so a list of all columns
+# counts as no list.
 _TABLES: Final = (
     _TABLE
     + """
@@ -115,8 +117,8 @@ _TABLES: Final = (
 """
 )
 
-# The same since PostgreSQL 16, where the view waits for whoever has locked any published table. Printing a row filter
-# locks its table too, so that the filter of a table that is locked now is not printed.
+# The same query for PostgreSQL 16 and up, where the view waits for locks on published tables. Printing a
+# row filter locks its table too, so the filter of a table that is locked now is not printed.
 _TABLES_UNLOCKED: Final = (
     _TABLE
     + f"""
@@ -150,7 +152,7 @@ SELECT nspname FROM pg_namespace
 
 
 async def read_publication(connection: Connection, name: str) -> Publication | None:
-    """The publication and its contents, or None. Raises TransientError and SourceError."""
+    """Return the publication with its contents, or None if it does not exist. Raises TransientError and SourceError."""
     with translated(f"reading publication {name}", {"publication": name}):
         row: Any = await (await connection.execute(_PUBLICATION, (name,))).fetchone()
         if row is None:
@@ -181,28 +183,31 @@ def _table(row: Any) -> PublishedTable:
 
 
 def _read_table(row: Any) -> PublishedTable:
-    """From the columns of `_TABLE`."""
+    """Return the table from the columns of `_TABLE`."""
     oid, schema, name, replica_identity, has_identity, has_primary_key, has_unique, root = row[
         :_TABLE_COLUMNS
     ]
-    # As `relations.key_columns`: FULL and NOTHING flag no columns, so that any key of the table counts.
+    # As in `relations.key_columns`: FULL and NOTHING flag no columns, so any key of the table counts.
     has_key = has_identity if replica_identity in ("d", "i") else has_unique
     return PublishedTable(oid, schema, name, replica_identity, has_identity, has_primary_key, has_key, root)
 
 
 async def has_publication(connection: Connection, name: str) -> bool:
-    """Whether it exists. Its contents are not looked at, which could meet a table that is being dropped."""
+    """Return True if the publication exists.
+
+    The publication's contents are not read, because reading could meet a table that is being dropped.
+    """
     with translated(f"looking for publication {name}", {"publication": name}):
         row: Any = await (await connection.execute(_PUBLICATION, (name,))).fetchone()
     return row is not None
 
 
 MADE_BY: Final = "made by cdcd"
-"""The comment on a publication that cdcd created. `cdcd drop` leaves every other publication alone."""
+"""Comment on a publication that cdcd created. `cdcd drop` removes only publications with this comment."""
 
 
 async def who_holds_up(connection: Connection, patterns: Sequence[str] | None) -> dict[str, str]:
-    """Of the tables that a publication of these patterns would have, those that are locked, and by whom."""
+    """Return the tables for these patterns that are locked, each with a description of the lock's holder."""
     found = await find_tables(connection, [parse_pattern(pattern) for pattern in patterns or ("*.*",)])
     locked = await locked_tables(connection, [table.oid for table in found])
     return {table.qualified: locked[table.oid] for table in found if table.oid in locked}
@@ -211,16 +216,17 @@ async def who_holds_up(connection: Connection, patterns: Sequence[str] | None) -
 async def ensure_publication(
     connection: Connection, name: str, patterns: Sequence[str] | None, *, via_root: bool | None = None
 ) -> bool:
-    """Create the publication if it is missing: for all tables, or for those that match `patterns`; whether it was.
+    """Create the publication if it is missing, for all tables or those that match `patterns`; return True if created.
 
-    A publication that is created here gets the comment `MADE_BY`. PostgreSQL locks the tables for a moment.
+    A publication that cdcd creates here gets the comment `MADE_BY`. PostgreSQL locks the tables briefly.
 
     Args:
-        via_root: how the pipeline has delivered partitioned tables, which stays so: True: as a whole; False: by
-            partition. None: it has delivered none, and each partition gets a topic of its own.
+        via_root: how the pipeline has delivered partitioned tables so far, which does not change. True: as a whole;
+            False: by partition. None: the pipeline has delivered no partitioned table, and each partition gets its
+            own topic.
 
-    Raises TableBusyError if somebody else has locked one for longer than `LOCK_TIMEOUT_S`.
-    Raises ConfigError for a malformed pattern, SourceError for one that matches nothing or a missing privilege.
+    Raises TableBusyError if another session keeps a table locked for longer than `LOCK_TIMEOUT_S`. Raises
+    ConfigError for a malformed pattern, and SourceError for a missing privilege or a pattern that matches nothing.
     """
     wanted = None if patterns is None else [parse_pattern(pattern) for pattern in patterns]
     if await has_publication(connection, name):
@@ -251,13 +257,15 @@ PARTITION_ROOT: Final = "publish_via_partition_root = true"
 
 
 def creation(name: str, target: str, *, via_root: bool, operations: Collection[str] | None = None) -> str:
-    """The command that creates the publication. All commands that cdcd runs or prints are made here.
+    """Return the command that creates the publication.
+
+     cdcd builds all such commands here, for running and for printing.
 
     Args:
-        target: what follows FOR.
-        via_root: changes of partitions are sent as their partitioned table's. Without this option, each partition has
-            a topic of its own, and consumers of the partitioned table's topic receive nothing more.
-        operations: what is published; None: everything, which is PostgreSQL's default.
+        target: text after FOR.
+        via_root: True if changes of partitions are sent as changes of their partitioned table. Without this option
+            each partition has its own topic, and the partitioned table's topic receives nothing more.
+        operations: published operations; None: all, which is PostgreSQL's default.
     """
     options = [] if operations is None else [f"publish = '{', '.join(operations)}'"]
     options += [PARTITION_ROOT] if via_root else []
@@ -266,7 +274,7 @@ def creation(name: str, target: str, *, via_root: bool, operations: Collection[s
 
 
 def creation_hint(name: str, target: str, *, via_root: bool) -> str:
-    """What to do if this role may not create the publication.
+    """Return the hint for a role that may not create the publication.
 
     Args:
         via_root: as in `creation`. True if a partitioned table is published, unless the pipeline has delivered such
@@ -279,7 +287,10 @@ def creation_hint(name: str, target: str, *, via_root: bool) -> str:
 
 
 async def _has_roots(connection: Connection, patterns: Sequence[TablePattern] | None) -> bool:
-    """Whether a publication for `patterns` would have a partitioned table. None: it is for all tables."""
+    """Return True if a publication for `patterns` would contain a partitioned table.
+
+    None: the publication is for all tables.
+    """
     chosen = patterns or [parse_pattern("*.*")]
     return any(
         each.table.oid in each.ancestors
@@ -289,7 +300,7 @@ async def _has_roots(connection: Connection, patterns: Sequence[TablePattern] | 
 
 
 async def is_ours(connection: Connection, name: str) -> bool:
-    """Whether cdcd created the publication, by its comment."""
+    """Return True if the publication's comment says that cdcd created it."""
     query = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s"
     with translated(f"reading the comment on publication {name}", {"publication": name}):
         row: Any = await (await connection.execute(query, (name,))).fetchone()
@@ -297,7 +308,7 @@ async def is_ours(connection: Connection, name: str) -> bool:
 
 
 async def make_publication(connection: Connection, name: str, statement: str) -> None:
-    """Run a `creation`, without the comment `MADE_BY`: the caller owes `mark_ours` when the publication may be used.
+    """Run the command of `creation` without the comment `MADE_BY`; the caller owes `mark_ours` before use.
 
     Raises TransientError and SourceError.
     """
@@ -306,29 +317,29 @@ async def make_publication(connection: Connection, name: str, statement: str) ->
 
 
 async def mark_ours(connection: Connection, name: str) -> None:
-    """Give the publication the comment `MADE_BY`. Raises TransientError and SourceError."""
+    """Set the comment `MADE_BY` on the publication. Raises TransientError and SourceError."""
     with translated(f"commenting on publication {name}", {"publication": name}):
         await connection.execute(f"COMMENT ON PUBLICATION {identifier(name)} IS '{MADE_BY}'".encode())
 
 
 async def drop_publication(connection: Connection, name: str) -> None:
-    """Drop the publication if it is there. Raises TransientError and SourceError."""
+    """Drop the publication if it exists. Raises TransientError and SourceError."""
     with translated(f"dropping publication {name}", {"publication": name}):
         await connection.execute(f"DROP PUBLICATION IF EXISTS {identifier(name)}".encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A table that could be published. `ancestors`: oids of the partitioned tables above it, itself included."""
+    """A table that could be published. `ancestors`: oids of the partitioned tables above it, and its own oid."""
 
     table: PublishedTable
     ancestors: tuple[int, ...]
 
 
 def choose_tables(patterns: Sequence[TablePattern], candidates: Sequence[Candidate]) -> list[PublishedTable]:
-    """The tables that match any of the patterns, without partitions whose partitioned table does too.
+    """Return the tables that match a pattern, without partitions whose partitioned table matches too.
 
-    Raises SourceError when a pattern without wildcards matches nothing.
+    Raises SourceError if a pattern without wildcards matches nothing.
     """
     chosen: dict[int, Candidate] = {}
     for pattern in patterns:
@@ -349,9 +360,9 @@ def choose_tables(patterns: Sequence[TablePattern], candidates: Sequence[Candida
 def choose_target(
     patterns: Sequence[TablePattern], candidates: Sequence[Candidate], schemas: Collection[str]
 ) -> str:
-    """What follows FOR in CREATE PUBLICATION. `schemas`: those that may be published whole.
+    """Return the text after FOR in CREATE PUBLICATION. `schemas`: names of the schemas that may be published whole.
 
-    Raises SourceError when nothing matches, or a pattern without wildcards does not.
+    Raises SourceError if nothing matches, or if a pattern without wildcards matches nothing.
     """
     whole = {pattern.whole_schema for pattern in patterns if pattern.whole_schema} & set(schemas)
     single = [pattern for pattern in patterns if pattern.whole_schema not in whole]
@@ -373,7 +384,7 @@ def _nothing_matches(patterns: Sequence[TablePattern]) -> SourceError:
 
 
 async def find_tables(connection: Connection, patterns: Sequence[TablePattern]) -> tuple[PublishedTable, ...]:
-    """What a publication for `patterns` would cover now. Raises SourceError when that is nothing."""
+    """Return the tables that a publication for `patterns` would cover now. Raises SourceError if no table matches."""
     tables = choose_tables(patterns, await read_candidates(connection))
     if not tables:
         raise _nothing_matches(patterns)
@@ -381,14 +392,14 @@ async def find_tables(connection: Connection, patterns: Sequence[TablePattern]) 
 
 
 async def read_candidates(connection: Connection) -> list[Candidate]:
-    """Every table that could be published. Raises TransientError and SourceError."""
+    """Return every table that could be published. Raises TransientError and SourceError."""
     with translated("listing tables", {}):
         rows: Any = await (await connection.execute(_CANDIDATES.encode())).fetchall()
     return [Candidate(_read_table(row), tuple(row[_TABLE_COLUMNS])) for row in rows]
 
 
 async def find_target(connection: Connection, patterns: Sequence[TablePattern]) -> str:
-    """What follows FOR in CREATE PUBLICATION on this server. Raises as `choose_target`."""
+    """Return the text after FOR in CREATE PUBLICATION on this server. Raises as `choose_target`."""
     candidates = await read_candidates(connection)
     schemas: Any = []
     if connection.info.server_version >= SCHEMA_SINCE:

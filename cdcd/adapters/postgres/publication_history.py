@@ -1,8 +1,8 @@
-"""Whether a publication fits what the pipeline delivered before: its partitioned tables, and its age beside the slot's.
+"""Checks of a publication against earlier deliveries: its partitioned tables, and its age compared with the slot's.
 
-PostgreSQL reads a publication as of each change's place in the WAL (pgoutput.c, LoadPublications). A publication that
-was created behind the position of a slot is therefore missing for the changes before its creation: the stream fails
-there at every start (13 to 17), or leaves the changes out with a WARNING (18), which cdcd takes as a failure.
+PostgreSQL reads a publication as of each change's position in the WAL (pgoutput.c, LoadPublications). So a
+publication that was created after the position of a slot is missing for the changes before its creation. The stream
+then fails at every start (13 to 17), or leaves the changes out with a WARNING (18), which cdcd treats as a failure.
 """
 
 from typing import Any, Final
@@ -15,9 +15,10 @@ from cdcd.adapters.postgres.tables import listed
 from cdcd.core.errors import SourceError
 
 PEEK_S: Final = 10
-"""Seconds that PostgreSQL may decode before `cdcd check` gives up the question whether the publication is too young."""
+"""Seconds that PostgreSQL may decode before `cdcd check` stops examining whether the publication is too young."""
 
-# By partition: a leaf that is published because of a table above it, of its schema, or FOR ALL TABLES.
+# By partition: a leaf that is published because of a table above it, because of its schema, or by FOR ALL
+# TABLES.
 _ROOTS: Final = """
 SELECT CASE WHEN bool_or(c.relkind = 'p') THEN true
             WHEN bool_or(NOT p.pubviaroot AND c.relispartition AND NOT EXISTS (
@@ -27,7 +28,8 @@ SELECT CASE WHEN bool_or(c.relkind = 'p') THEN true
   JOIN pg_publication p ON p.pubname = %s
 """
 
-# Transaction ids are compared by age. ALTER PUBLICATION ... SET renews xmin too, so a young row proves nothing.
+# Transaction ids are compared by age. ALTER PUBLICATION ... SET also renews xmin, so a young row proves
+# nothing.
 _MAY_BE_TOO_YOUNG: Final = """
 SELECT age(p.xmin) <= age(s.catalog_xmin)
   FROM pg_publication p, pg_replication_slots s
@@ -40,26 +42,28 @@ SELECT count(*) FROM pg_logical_slot_peek_binary_changes(%s, NULL, 1, 'proto_ver
 
 
 async def read_roots(connection: Connection, name: str) -> bool | None:
-    """How the publication publishes partitioned tables: True: as a whole; False: by partition; None: it has none.
+    """Return how the publication publishes partitioned tables.
+
+    True: as a whole; False: by partition; None: it contains no partitioned table.
 
     Raises TransientError and SourceError.
     """
     with translated(f"reading publication {name}", {"publication": name}):
-        # Not by pg_publication_tables, which waits for whoever has locked a published table.
+        # pg_publication_tables is not used, because it waits for locks on published tables.
         query = _ROOTS.format(listed=listed(connection.info.server_version))
         row: Any = await (await connection.execute(query.encode(), (name, name))).fetchone()
     return None if row is None else row[0]
 
 
 async def find_too_young(connection: Connection, name: str, slot: str) -> SourceError | None:
-    """The refusal that `cdcd run` would meet because the publication is younger than the position of the slot.
+    """Return the error that `cdcd run` would raise because the publication is younger than the slot's position.
 
-    The slot must be one of pgoutput in this database. If its transaction ids leave a doubt, the first change behind the
-    slot is decoded in a READ ONLY transaction, which changes neither slot nor database. A slot that is in use is not
-    asked.
+    The slot must be a pgoutput slot of this database. If transaction ids do not settle the question, the first
+    change after the slot's position is decoded in a READ ONLY transaction, which changes neither slot nor database.
+    A slot that is in use is not examined.
 
     Returns:
-        None: the publication fits, or PostgreSQL could not tell within `PEEK_S`.
+        None: the publication is old enough, or PostgreSQL did not answer within `PEEK_S`.
     """
     with translated(f"reading the age of publication {name}", {"publication": name, "slot": slot}):
         row: Any = await (await connection.execute(_MAY_BE_TOO_YOUNG.encode(), (name, slot))).fetchone()
@@ -83,7 +87,7 @@ async def find_too_young(connection: Connection, name: str, slot: str) -> Source
 
 
 def too_young(name: str, slot: str) -> SourceError:
-    """The refusal of a publication that was created behind the position of the slot."""
+    """Return the error for a publication that was created after the position of the slot."""
     return SourceError(
         f"Publication {name} was created after changes that slot {slot} has still to send. PostgreSQL cannot decode "
         "them, because there was no publication when they were written.",

@@ -1,6 +1,7 @@
-"""Who owns the tables, and what the roles that read them may do: what `cdcd check` knows of `postgres.readers`.
+"""Owners of the tables and rights of the roles that read them: what `cdcd check` knows of `postgres.readers`.
 
-Nothing is changed. Each reader is asked on a session of its own, so that what PostgreSQL refuses it is found out.
+Nothing on the server is changed. Each reader has its own session, so that PostgreSQL's refusals for this reader are
+found.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,10 +21,10 @@ class Owned:
 
     Attributes:
         table: the published table, as (schema, table).
-        part: the table itself or a partition of it, likewise.
+        part: the table itself or a partition of it, as (schema, table).
         owner: name of the role that owns `part`.
         is_superuser: the owner is a superuser.
-        sql_name: how SQL calls `part`.
+        sql_name: name of `part`, quoted for SQL.
     """
 
     table: tuple[str, str]
@@ -40,18 +41,18 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class ReaderFacts:
-    """What one reader is.
+    """Role, rights and tables of one reader.
 
     Attributes:
-        access: its entry of the configuration.
-        tables: the published tables that it reads, as `schema.table`.
-        refusal: why PostgreSQL does not let it in; None: it does.
-        elsewhere: its DSN leads to another database.
-        attributes: of SUPERUSER, REPLICATION, BYPASSRLS, CREATEROLE and CREATEDB, those that the role has.
-        has_policies: a table of it has row-level security.
-        memberships: roles whose member it is.
-        barriers: what keeps it from reading its tables.
-        others: relations beyond its tables that it may read, as `schema.table`.
+        access: the reader's entry in the configuration.
+        tables: published tables that the reader reads, as `schema.table`.
+        refusal: error with which PostgreSQL refuses the reader's connection; None: the reader can connect.
+        elsewhere: True if the reader's DSN leads to another database.
+        attributes: the role's attributes among SUPERUSER, REPLICATION, BYPASSRLS, CREATEROLE and CREATEDB.
+        has_policies: True if one of the reader's tables has row-level security.
+        memberships: roles of which the reader's role is a member.
+        barriers: what keeps the reader from reading its tables.
+        others: relations besides the reader's tables that it may read, as `schema.table`.
     """
 
     access: Access
@@ -67,13 +68,13 @@ class ReaderFacts:
 
 @dataclass(frozen=True, slots=True)
 class ReadersFacts:
-    """All readers, and whose tables they read.
+    """All readers, and the owners of the tables that they read.
 
     Attributes:
         role: cdcd's own role.
-        owned: the relations of all published tables.
+        owned: relations of all published tables.
         readers: in the order of the configuration.
-        names: readers of published tables by `schema.table`, as places in `readers`.
+        names: readers of published tables by `schema.table`, as indexes into `readers`.
     """
 
     role: str
@@ -112,7 +113,7 @@ SELECT array_remove(ARRAY[CASE WHEN rolsuper THEN 'SUPERUSER' END, CASE WHEN rol
   FROM pg_roles r WHERE rolname = current_user
 """
 
-# Views that an extension brings are made for everybody (pg_stat_statements).
+# Views of an extension, such as pg_stat_statements, are meant for all roles.
 _OTHERS: Final = """
 WITH RECURSIVE tree(oid) AS (
     SELECT oid FROM unnest(%s::oid[]) AS wanted(oid)
@@ -132,7 +133,7 @@ SELECT n.nspname || '.' || c.relname
 
 
 async def read_owned(connection: Connection, oids: Collection[int]) -> tuple[Owned, ...]:
-    """The owners of these tables and of their partitions. Raises TransientError and SourceError."""
+    """Return the owners of these tables and of their partitions. Raises TransientError and SourceError."""
     with translated("looking who owns the tables", {}):
         rows: Any = await (await connection.execute(_OWNED.encode(), (list(oids),))).fetchall()
     return tuple([Owned((row[0], row[1]), (row[2], row[3]), row[4], row[5], row[6]) for row in rows])
@@ -146,7 +147,7 @@ async def read_readers(
     application_name: str,
     connect_timeout_s: float,
 ) -> ReadersFacts:
-    """Ask the server about the owners of these tables (names by oid), and about each reader.
+    """Read the owners of these tables (names by oid) and the rights of each reader from the server.
 
     Raises:
         TransientError, SourceError: cdcd's own role is refused.

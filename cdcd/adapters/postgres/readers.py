@@ -1,10 +1,11 @@
-"""With which role the rows of a table are read.
+"""Choice of the role that reads the rows of a table.
 
-Planning a query on a table folds the expressions of its indexes, and so runs functions of the table's owner with the
-rights of the role that reads. No lock that SELECT permits keeps an owner from creating such an index. So each owner's
-tables can be given a reader: a role with SELECT on these tables and no other right. Every session that plans a query on
-a table is opened with the access that `Readers.of` names. The session of cdcd's own role looks at the catalog, exports
-snapshots and writes watermarks, none of which runs anything of an owner's.
+When PostgreSQL plans a query on a table, it folds the expressions of the table's indexes, and so runs functions of
+the table's owner with the rights of the role that reads. No lock that SELECT permits prevents an owner from
+creating such an index. So each owner's tables can be given a reader: a role with SELECT on these tables and no
+other right. Every session that plans a query on a table is opened with the access that `Readers.of` names. The
+session of cdcd's own role only reads the catalog, exports snapshots and writes watermarks, which runs no code of an
+owner.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +24,14 @@ _SAME: Final = "SELECT current_database(), (SELECT system_identifier FROM pg_con
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How sessions of one role are opened.
+    """Role and DSN for sessions of one role.
 
     Attributes:
-        place: the reader's place in `postgres.readers`; None: the role of postgres.dsn.
+        place: the reader's index in `postgres.readers`; None: the role of postgres.dsn.
         role: name of the role, for messages.
-        patterns: the tables that the role reads.
-        dsn: gives the DSN with the password of now. A secret. Raises ConfigError if its file cannot be read.
+        patterns: patterns of the tables that the role reads.
+        dsn: returns the DSN with the current password. The DSN is a secret. Raises ConfigError if its file cannot
+            be read.
     """
 
     place: int | None
@@ -39,20 +41,20 @@ class Access:
 
     @property
     def key(self) -> str:
-        """The entry of the configuration."""
+        """Name of the configuration entry."""
         return "postgres.dsn" if self.place is None else f"{KEY}[{self.place}]"
 
     def text(self) -> tuple[str, tuple[str, ...]]:
-        """What `parse_dsn` needs, for another process. A secret."""
+        """Return the arguments of `parse_dsn`, for another process. The result is a secret."""
         dsn = self.dsn()
         return make_conninfo("", **dict(dsn.parameters)), dsn.password_command
 
     def explained(self, error: CdcdError) -> CdcdError:
-        """The error, which says that the reader of `postgres.readers` met it."""
+        """Return the error with the entry and role of the reader in front of its message."""
         if self.place is None:
             return error
         kind = type(error)
-        # Some errors carry more than a message; what counts here is whether it passes, and the exit code.
+        # Some error classes have more than a message; only transience and the exit code matter here.
         plain = (
             kind if kind in _PLAIN else TransientError if isinstance(error, TransientError) else SourceError
         )
@@ -63,7 +65,7 @@ _PLAIN: Final = (TransientError, SourceError, ConfigError)
 
 
 class Readers:
-    """The access for each table.
+    """The choice of an access for each table.
 
     Args:
         main: access of the role of postgres.dsn.
@@ -76,20 +78,20 @@ class Readers:
         self._choice = ReaderChoice([each.patterns for each in others])
 
     def of(self, table: str) -> Access:
-        """The access with which the rows of `schema.table` are read."""
+        """Return the access with which the rows of `schema.table` are read."""
         place = self._choice.of(table)
         return self.main if place is None else self.others[place]
 
 
 def one_role(dsn: Dsn) -> Readers:
-    """Readers of a pipeline whose role reads all tables."""
+    """Return the readers of a pipeline whose own role reads all tables."""
     return Readers(Access(None, dsn.get("user"), (), lambda: dsn))
 
 
 def as_role(main: Dsn, user: str, password: str | None, password_command: tuple[str, ...]) -> Dsn:
-    """The DSN of another role on the server and database of `main`, without the password of `main`."""
+    """Return the DSN of another role on the server and database of `main`, without the password of `main`."""
     kept = tuple((name, value) for name, value in main.parameters if name not in _OF_THE_ROLE)
-    # libpq takes the user's name for the database's where no database is named.
+    # libpq uses the user's name as the name of the database if no database is named.
     database = () if main.get("dbname") or not main.get("user") else (("dbname", main.get("user")),)
     given = () if password is None else (("password", password),)
     return Dsn((*kept, *database, ("user", user), *given), password_command)
@@ -99,7 +101,7 @@ _OF_THE_ROLE: Final = frozenset({"user", "password", "scram_client_key", "scram_
 
 
 def with_password(dsn: Dsn, password: str | None, password_command: tuple[str, ...]) -> Dsn:
-    """The DSN with this password instead of its own, if one is given."""
+    """Return the DSN with this password in place of its own; None keeps the DSN's password."""
     if password is None:
         return replace(dsn, password_command=password_command)
     others = tuple((name, value) for name, value in dsn.parameters if name != "password")
@@ -107,7 +109,7 @@ def with_password(dsn: Dsn, password: str | None, password_command: tuple[str, .
 
 
 async def try_readers(readers: Readers, *, application_name: str, connect_timeout_s: float) -> None:
-    """Connect as each reader, so that a start finds out what a reading would find out later.
+    """Connect as each reader, so that a failure shows up at the start and not at a later read.
 
     Raises:
         TransientError: the server does not answer.

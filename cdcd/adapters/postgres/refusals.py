@@ -1,12 +1,12 @@
-"""What PostgreSQL or libpq refused, as one of our error types with a hint.
+"""Conversion of refusals by PostgreSQL or libpq to errors of cdcd with hints.
 
-One literal table decides. A row names a SQLSTATE (five characters, or the two of its class), a part of the
-English message, or both. A row with both needs both when the SQLSTATE is known; when it is not (libpq keeps
-none for a failed connection attempt, see `connection.py`), the message alone decides. Rows are tried in
-order, so the narrow ones come first. What no row knows is transient when it came without a SQLSTATE or
-belongs to a class that passes by itself, and a `SourceError` otherwise.
+One literal table decides. A row names a SQLSTATE (five characters, or the two of its class), a part of the English
+message, or both. A row with both needs both when the SQLSTATE is known; when it is not (libpq keeps none for a
+failed connection attempt, see `connection.py`), the message alone decides. Rows are tried in order, so the narrow
+ones come first. A refusal without a matching row is transient if it has no SQLSTATE or a SQLSTATE class of passing
+failures, and a `SourceError` otherwise.
 
-Codes: PostgreSQL src/backend/utils/errcodes.txt. Messages: slot.c, walsender.c, postinit.c, auth.c,
+Codes: PostgreSQL src/backend/utils/errcodes.txt. Sources of the messages: slot.c, walsender.c, postinit.c, auth.c,
 pgoutput.c, fe-connect.c of 13 to 18.
 """
 
@@ -34,13 +34,13 @@ from cdcd.core.pasted import identifier
 
 
 class SlotActiveError(TransientError):
-    """The slot is held by another session: an old walsender of ours, or somebody else's."""
+    """Another session reads the slot: a former walsender of cdcd, or another client."""
 
 
 class TableBusyError(TransientError):
-    """Somebody holds a lock on a table, and `lock_timeout` is over: try again later. Nothing is lost by it.
+    """Another session holds a lock on a table, and `lock_timeout` has passed; a retry may succeed. No data is lost.
 
-    Whoever asks for a snapshot of the table asks again. Where nobody can (a start), the session is started over.
+    The snapshot of the table is requested again. At a start, the whole session is started again.
     """
 
     def __init__(self, message: str) -> None:
@@ -49,7 +49,7 @@ class TableBusyError(TransientError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One row: which failure, what kind it is for us, and what a person can do. `hint` may use {names}."""
+    """One row: the failure, its kind in cdcd, and a hint for the operator. `hint` may use {names}."""
 
     sqlstate: str
     fragment: str
@@ -109,7 +109,7 @@ _TOO_LARGE_TO_SEND: Final = (
     "(ALTER PUBLICATION {publication} DROP TABLE). Changes in the WAL are read with what the publication had then: "
     "if this one still stops the slot, drop the slot and read the tables again (`cdcd reset`)."
 )
-"""palloc refuses more than 1 GB (MaxAllocSize in memutils.h), and so does a StringInfo (stringinfo.c)."""
+"""palloc and StringInfo refuse more than 1 GB (MaxAllocSize in memutils.h, stringinfo.c)."""
 
 REFUSALS: Final[tuple[Refusal, ...]] = (
     # Texts that PostgreSQL cannot convert: character_not_in_repertoire, untranslatable_character.
@@ -119,7 +119,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     Refusal("54000", "string buffer", SourceError, _TOO_LARGE_TO_SEND),
     Refusal("53300", "too many connections for role", TransientError, _ROLE_LIMIT),
     Refusal("53300", "too many connections for database", TransientError, _DATABASE_LIMIT),
-    # A connection that PostgreSQL does not let in.
+    # Refused connections.
     Refusal("28P01", "password authentication failed", SourceError, _CREDENTIALS),
     Refusal("28P01", "", SourceError, _CREDENTIALS),
     Refusal("", "no password supplied", SourceError, _CREDENTIALS),
@@ -202,7 +202,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         SourceError,
         "A pooler stands between: connect to PostgreSQL itself, logical replication needs a session of its own.",
     ),
-    # Starting up, shutting down, ended from outside. 57P04: the database itself was dropped.
+    # Server starting or stopping, or session terminated. 57P04: the database was dropped.
     Refusal(
         "57P03",
         "",
@@ -241,7 +241,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         )
         for sqlstate in ("55000", "22023")
     ),
-    # Slots.
+    # Failures of slots.
     Refusal(
         "53400",
         "all replication slots are in use",
@@ -285,11 +285,11 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "known state, and create a new slot with `cdcd run --accept-gap`.",
     ),
     Refusal("42704", "publication", SourceError, _PUBLICATION),
-    # A snapshot's file, before PostgreSQL 18 and since.
+    # The file of a snapshot, before PostgreSQL 18 and since.
     Refusal("22023", "invalid snapshot identifier", TransientError, _SNAPSHOT_GONE),
     Refusal("42704", 'snapshot "', TransientError, _SNAPSHOT_GONE),
-    # array_send, record_send and range_send, for a type within. The Relation message just before it says so too, if it
-    # is decoded first.
+    # array_send, record_send and range_send, for a component type. If the Relation message before is decoded first,
+    # it fails for the same reason.
     Refusal(
         "42883",
         "no binary output function",
@@ -327,13 +327,13 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     Refusal(
         "XX002", "", SourceError, "PostgreSQL reports a damaged index: see its log before anything else."
     ),
-    # Classes that pass: connection, transaction rollback, resources, lock not available, system errors.
+    # Classes of passing failures: connection, transaction rollback, resources, lock not available, system errors.
     Refusal("08", "", TransientError, "cdcd connects again."),
     Refusal("40", "", TransientError, "cdcd tries again."),
     Refusal("53", "", TransientError, "PostgreSQL is short of a resource: see its log."),
     Refusal("55P03", "", TransientError, "cdcd tries again."),
     Refusal("58", "", TransientError, "PostgreSQL met a system error: see its log."),
-    # libpq by itself: no server has answered yet, so there is no SQLSTATE.
+    # Failures in libpq itself: no server has answered yet, so there is no SQLSTATE.
     Refusal("", "definition of service", ConfigError, "Check service and servicefile in postgres.dsn."),
     Refusal(
         "",
@@ -374,7 +374,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         SourceError,
         "The server's certificate is not signed by what sslrootcert holds, or it has expired.",
     ),
-    # Alerts of TLS are the server's words about our certificate (RFC 8446, 6.2).
+    # TLS alerts are the server's messages about cdcd's certificate (RFC 8446, 6.2).
     Refusal("", "alert unknown ca", SourceError, _CLIENT_CERTIFICATE),
     Refusal("", "alert certificate", SourceError, _CLIENT_CERTIFICATE),
     Refusal("", "alert bad certificate", SourceError, _CLIENT_CERTIFICATE),
@@ -434,28 +434,29 @@ UNKNOWN_TRANSIENT: Final = Refusal(
 
 
 _HOLD_VALUES: Final = frozenset({"21", "22", "23", "38", "39", "44", "P0"})
-"""Classes of SQLSTATEs whose messages may hold values: of data, of constraints, and what functions raise."""
+"""SQLSTATE classes whose messages may contain values: data errors, constraint violations, and errors raised by
+functions."""
 
 _SETTING: Final = "22023"
-"""invalid_parameter_value, which PostgreSQL says of settings and options, too."""
+"""invalid_parameter_value, which PostgreSQL also reports for settings and options."""
 
 _IN_WORDS: Final = {"25006": "a function writes in a read-only transaction"}
-"""Meanings of SQLSTATEs whose names say too little."""
+"""Descriptions of SQLSTATEs whose names say too little."""
 
 _RAISE: Final = "exec_stmt_raise"
-"""The function of PostgreSQL that raises what a function in PL/pgSQL says."""
+"""C function of PostgreSQL that reports the errors that a PL/pgSQL function raises."""
 
 
 _INTERRUPTS: Final = "ProcessInterrupts"
-"""The function of PostgreSQL that ends a statement because of a timeout or a request. Its messages are fixed."""
+"""C function of PostgreSQL that ends a statement because of a timeout or a cancel request. Its messages are fixed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An ErrorResponse (or notice) as far as we use it; `sqlstate` is "" where libpq keeps none.
+    """The fields of an ErrorResponse or notice that cdcd uses; `sqlstate` is "" where libpq keeps none.
 
-    `function` is the C function of the server that reported it, which no server translates; "" if it is not known.
-    `context` says which functions of the database ran, and what else PostgreSQL was doing.
+    `function` is the server's C function that reported the error, untranslated; "" if unknown. `context` names the
+    functions of the database that were running, and other activity of PostgreSQL.
     """
 
     sqlstate: str
@@ -467,7 +468,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Message, detail and SQLSTATE in one line. A message that may hold a value of a row is not shown."""
+        """Message, detail and SQLSTATE in one line. A message that may contain a value of a row is not shown."""
         if self.sqlstate[:2] in _HOLD_VALUES and self.sqlstate != _SETTING:
             return self.without_message
         text = " ".join(self.message.split())
@@ -479,14 +480,14 @@ class Answer:
 
     @property
     def text_of_rows(self) -> str:
-        """As `text`, for a query that reads rows: a function that it calls may raise any SQLSTATE with any message."""
+        """Text as in `text`, for a query that reads rows: a called function may raise any SQLSTATE and message."""
         if self.sqlstate and (self.sqlstate == _SETTING or self.context or self.function == _RAISE):
             return self.without_message
         return self.text
 
     @property
     def without_message(self) -> str:
-        """Describe the error by its SQLSTATE alone. A timeout or a cancellation keeps the server's own words."""
+        """Description of the error by its SQLSTATE alone. A timeout or a cancellation keeps the server's message."""
         if self.function == _INTERRUPTS:
             return " ".join(f"{self.message} [SQLSTATE {self.sqlstate}]".split())
         try:
@@ -497,7 +498,7 @@ class Answer:
 
 
 def find_refusal(answer: Answer) -> Refusal:
-    """The first row of the table that fits; see the module's docstring for what "fits" means."""
+    """Return the first matching row of the table; the module's docstring defines a match."""
     text = f"{answer.message} {answer.detail}"
     for row in REFUSALS:
         if answer.sqlstate:
@@ -509,21 +510,21 @@ def find_refusal(answer: Answer) -> Refusal:
 
 
 class _Names(dict[str, str]):
-    """Names for the hints; what nobody gave stays visible as a placeholder of SQL's kind."""
+    """Names for the hints; a missing name stays visible as an SQL placeholder."""
 
     def __missing__(self, key: str) -> str:
         return f"<{key}>"
 
 
 def refused(what: str, answer: Answer, names: Mapping[str, str], secrets: Iterable[str] = ()) -> CdcdError:
-    """The error for `answer`, met while doing `what`. `names`: role, database, slot, publication, for the
-    hints.
+    """Return the error for `answer`, which the server gave during `what`.
 
-    Every one of `secrets` is blanked in the text: libpq repeats parts of a DSN that it could not make sense
-    of.
+    `names`: role, database, slot, publication, for the hints.
+
+    Each of `secrets` is replaced in the text, because libpq repeats parts of a DSN that it cannot parse.
     """
     row = find_refusal(answer)
-    # The server's words show bytes of the text, which may be of somebody's secret.
+    # The server's message shows bytes of the text, which may be secret.
     said = f"{_NO_UTF8} [SQLSTATE {answer.sqlstate}]" if row.kind is WithoutConversionError else answer.text
     text = f"{what}: {said}"
     for secret in secrets:
@@ -537,7 +538,7 @@ def _for_sql(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def answer_of(error: psycopg.Error) -> Answer:
-    """What psycopg carries of the server's answer."""
+    """Return the server's answer that the psycopg error contains."""
     diagnostic = error.diag
     return Answer(
         error.sqlstate or "",
@@ -549,7 +550,7 @@ def answer_of(error: psycopg.Error) -> Answer:
 
 
 def answer_of_result(result: pq.abc.PGresult) -> Answer:
-    """What a result or a notice of libpq carries."""
+    """Return the server's answer that a result or notice of libpq contains."""
 
     def text(code: pq.DiagnosticField) -> str:
         return (result.error_field(code) or b"").decode("utf-8", "replace")
@@ -568,7 +569,7 @@ def answer_of_result(result: pq.abc.PGresult) -> Answer:
 
 @contextmanager
 def translated(what: str, names: Mapping[str, str]) -> Iterator[None]:
-    """Run psycopg calls in here; a psycopg error leaves it as one of ours, with `what` in front."""
+    """Convert a psycopg error in the `with` block to an error of cdcd, with `what` in front of the message."""
     try:
         yield
     except psycopg.Error as error:

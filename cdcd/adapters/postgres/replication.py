@@ -1,16 +1,16 @@
-"""Stage 1's shell: the replication connection -> CopyData frames, and status updates back.
+"""The replication connection, which receives CopyData frames and sends status updates.
 
-Rules. `receive` hands over whole frames in the server's order, each exactly once, and never blocks the event
-loop for longer than `_BUDGET_S`. It reads only when it is called: not calling it is the back-pressure, so
-silence counts against the server only while we listen. Nothing here confirms anything by itself: the one
-frame it sends of its own accord is the last status update again, with "reply requested" set, to hear from a
-server that has been silent for long.
+The rules: `receive` returns whole frames in the server's order, each exactly once, and never blocks the event loop
+for longer than `_BUDGET_S`. The socket is read only during calls of `receive`, so a caller creates back-pressure by
+not calling it, and silence counts against the server only during a call. This class confirms nothing by itself. The
+only frame that it sends on its own is a repetition of the last status update with "reply requested", to get a sign
+of life from a silent server.
 
-How libpq is read: `get_copy_data(1)` never reads the socket, `consume_input` reads it once. So a pass is:
-take every complete frame, read, take again, until a read brings nothing. Under TLS one read may leave a
-decrypted rest inside the TLS library that the socket's readiness does not show, at most one record of 16 KiB,
-which a second read takes. A frame that comes after a WARNING about a missing publication (PostgreSQL 18) is
-not handed over: it belongs to a stream with changes left out.
+How libpq is read: `get_copy_data(1)` never reads the socket, and `consume_input` reads the socket once. So a pass
+receives every complete frame, reads the socket, and repeats both until a read brings no frame. Under TLS, decrypted
+data of at most one record (16 KiB) may remain inside the TLS library after a read, and the socket's readiness does
+not show this data; a second read receives it. A frame after a WARNING about a missing publication (PostgreSQL 18)
+is not returned, because it belongs to a stream without some changes.
 """
 
 import asyncio
@@ -44,38 +44,40 @@ from cdcd.core.protocol.copydata import Shorten, take_frames
 from cdcd.core.protocol.lsn import Lsn
 
 _BUDGET_S: Final = 0.004
-"""The longest that one `receive` keeps the event loop, so that feedback and health checks stay punctual."""
+"""Maximum of seconds for which one `receive` keeps the event loop, so that feedback and health checks stay
+punctual."""
 
 _SLOT_POLL_S: Final = 0.2
 
 _SHORT_BURST_BYTES: Final = 32 * 1024
-"""A burst below this makes `receive` pause (if it may) before it waits for the next one: see performance
-notes."""
+"""Bytes of a burst below which `receive` pauses (if it may) before the next wait: see performance notes."""
 
 _CROWDED_S: Final = 0.0005
-"""How soon after the last one a burst must come for the first pause: at a moderate rate it would only be a delay."""
+"""Maximum of seconds between two bursts for the first pause; at a moderate rate a pause would only cause delay."""
 
 _WORTH_FRAMES: Final = 16
-"""What must have come meanwhile for a further one."""
+"""Minimum of frames that must have arrived in a pause for another pause."""
 
 _FINISH_BYTES: Final = 1 << 20
 
 COUNTED_READS: Final = 16
-"""Reads without a complete message after which the bytes of further ones are counted, by a system call each."""
+"""Number of reads without a complete message after which the bytes of further reads are counted, by one system call
+each."""
 
 COMING_BYTES: Final = 16 << 20
 """Bytes of an incomplete message from which `on_coming` is called."""
 
 STREAMED_FROM: Final = "8MB"
-"""`logical_decoding_work_mem` of a session that streams, where it is PostgreSQL's own default of 64 MB."""
+"""`logical_decoding_work_mem` of a streaming session, if the server has PostgreSQL's default of 64 MB."""
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 WARNING_S: Final = 60.0
-"""Seconds in which a warning of the server is told once. A walsender that waits for a standby repeats its warning."""
+"""Seconds within which the same warning of the server is reported only once. A walsender that waits for a standby
+repeats its warning."""
 
 _WARNINGS_MAX: Final = 100
-"""So many different warnings are remembered."""
+"""Maximum number of different warnings that are remembered."""
 
 _NO_STATUS: Final = b"r" + bytes(33)
 """A status update that confirms nothing: position 0 is "no position" (ProcessStandbyReplyMessage)."""
@@ -97,15 +99,15 @@ class Identity:
     system_identifier: str
     timeline: int
     flushed: int
-    """The server's own flush position, as an LSN."""
+    """Flush position of the server, as an LSN."""
     database: str
 
 
 _KNOWN_S: Final = 0.05
 """Seconds for which a size of the address space counts as the size at the start of the next pass over the socket.
 
-In this time, cdcd itself maps much less than a message that is reported (`COMING_BYTES`). Small transactions need many
-passes a second, and each look at the size costs as much as a third of a row.
+In this time, cdcd itself maps much less than a message that is reported (`COMING_BYTES`). Small transactions need
+many passes a second, and each read of the size costs as much as a third of a row.
 """
 
 
@@ -125,12 +127,12 @@ class MappedMemory:
         self._known_until = 0.0
 
     def begin(self, now: float) -> None:
-        """Have `growth_bytes` count from now on (`time.monotonic`), or from the last look if it was a moment ago."""
+        """Start to measure growth at `now` (`time.monotonic`), or keep a measurement younger than `_KNOWN_S`."""
         if now >= self._known_until:
             self.growth_bytes()
 
     def growth_bytes(self) -> int:
-        """Return by how many bytes the address space has grown since the last call."""
+        """Return the number of bytes by which the address space has grown since the last call."""
         mapped = self.mapped_bytes()
         growth = mapped - self._known_bytes
         self._known_bytes = mapped
@@ -138,7 +140,7 @@ class MappedMemory:
         return growth
 
     def mapped_bytes(self) -> int:
-        """Bytes; 0 where the system does not say. It takes 2 µs."""
+        """Return the size in bytes; 0 where the system does not provide it. A call takes 2 µs."""
         if self._descriptor < 0:
             return 0
         return int(os.pread(self._descriptor, 24, 0).split(b" ", 1)[0]) * _PAGE_BYTES
@@ -153,7 +155,7 @@ class MappedMemory:
 class ReplicationStream:
     """One walsender connection: commands first, then `start`, then frames until it is closed.
 
-    One task receives; any task may send. After an error only `close` is left.
+    One task receives; any task may send. After an error, only `close` may be called.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class ReplicationStream:
         self._names = session.names
         self._silence_s_max = silence_s_max
         self._pause_s = pause_s
-        # GSS encryption buffers like TLS does.
+        # GSS encryption also buffers data, as TLS does.
         self._empty_reads_max = 2 if pgconn.ssl_in_use or pgconn.used_gssapi else 1
         self._short_burst = False
         self._paused = False
@@ -179,9 +181,9 @@ class ReplicationStream:
         self._status = _NO_STATUS
         self._sending = asyncio.Lock()
         self.shorten: Shorten | None = None
-        """Gives the frame that takes the place of a large one; None: every frame is taken as it is."""
+        """Returns the replacement for a large frame; None: every frame is kept as received."""
         self.on_coming: Callable[[int], None] = lambda _: None
-        """Is told how many bytes of a large message are here that is not complete, whenever they have doubled."""
+        """Called with the received bytes of a large, incomplete message, each time that they have doubled."""
         self._reads = 0
         self._coming = 0
         self._coming_told = COMING_BYTES
@@ -203,10 +205,10 @@ class ReplicationStream:
     ) -> Self:
         """Connect as walsender for the DSN's database. Errors as `connection.open_session`.
 
-        `silence_s_max`: a server that says nothing for so long, while we listen and after it was asked, is
-        lost. `pause_s`: after a short burst that came soon after another one, let so much time pass before the
-        next look at the socket (0: look at once). `warned` hears what the server warns of, each message at most
-        once in `WARNING_S`.
+        `silence_s_max`: seconds without data after which the server counts as lost, measured during `receive` and
+        after a request for a sign of life. `pause_s`: seconds between a short burst that closely follows another
+        burst and the next read of the socket (0: read at once). `warned` is called with the server's warnings, with
+        each message at most once in `WARNING_S`.
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s, replication=True
@@ -224,7 +226,9 @@ class ReplicationStream:
         return self._session.backend_pid
 
     async def take_raw(self, conversion: Conversion) -> None:
-        """Have texts sent in the server's encoding from now on, and decode those of frames. Call it before `start`.
+        """Switch the session to texts in the server's encoding, and decode the texts of frames by `conversion`.
+
+        Call this before `start`.
 
         The caller owes the conversion's `close`.
         """
@@ -237,17 +241,17 @@ class ReplicationStream:
         return server_encoding(self._session)
 
     async def query(self, command: str, what: str, **names: str) -> list[Row]:
-        """The rows of one replication (or SQL) command before `start`. Errors as in `refusals`."""
+        """Return the rows of one replication (or SQL) command; only before `start`. Errors as in `refusals`."""
         results = await self._session.query(command, what, names)
         return results[-1] if results else []
 
     async def cancel(self) -> None:
-        """Ask the server to give up the command in progress, by a second connection as libpq does it."""
+        """Ask the server to cancel the command in progress, by a second connection as libpq does."""
         with translated("cancelling", self._names):
             await asyncio.to_thread(self._pgconn.get_cancel().cancel)
 
     async def identify(self) -> Identity:
-        """IDENTIFY_SYSTEM."""
+        """Return the server's answer to IDENTIFY_SYSTEM."""
         ((system, timeline, position, database),) = await self.query(
             "IDENTIFY_SYSTEM", "identifying the server"
         )
@@ -257,9 +261,9 @@ class ReplicationStream:
         return Identity(system, int(timeline), Lsn.parse(position), database or "")
 
     async def branched_at(self, timeline: int, current: int) -> int | None:
-        """Where the history of the server's `current` timeline left `timeline`, an LSN; None where it never was on it.
+        """Return the LSN at which the `current` timeline's history left `timeline`; None if it lacks `timeline`.
 
-        The lines of a history file: timeline, switch point, reason (timeline.c, readTimeLineHistory).
+        A line of a history file has timeline, switch point and reason (timeline.c, readTimeLineHistory).
         """
         if timeline >= current:
             return None
@@ -273,18 +277,18 @@ class ReplicationStream:
         return None
 
     async def show(self, name: str) -> str:
-        """The value of a setting in this session, as SHOW prints it."""
+        """Return the value of a setting in this session, as SHOW prints it."""
         ((value,),) = await self.query(f"SHOW {name}", f"reading the setting {name}")
         return value or ""
 
     async def wal_sender_timeout_s(self) -> float:
-        """After how much silence from us the walsender gives up; 0 means never."""
+        """Return the seconds of silence of cdcd after which the walsender gives up; 0 means never."""
         return _duration_s(await self.show("wal_sender_timeout"))
 
     async def stream_early(self) -> None:
-        """Have transactions sent that hold more than `STREAMED_FROM`, unless somebody set `logical_decoding_work_mem`.
+        """Let the server stream transactions above `STREAMED_FROM`, unless `logical_decoding_work_mem` is set.
 
-        What the server still holds of one at its commit is decoded only then, while the consumer waits.
+        Data that the server still holds at the commit is decoded only then, while the consumer waits.
         """
         await self.query(
             f"SELECT set_config(name, '{STREAMED_FROM}', false) FROM pg_settings "
@@ -305,18 +309,18 @@ class ReplicationStream:
     ) -> None:
         """START_REPLICATION from `position` (0: from the slot's confirmed_flush_lsn).
 
-        `wal_sender_timeout_s` saves the question to the server where the answer is known.
+        `wal_sender_timeout_s` is the server's setting if known, which saves a query.
 
-        A slot that another session holds is tried again all the time for `slot_wait_s`: the walsender of a
-        daemon that was killed lingers until `wal_sender_timeout`. After that: SourceError, naming its
-        process. `on_slot_active` is called once, with the server's words, when the waiting begins.
+        If another session reads the slot, the start is retried for `slot_wait_s` seconds, because the walsender of
+        a killed daemon stays until `wal_sender_timeout`. After that: SourceError, which names the walsender's
+        process. `on_slot_active` is called once, with the server's message, when the wait begins.
         """
         self._names |= {"slot": slot, "publication": publication}
         listed = ", ".join(f"{name} {literal(value)}" for name, value in options)
         command = f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {Lsn(position)} ({listed})"
         if self._silence_s_max:
-            # Busy with a large transaction of which nothing is published, the server looks at what we send only after
-            # half of its own timeout (walsender.c, WalSndUpdateProgress).
+            # While the server processes a large transaction without published changes, it reads status updates only
+            # after half of its own timeout (walsender.c, WalSndUpdateProgress).
             if wal_sender_timeout_s is None:
                 wal_sender_timeout_s = await self.wal_sender_timeout_s()
             self._silence_s_max = max(self._silence_s_max, wal_sender_timeout_s)
@@ -340,7 +344,10 @@ class ReplicationStream:
             await asyncio.sleep(min(_SLOT_POLL_S, max(0.0, deadline - time.monotonic())))
 
     async def receive(self, bytes_max: int) -> list[bytes]:
-        """As `_receive`, with texts in UTF-8. Raises SourceError, too: the name of a table cannot be decoded."""
+        """Return frames as `_receive` does, with texts in UTF-8.
+
+        Also raises SourceError if the name of a table cannot be decoded.
+        """
         if self._conversion is None:
             return await self._receive(bytes_max)
         if not self._taken:
@@ -350,12 +357,11 @@ class ReplicationStream:
         return frames
 
     async def _receive(self, bytes_max: int) -> list[bytes]:
-        """Every complete frame that is here, at least one, until about `bytes_max` bytes or the time budget
-        is reached.
+        """Return all complete frames, at least one, up to about `bytes_max` bytes or the time budget.
 
-        Waits while there is none. Cancel-safe: a frame is taken only in the step that returns it. Raises
-        StreamEndedError, TransientError (connection lost, server stopping, silence), SourceError (publication
-        gone), PositionError (slot gone).
+        Waits if there is no complete frame. Cancel-safe: a frame is removed from libpq only in the step that
+        returns it. Raises StreamEndedError, TransientError (connection lost, server stopping, silence), SourceError
+        (publication gone), PositionError (slot gone).
         """
         if self._short_burst and self._pause_s:
             self._short_burst = False
@@ -364,7 +370,7 @@ class ReplicationStream:
         while True:
             frames = self._take(bytes_max)
             if frames:
-                # Also without a wait: an answer may be there before anybody waits for it.
+                # This also runs without a wait, because an answer may have arrived before.
                 self._hear()
                 return frames
             if self._failure:
@@ -391,7 +397,7 @@ class ReplicationStream:
                     # Only an incomplete message makes libpq enlarge its buffer.
                     self._look_for_large()
                 if self._failure:
-                    # A notice, read just before the frame that was to be the next one then, ended the stream.
+                    # A notice just before the next frame ended the stream.
                     del frames[self._sound :]
                     return frames
                 if room <= 0 or (frames and time.monotonic() >= deadline):
@@ -417,7 +423,7 @@ class ReplicationStream:
                 try:
                     self._pgconn.consume_input()
                 except psycopg.Error as error:
-                    # What came before the loss is still in libpq's buffer, the server's last words too.
+                    # Data from before the loss is still in libpq's buffer, including the server's last message.
                     lost = error
                     self._session.let_go()
         except psycopg.Error as error:
@@ -431,13 +437,16 @@ class ReplicationStream:
         return frames
 
     def _look_for_large(self) -> None:
-        """Report a large message if libpq has mapped memory for one."""
+        """Report a large message if libpq has mapped memory for it."""
         growth = self._memory.growth_bytes()
         if growth > 2 * COMING_BYTES:
             self._tell_coming(growth // 2)
 
     def _count_coming(self) -> None:
-        """Count what the next read brings of a message that is not complete. Under TLS, it is a little less."""
+        """Add the bytes that the next read brings to the count of the incomplete message.
+
+        Under TLS, the message itself gets slightly fewer bytes.
+        """
         waiting = array("i", [0])
         fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, waiting)
         self._coming += waiting[0]
@@ -449,7 +458,7 @@ class ReplicationStream:
         self.on_coming(size)
 
     def _ending(self) -> CdcdError:
-        """Why the copy is over: libpq holds the result already, or the connection is broken."""
+        """Return the reason for the end of the copy, from libpq's result or because the connection is broken."""
         result = self._pgconn.get_result()
         if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
             return StreamEndedError(
@@ -477,7 +486,7 @@ class ReplicationStream:
         self._warned(answer)
 
     async def _await_input(self) -> None:
-        """Return when the socket has something, or after asking a silent server for a sign of life."""
+        """Return when the socket has data, or after asking a silent server for a sign of life."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         until = None
@@ -509,7 +518,7 @@ class ReplicationStream:
             )
         else:
             self._asked = True
-            # Its time to answer begins now, also where it was us who stood still (a machine that was paused).
+            # The server's time to answer begins now, also if this process stood still (a machine that was paused).
             self._silent_s = self._silence_s_max / 2
             await self._put(self._status[:-1] + _REPLY_REQUESTED)
 
@@ -518,7 +527,7 @@ class ReplicationStream:
         self._session.let_go()
 
     async def send(self, status: bytes) -> None:
-        """Send one standby status update; returns when the kernel has it. Any task may call it."""
+        """Send one standby status update, and return when the kernel has accepted it. Any task may call it."""
         if self._failure:
             raise self._failure
         self._status = status
@@ -531,15 +540,15 @@ class ReplicationStream:
                     await self._session.writable()
                 await self._session.flush()
         except psycopg.Error as error:
-            # Whoever receives wakes up and reads the server's last words, if there are any.
+            # The receiving task wakes up and reads the server's last message, if there is one.
             self._session.let_go()
             raise self._failure or refused("sending to the server", answer_of(error), self._names) from None
 
     async def finish(self, timeout_s: float) -> bool:
-        """Ask the server to end the stream, throw away what still comes, and close.
+        """Ask the server to end the stream, discard remaining frames, and close the connection.
 
-        True: the server said that it ended it, so it has read every status update sent before. The one way to
-        know.
+        True: the server confirmed the end, so it has read every status update sent before. cdcd has no other proof
+        of this.
         """
         ended = False
         try:
@@ -552,20 +561,20 @@ class ReplicationStream:
         except StreamEndedError:
             ended = True
         except (TimeoutError, CdcdError, psycopg.Error):
-            # Whatever it was, the connection is of no more use, and nothing was confirmed by it.
+            # After any error the connection is unusable, and the server has confirmed nothing.
             ended = False
         self.close()
         return ended
 
     def close(self) -> None:
-        """Close the connection at once. Idempotent; what `receive` has not returned is dropped."""
+        """Close the connection at once. Idempotent; frames that `receive` has not returned are lost."""
         self._fail(self._failure or TransientError("the replication connection is closed"))
         self._session.close()
         self._memory.close()
 
 
 def skips_publication(answer: Answer) -> bool:
-    """The server leaves out the changes of a publication that it does not find (PostgreSQL 18, pgoutput.c).
+    """Return True if the server leaves out the changes of a missing publication (PostgreSQL 18, pgoutput.c).
 
     Other warnings have the same SQLSTATE. One of them says that the server waits for a standby.
     """
@@ -573,7 +582,7 @@ def skips_publication(answer: Answer) -> bool:
 
 
 def _duration_s(shown: str) -> float:
-    """Seconds of a time setting as SHOW prints it: a number and the largest unit that divides it."""
+    """Return the seconds of a time setting as SHOW prints it: a number and the largest unit that divides it."""
     match = _DURATION.fullmatch(shown)
     if match is None:
         raise SourceError(f"{shown!r} is not a duration as SHOW prints it")
@@ -581,10 +590,12 @@ def _duration_s(shown: str) -> float:
 
 
 def identifier(name: str) -> str:
-    """`name` as a quoted identifier of SQL and of the replication grammar."""
+    """Return `name` as a quoted identifier of SQL and of the replication grammar."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(value: str) -> str:
-    """`value` as a string literal of the replication grammar, which knows no backslash (repl_scanner.l)."""
+    """Return `value` as a string literal of the replication grammar, which has no backslash escapes
+    (repl_scanner.l).
+    """
     return "'" + value.replace("'", "''") + "'"

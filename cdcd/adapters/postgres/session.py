@@ -1,13 +1,15 @@
 """One libpq connection in asyncio: it waits for the socket, runs commands, and receives rows by COPY.
 
-libpq does all reading and writing. The event loop only tells when the socket is ready. Two rules follow.
+libpq does all reading and writing. The event loop only signals that the socket is ready. Two rules follow.
 
-The event loop stops watching a socket that no task waits for, because epoll would report it again and again. Between
-two waits, however, the socket stays watched until epoll reports it once, because each change costs a system call.
+The event loop stops watching a socket that no task waits for, because epoll would report it again and again.
+Between two waits, however, the socket stays watched until epoll reports it once, because each change costs a system
+call.
 
 libpq closes the socket of a lost connection during a call, and the next connection of the process may get the same
-descriptor. So after an error from libpq, `let_go` must be called before the event loop runs again. The methods of this
-class do this themselves. A caller that uses `pgconn` directly (as the replication stream does, for speed) must do it.
+descriptor. So after an error from libpq, `let_go` must be called before the event loop runs again. The methods of
+this class do this themselves. A caller that uses `pgconn` directly (as the replication stream does, for speed) must
+do it.
 """
 
 import asyncio
@@ -79,7 +81,7 @@ class Session:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the connection is lost or closed."""
+        """True if the connection is lost or closed."""
         return self._over or self.pgconn.status == pq.ConnStatus.BAD
 
     def on_notice(self, handler: Callable[[Answer, bytes], None]) -> None:
@@ -91,7 +93,7 @@ class Session:
 
         self.pgconn.notice_handler = handle
 
-    # Waiting.
+    # Waiting for the socket.
 
     async def readable(self, until: float | None = None) -> bool:
         """Wait until the socket has something to read, has ended, or `let_go` was called. Cancel-safe.
@@ -159,7 +161,7 @@ class Session:
     def let_go(self) -> None:
         """Stop watching the socket, and wake the tasks that wait for it. Their next call of libpq meets the error.
 
-        After an error in sending, the server's last message may still be readable. So tasks can go on waiting until
+        After a failed send, the server's last message may still be readable. So tasks can continue to wait until
         libpq has closed the connection.
         """
         self._unwatch()
@@ -169,7 +171,7 @@ class Session:
         self.wake()
 
     def hand_over(self) -> pq.abc.PGconn:
-        """Give the connection to another owner. This object must not be used any more."""
+        """Transfer the connection to another owner, and return it. This object must not be used afterwards."""
         self.let_go()
         self._over = True
         return self.pgconn
@@ -180,7 +182,7 @@ class Session:
         self._over = True
         self.pgconn.finish()
 
-    # Commands.
+    # Running commands.
 
     async def flush(self) -> None:
         """Send everything that libpq has buffered. After a psycopg.Error, the caller owes `let_go`."""
@@ -200,11 +202,11 @@ class Session:
     async def query(
         self, command: str | bytes, what: str, names: Mapping[str, str] | None = None
     ) -> list[list[Row]]:
-        """Run `command` by the simple protocol, which is the only one that a walsender knows. Returns each result's
-        rows.
+        """Run `command` by the simple protocol, the only protocol of a walsender. Returns each result's rows.
 
-        If this is cancelled, the command may still be running on the server, so the caller owes `close`. A COPY_BOTH
-        result ends the wait, and has no rows. Raises the error that `refusals` gives for the server's first error.
+        If this is cancelled, the command may still be running on the server, so the caller owes `close`. A
+        COPY_BOTH result ends the wait and has no rows. Raises the error that `refusals` gives for the server's
+        first error.
         """
         outcome = await self.run(command if isinstance(command, bytes) else command.encode())
         if outcome.errors:
@@ -212,11 +214,11 @@ class Session:
         return [rows_of(result) for result in outcome.results]
 
     async def run(self, command: bytes, bytes_max: int = 0) -> Outcome:
-        """Run `command` by the simple protocol. All errors are in the outcome, also those of the connection.
+        """Run `command` by the simple protocol. The outcome contains all errors, including connection errors.
 
         Args:
-            bytes_max: bytes of COPY lines to keep. If there are more, all lines are read and dropped. The command is
-                not cancelled, because a late cancellation would hit the next command.
+            bytes_max: bytes of COPY lines to keep. If there are more, all lines are read and dropped. The command
+                is not cancelled, because a late cancellation would hit the next command.
         """
         return await self._run(lambda: self.pgconn.send_query(command), bytes_max)
 
@@ -253,12 +255,12 @@ class Session:
         if self.pgconn.pipeline_status != pq.PipelineStatus.OFF and not self.is_lost:
             self.pgconn.exit_pipeline_mode()
         if not outcome.errors:
-            # Parse has a result of its own, which is empty.
+            # Parse has its own result, which is empty.
             del outcome.results[-2]
         return outcome
 
     async def run_without_rows(self, command: bytes) -> Outcome:
-        """Run one command by the extended protocol, and drop its rows as they come. A COPY FROM STDIN is left open."""
+        """Run one command by the extended protocol, and discard its rows on arrival. A COPY FROM STDIN stays open."""
 
         def send() -> None:
             self.pgconn.send_query_params(command, [])
@@ -267,7 +269,7 @@ class Session:
         return await self._run(send, 0)
 
     async def parse(self, command: bytes) -> Outcome:
-        """Have the server parse one command, and look up what it names, without running it."""
+        """Let the server parse one command and resolve its names, without running it."""
         return await self._run(lambda: self.pgconn.send_prepare(b"", command), 0)
 
     async def _run(self, send: Callable[[], None], bytes_max: int, *, in_pipeline: bool = False) -> Outcome:
@@ -330,7 +332,7 @@ class Session:
 
 
 def rows_of(result: pq.abc.PGresult) -> list[Row]:
-    """The values of a result, as text."""
+    """Return the values of a result, as text."""
     return [
         tuple(_text(result.get_value(row, column)) for column in range(result.nfields))
         for row in range(result.ntuples)
@@ -347,7 +349,10 @@ def _wake(waiter: "asyncio.Future[bool]", heard: bool) -> None:
 
 
 async def await_socket(descriptor: int, *, to_write: bool) -> None:
-    """Wait until connecting can continue. libpq may use another socket at each step, so this is not a `Session`."""
+    """Wait until libpq can continue to connect.
+
+    libpq may use another socket at each step, so this is not a `Session`.
+    """
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[bool] = loop.create_future()
     add, remove = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)

@@ -1,14 +1,14 @@
-"""A snapshot that any number of sessions read at, and the exact place in the WAL that it stands for.
+"""A snapshot that any number of sessions can import, with its exact position in the WAL.
 
-Only the creation of a logical slot gives both: the snapshot sees every transaction whose commit lies before the slot's
-first position, and no other (snapbuild.c). PostgreSQL's own table synchronization rests on it. So a temporary slot is
-made, its snapshot is taken over by a session of ours, which exports it again, and the slot is let go of at once: it
-kept WAL for a moment only. What stays is one transaction that reads nothing and keeps old rows from being vacuumed.
+Only the creation of a logical slot gives both: the snapshot sees exactly the transactions whose commits lie before
+the slot's first position (snapbuild.c). PostgreSQL's own table synchronization relies on this. So cdcd creates a
+temporary slot, imports its snapshot into a session that exports it again, and drops the slot at once, so that it
+keeps WAL only briefly. One transaction remains, which reads nothing and keeps old rows from being vacuumed.
 
-Whoever needs no LSN, because it judges each transaction by its id, takes the snapshot of a moment
-(`SharedSnapshot.now`): no slot is made, and nothing is waited for.
+A caller that needs no LSN, because it judges each transaction by its id, uses an ordinary snapshot
+(`SharedSnapshot.now`), without a slot and without waiting.
 
-What the publication says, and where the tables' pages lie, is read at the same snapshot.
+The contents of the publication and the pages of the tables are read at the same snapshot.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -37,12 +37,13 @@ from cdcd.core.snapshot.visibility import Visibility
 APPLICATION: Final = "cdcd shared snapshot"
 
 LOCK_TIMEOUT_MS: Final = 5000
-"""Milliseconds that the look at all tables waits for a lock."""
+"""Milliseconds that the query of all tables waits for a lock."""
 
 _LOCKED_TRIES: Final = 3
-"""How often the look at all tables is repeated if one of them is locked while it runs."""
+"""Number of attempts of the query of all tables if a table gets locked while it runs."""
 
-# The snapshot of the transaction is taken before its first statement runs, so the end of the WAL is told after it.
+# The snapshot of the transaction is taken before its first statement runs, so the end of the WAL is read after the
+# snapshot.
 _NOW: Final = b"SELECT pg_export_snapshot(), pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
 
 _SLOT: Final = """
@@ -53,25 +54,27 @@ SELECT coalesce(restart_lsn, '0/0')::text
 
 @dataclass(frozen=True, slots=True)
 class SharedTable:
-    """A table as it is published, with what the catalog says of its columns."""
+    """A published table, with the catalog's description of its columns."""
 
     source: SourceTable
     description: TableDescription
 
 
 class SharedSnapshot:
-    """Lasts until `close`, or as long as its connection does.
+    """A snapshot that lasts until `close` or the end of its connection.
 
     Attributes:
-        visibility: what it sees, if it is one of a moment; then `position` is the end of the WAL just after it.
-        old_lsn: from where on the pipeline's slot needs the WAL, if it is one of a moment.
-        name: what `SET TRANSACTION SNAPSHOT` takes, on this server.
-        position: the LSN; every transaction that committed before it is seen, and no other.
-        database: which one it is of.
-        tables: by `schema.table`.
-        locked: the published tables that somebody has locked, which are not in `tables`, and who has.
-        types: of their columns.
-        money_digits: how many digits of money stand behind the point.
+        visibility: the snapshot's visibility if `now` took it (`position` is then the end of the WAL just after the
+            snapshot), else None.
+        old_lsn: start of the WAL that the pipeline's slot needs, if `now` took the snapshot.
+        name: the snapshot's name for `SET TRANSACTION SNAPSHOT` on this server.
+        position: LSN; the snapshot sees exactly the transactions that committed before it.
+        database: name of the snapshot's database.
+        tables: the tables by `schema.table`.
+        locked: published tables that another session has locked, with a description of this session; they are not
+            in `tables`.
+        types: descriptions of the types of the tables' columns.
+        money_digits: number of decimal digits of money.
     """
 
     def __init__(self, connection: Connection, name: str, position: int) -> None:
@@ -98,16 +101,16 @@ class SharedSnapshot:
         on_wait: Callable[[SlotWait], None] = lambda _: None,
         money_digits: int | None = None,
     ) -> Self:
-        """Take the snapshot; waits for the transactions that are open now, as the creation of any slot does.
+        """Create the snapshot, after waiting for open transactions as the creation of any slot does.
 
         Args:
-            tables: `schema.table` of each that is to be read; None: all that are published.
-            slot: the pipeline's, which must be there: what commits after the snapshot comes through it.
-            on_wait: hears every few seconds whom it waits for.
+            tables: `schema.table` of each table to read; None: all published tables.
+            slot: the pipeline's slot, which must exist because later commits arrive through it.
+            on_wait: called every few seconds with the transaction that the creation waits for.
             money_digits: `money.digits` of the configuration.
 
         Raises:
-            SourceError: the slot or a table is not there, privileges, no free slot.
+            SourceError: the slot or a table does not exist, a privilege is missing, or no slot is free.
             TransientError: the server does not answer.
         """
         connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
@@ -141,7 +144,10 @@ class SharedSnapshot:
         connect_timeout_s: float = 10.0,
         money_digits: int | None = None,
     ) -> Self:
-        """Take the snapshot of this moment, of all published tables. Arguments and errors are those of `open`."""
+        """Create a snapshot of this moment, for all published tables.
+
+        Arguments and errors are the same as in `open`.
+        """
         connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
         try:
             with translated("preparing to read", {}):
@@ -190,7 +196,7 @@ class SharedSnapshot:
                 await connection.execute(f"SET TRANSACTION SNAPSHOT {literal(created.snapshot)}".encode())
                 row: Any = await (await connection.execute(b"SELECT pg_export_snapshot()")).fetchone()
         finally:
-            # The temporary slot goes with it.
+            # The temporary slot ends with the stream.
             stream.close()
         return cls(connection, row[0], created.consistent_point)
 
@@ -201,7 +207,8 @@ class SharedSnapshot:
             published = await self._look_at_free(publication, names)
             tables = published
         elif not set(tables) - names.keys():
-            # Others' locks do not count. Whoever reads a few tables waits for those who have locked them.
+            # Locks of other tables do not count. A reader of a few tables waits for the sessions that have locked
+            # them.
             wanted_oids = [names[name] for name in tables]
             found = await source_tables(self._connection, publication, wanted_oids)
             published = {table.name: table for table in found}
@@ -221,7 +228,7 @@ class SharedSnapshot:
         self.database = self._connection.info.dbname
 
     async def _look_at_free(self, publication: str, names: Mapping[str, int]) -> dict[str, SourceTable]:
-        """Look at the tables that nobody has locked, and note the others."""
+        """Read the definitions of the tables that no session has locked, and note the locked tables."""
         sql = self._connection
         with translated("preparing to look at the tables", {}):
             await sql.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
@@ -237,22 +244,22 @@ class SharedSnapshot:
                 cause = error.__cause__
                 if not left or not isinstance(cause, psycopg.errors.LockNotAvailable):
                     raise
-                # It was locked after the locks had been looked at. The next look leaves it out.
+                # The table was locked after the locks had been read. The next attempt leaves it out.
                 with translated("looking at the tables again", {}):
                     await sql.execute(b"ROLLBACK TO looking")
         raise AssertionError("the last try returns or raises")
 
     async def lock_holders(self, oids: Collection[int]) -> list[str]:
-        """Who keeps everybody from reading the tables with these oids."""
+        """Return descriptions of the sessions whose locks prevent reading the tables with these oids."""
         return await lock_holders(self._connection, oids)
 
     async def close(self) -> None:
-        """Let go of it. Who has imported it reads on."""
+        """End the snapshot. Sessions that have imported it can still read."""
         await self._connection.close()
 
 
 async def _needed_wal(connection: Connection, slot: str, hint: str) -> Lsn:
-    """From where on the slot needs the WAL. SourceError: there is no such slot."""
+    """Return the start of the WAL that the slot needs. SourceError: the slot does not exist."""
     with translated("looking for the pipeline's slot", {"slot": slot}):
         found: Any = await (await connection.execute(_SLOT, (slot,))).fetchone()
     if found is None:

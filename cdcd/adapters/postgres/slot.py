@@ -29,7 +29,7 @@ from cdcd.core.protocol.versions import ALTER_TWO_PHASE_SINCE
 
 PLUGIN: Final = "pgoutput"
 TWO_PHASE_SINCE: Final = 150000
-"""pgoutput decodes prepared transactions as such since 15; 14 only let slots have the flag."""
+"""Since this version pgoutput decodes prepared transactions; in 14 a slot can only have the flag."""
 FAILOVER_SINCE: Final = 170000
 
 END_STREAM_S: Final = 2.0
@@ -39,7 +39,7 @@ _OPTION_LIST_SINCE: Final = 150000
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """A row of pg_replication_slots, any version's: what an older server does not have is None or False."""
+    """A row of pg_replication_slots; columns that an older server lacks are None or False."""
 
     name: str
     plugin: str
@@ -52,24 +52,24 @@ class SlotState:
     restart_lsn: int | None
     confirmed_flush_lsn: int | None
     wal_status: str
-    """reserved | extended | unreserved | lost, or "" where the server gives none."""
+    """reserved | extended | unreserved | lost; "" if the server gives no status."""
     safe_wal_size: int | None
     """Bytes of WAL that can still be written before the slot may be lost; None: no limit is set."""
     two_phase: bool
     failover: bool
     invalidation_reason: str
-    """Why the slot is of no more use ("" while it is): 17's words, and for older servers the nearest of
-    them."""
+    """Reason for the invalidation, in the terms of version 17; "" for a valid slot."""
     retained_bytes: int
-    """WAL that the server keeps for this slot."""
+    """Bytes of WAL that the server keeps for this slot."""
     current_lsn: int
-    """The server's flush position at the same moment."""
+    """Flush position of the server at the same moment."""
 
     @property
     def is_physical(self) -> bool:
-        """Whether the slot has no database, as only a physical one (slot.h, SlotIsPhysical).
+        """True if the slot has no database, which is so only for a physical slot (slot.h, SlotIsPhysical).
 
-        A logical slot has its database at once, and its plugin a moment later (logical.c, CreateInitDecodingContext).
+        A logical slot has its database at once, and its plugin shortly after (logical.c,
+        CreateInitDecodingContext).
         """
         return not self.database
 
@@ -83,7 +83,7 @@ SELECT to_jsonb(s), p.lsn, coalesce(pg_wal_lsn_diff(p.lsn, s.restart_lsn), 0)::b
 
 
 async def read_slot(connection: Connection, name: str) -> SlotState | None:
-    """The slot, or None. Raises TransientError and SourceError."""
+    """Return the slot, or None if it does not exist. Raises TransientError and SourceError."""
     with translated(f"reading slot {name}", {"slot": name}):
         cursor = await connection.execute(_READ, (name,))
         row: Any = await cursor.fetchone()
@@ -114,7 +114,11 @@ def _position(text: str | None) -> int | None:
 
 
 def _invalidation(fields: dict[str, Any]) -> str:
-    """17 and later say it; removed WAL takes restart_lsn away in every version; the rest is 16's `conflicting`."""
+    """Return the reason of the invalidation; "" for a valid slot.
+
+    17 and later have the reason. Every version removes restart_lsn with the WAL. Other cases are 16's
+    `conflicting`.
+    """
     if reason := fields.get("invalidation_reason"):
         return str(reason)
     if fields["restart_lsn"] is None and not fields["active"]:
@@ -125,9 +129,9 @@ def _invalidation(fields: dict[str, Any]) -> str:
 
 
 def check_slot(state: SlotState, database: str) -> None:
-    """Whether this slot can feed a pipeline of `database`: returns, or raises SourceError or PositionError.
+    """Return if this slot can feed a pipeline of `database`; otherwise raise SourceError or PositionError.
 
-    SlotActiveError (transient): another session is still creating it.
+    SlotActiveError (transient): another session is still creating the slot.
     """
     if not state.is_physical and not state.plugin:
         raise _unfinished(state)
@@ -166,7 +170,10 @@ def _unfinished(state: SlotState) -> SlotActiveError:
 
 
 def seen(state: SlotState, database: str) -> SlotSeen:
-    """The slot as the start's decisions see it. SourceError: no pipeline can use the slot in this database."""
+    """Return the slot's state for the decisions of the start.
+
+    SourceError: no pipeline can use the slot in this database.
+    """
     problem = None
     try:
         check_slot(state, database)
@@ -177,9 +184,9 @@ def seen(state: SlotState, database: str) -> SlotSeen:
 
 @dataclass(frozen=True, slots=True)
 class SlotWait:
-    """A slot's creation waits for a transaction: that of session `pid`, or the prepared one `gid`.
+    """The creation of a slot waits for a transaction: of session `pid`, or the prepared transaction `gid`.
 
-    `holder` says in words whose transaction it is; "" if nobody is known.
+    `holder` describes the transaction's owner; "" if the owner is unknown.
     """
 
     slot: str
@@ -195,9 +202,9 @@ class CreatedSlot:
 
     name: str
     consistent_point: int
-    """Every transaction that commits after this LSN is streamed, none before."""
+    """Every transaction that commits after this LSN is streamed, and no transaction before."""
     snapshot: str | None
-    """The exported snapshot's name, if one was asked for."""
+    """Name of the exported snapshot; None if no export was requested."""
 
 
 _BLOCKERS: Final = """
@@ -223,14 +230,14 @@ async def create_slot(
     notice_s: float = 5.0,
     on_wait: Callable[[SlotWait], None] = lambda _: None,
 ) -> CreatedSlot:
-    """CREATE_REPLICATION_SLOT, by the replication command because only that can export a snapshot.
+    """Create the slot by the replication command CREATE_REPLICATION_SLOT, which alone can export a snapshot.
 
-    `export`: the answer names a snapshot, which can be imported until the stream does anything else.
-    `temporary`: the slot goes with the stream.
+    `export`: the answer names a snapshot, which can be imported until the stream runs another command. `temporary`:
+    the slot ends with the stream.
 
-    Every `notice_s` of waiting, `on_wait` hears what holds it, as seen on `observer` (an idle SQL
-    connection). When cancelled, the server is told to give up, so that no slot is left behind. Raises
-    ConfigError (the server lacks an option), SourceError (wal_level, no free slot, privilege),
+    Every `notice_s` seconds of waiting, `on_wait` is called with the blocking transaction, as seen on `observer`
+    (an idle SQL connection). When this call is cancelled, the command on the server is cancelled, so that no slot
+    remains. Raises ConfigError (the server lacks an option), SourceError (wal_level, no free slot, privilege),
     TransientError.
     """
     command = _create_command(
@@ -259,23 +266,23 @@ async def create_slot(
 
 
 async def set_failover(stream: ReplicationStream, name: str) -> None:
-    """Mark a slot for copying to standbys. ConfigError: before 17. Waits until no session reads the slot."""
+    """Mark a slot for synchronization to standbys. ConfigError: before 17. Waits until no session reads the slot."""
     _needs(stream.server_version, "failover", FAILOVER_SINCE)
     command = f"ALTER_REPLICATION_SLOT {identifier(name)} (FAILOVER true)"
     await stream.query(command, f"altering slot {name}", slot=name)
 
 
 async def end_two_phase(stream: ReplicationStream, name: str) -> None:
-    """Have prepared transactions sent at COMMIT PREPARED again, whole. ConfigError: before 18.
+    """Let PostgreSQL send prepared transactions whole at COMMIT PREPARED again. ConfigError: before 18.
 
-    Also those that were sent at PREPARE already, and confirmed: restart_lsn lies before them until they are decided.
-    The command waits until no session reads the slot.
+    Transactions that were sent and confirmed at PREPARE are sent again, because restart_lsn lies before them until
+    they are decided. The command waits until no session reads the slot.
 
-    There is no function for the other direction. ALTER_REPLICATION_SLOT (TWO_PHASE true) leaves two_phase_at as it is
-    (slot.c, ReplicationSlotAlter): of a transaction that was prepared before confirmed_flush_lsn and is committed
-    later, the server then sends COMMIT PREPARED alone, without its rows. START_REPLICATION with the option two_phase
-    sets two_phase_at to where the stream begins (logical.c, CreateDecodingContext), so that such a transaction is sent
-    whole.
+    PostgreSQL has no safe command for the other direction. ALTER_REPLICATION_SLOT (TWO_PHASE true) leaves
+    two_phase_at unchanged (slot.c, ReplicationSlotAlter). For a transaction that was prepared before
+    confirmed_flush_lsn and is committed later, the server then sends COMMIT PREPARED alone, without its rows.
+    START_REPLICATION with the option two_phase sets two_phase_at to the start of the stream (logical.c,
+    CreateDecodingContext), so such a transaction is sent whole.
     """
     _needs(stream.server_version, "ALTER_REPLICATION_SLOT with two_phase", ALTER_TWO_PHASE_SINCE)
     command = f"ALTER_REPLICATION_SLOT {identifier(name)} (TWO_PHASE false)"
@@ -309,7 +316,7 @@ def _create_command(
 
 
 async def _blocker(observer: Connection | None, walsender_pid: int, slot: str, waited_s: float) -> SlotWait:
-    """Whom the creation waits for, as far as that is known."""
+    """Return the transaction that the creation waits for, as far as it is known."""
     if observer is None:
         return SlotWait(slot, waited_s, None, None)
     with translated("looking for what holds the slot's creation", {}):
@@ -330,10 +337,10 @@ SELECT s.active_pid, pg_terminate_backend(s.active_pid)
 
 
 async def end_stream(connection: Connection, name: str, application_name: str) -> list[int]:
-    """End the walsender of this role and application that reads the slot; its process id, if there was one.
+    """End the walsender of this role and application that reads the slot, and return the ended process ids.
 
-    Returns when the slot is free, or after `END_STREAM_S`. A walsender whose client takes nothing more wants to be told
-    twice: at first it tries to send its client the reason (elog.c, send_message_to_frontend).
+    Returns when the slot is free, or after `END_STREAM_S`. A walsender whose client no longer reads must be
+    terminated twice, because it first tries to send the reason to its client (elog.c, send_message_to_frontend).
     """
     ended: list[int] = []
     deadline = time.monotonic() + END_STREAM_S
@@ -348,7 +355,7 @@ async def end_stream(connection: Connection, name: str, application_name: str) -
 
 
 async def drop_slot(connection: Connection, name: str) -> bool:
-    """Drop the slot; False when there is none. SlotActiveError when a session uses it."""
+    """Drop the slot; return False if it does not exist. SlotActiveError: a session reads the slot."""
     with translated(f"dropping slot {name}", {"slot": name}):
         try:
             await connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))

@@ -44,16 +44,16 @@ EXAMINE_TIMEOUT_S: Final = 5.0
 any function."""
 
 _VANISHED_TRIES: Final = 10
-"""How often a query is repeated if tables are dropped while it runs."""
+"""Number of attempts of a query if tables are dropped while it runs."""
 
 _LOCKED_TRIES: Final = 3
-"""How often the look at all tables is repeated if one of them is locked while it runs."""
+"""Number of attempts of the query of all tables if a table gets locked while it runs."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _LOOK: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# A table that was never analyzed has reltuples -1 (0 before PostgreSQL 14). Then 100 rows a page are assumed.
-# The size of a table that somebody locks would wait for the lock. Such a table has the rows that the cumulative
-# statistics count, a second or so after their commit.
+# A table that was never analyzed has reltuples -1 (0 before PostgreSQL 14). Then the estimate is 100 rows a page.
+# Reading the size of a table that another session has locked would wait for the lock, so its estimate is the row
+# count of the cumulative statistics, which lags the commits by about a second.
 _ESTIMATES: Final = """
 WITH RECURSIVE tree(root, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
@@ -78,7 +78,7 @@ _INSERT_POSITION: Final = (
 
 _PAGE_HEADER: Final = 24
 _SEGMENT_HEADER: Final = 40
-"""Bytes of the header of a WAL page, and of the first page of a segment (xlog_internal.h)."""
+"""Bytes of the header of a WAL page, and of a segment's first page (xlog_internal.h)."""
 
 # A watermark need not wait for standbys.
 _MARK: Final = (
@@ -90,10 +90,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Published tables, and the visibility of a snapshot that was taken no later than the tables were looked at.
+    """Published tables, and the visibility of a snapshot from before the tables were read.
 
     Attributes:
-        locked: who has locked the tables, by oid, that were not looked at for that reason.
+        locked: tables that were not read because another session has locked them: by oid, with a description of
+            this session.
     """
 
     tables: list[SourceTable]
@@ -103,10 +104,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """The transactions that write to tables, as `<virtual transaction> <pid or prepared>`.
+    """The open transactions that write to tables, as `<virtual transaction> <pid or prepared>`.
 
-    `seen` is the visibility of a snapshot that was taken afterwards. It sees every transaction that had written to the
-    tables by then, except those in `names`.
+    `seen` is the visibility of a snapshot that was taken afterwards. It sees every transaction that had written to
+    the tables by then, except those in `names`.
     """
 
     names: frozenset[str]
@@ -115,15 +116,16 @@ class Writers:
 
 
 class SnapshotCatalog:
-    """Asks the catalog. Each method raises TableBusyError, TransientError or SourceError, and can be repeated.
+    """Queries of the catalog. Each method raises TableBusyError, TransientError or SourceError, and can be repeated.
 
     Args:
-        publication: the publication whose tables are looked at.
-        selection: which of its tables the pipeline has. To this catalog, the others are not published.
+        publication: the publication whose tables are read.
+        selection: the tables of the publication that belong to the pipeline. This catalog treats other tables as
+            not published.
         lock_timeout_s: seconds that a query waits for one lock.
         statement_timeout_s: seconds that one query may take.
         examine_timeout_s: seconds that the examination of a condition may take.
-        protects: rules protect columns, which need `TableDescription.kin`.
+        protects: True if rules protect columns, which need `TableDescription.kin`.
     """
 
     def __init__(
@@ -152,15 +154,15 @@ class SnapshotCatalog:
         self._turn = asyncio.Lock()
 
     async def published(self) -> dict[int, str]:
-        """The tables that the publication publishes, by oid, as `schema.table`. No lock on a table is waited for."""
+        """Return the pipeline's published tables as `schema.table`, by oid. The query waits for no lock on a table."""
         return {oid: name for oid, name in (await self.sent()).items() if self._has(name)}
 
     async def sent(self) -> dict[int, str]:
-        """The same with the tables that the pipeline leaves out: PostgreSQL sends their changes too."""
+        """Return all published tables, including those that the pipeline leaves out but PostgreSQL sends."""
         return await self._ask(lambda sql: tables.published_tables(sql, self._publication))
 
     async def members(self) -> dict[int, int]:
-        """Which entry of the publication names a table, as `tables.members` gives it."""
+        """Return the entry of the publication that names each table, as `tables.members` does."""
         return await self._ask(lambda sql: tables.members(sql, self._publication))
 
     async def publication_digest(self) -> tuple[str, ...]:
@@ -174,15 +176,15 @@ class SnapshotCatalog:
         return await self._ask(lambda sql: following.read_differences(sql, self._publication, desired))
 
     async def leaves(self, table: str) -> list[int]:
-        """The oids of the partitions that hold the rows of `schema.table`; none if it is not partitioned."""
+        """Return the oids of the partitions that hold the rows of `schema.table`; [] for a table without partitions."""
         found = await self._ask(lambda sql: tables.relatives(sql, table))
         return [] if found is None or found.kind != "p" else found.leaves
 
     async def position(self) -> int:
-        """An LSN behind the commit of every transaction that earlier queries could see.
+        """Return an LSN after the commit of every transaction that earlier queries could see.
 
-        Queries may see a commit that is not written yet (synchronous_commit = off). So this is where the next record
-        is inserted, not how far the WAL is written.
+        Queries may see a commit that is not written yet (synchronous_commit = off). So the LSN is the insert
+        position of the WAL, not its write position.
         """
 
         async def ask(sql: Connection) -> int:
@@ -193,11 +195,11 @@ class SnapshotCatalog:
         return await self._ask(ask)
 
     async def lock_holders(self, oids: Collection[int]) -> list[str]:
-        """Who keeps everybody from reading the tables with these oids, as `tables.lock_holders` finds them."""
+        """Return who prevents reading the tables with these oids, as `tables.lock_holders` does."""
         return await self._ask(lambda sql: tables.lock_holders(sql, oids))
 
     async def labels(self) -> int:
-        """The checksum of the labels of all enums, as `catalog.labels` gives it."""
+        """Return the checksum of the labels of all enums, as `catalog.labels` does."""
         return await self._ask(catalog.labels)
 
     async def tables_with_enums(self, oids: Collection[int]) -> tuple[int, ...]:
@@ -205,7 +207,7 @@ class SnapshotCatalog:
         return await self._ask(lambda sql: catalog.tables_with_enums(sql, oids))
 
     async def estimates(self, tables: Mapping[int, str]) -> dict[int, int]:
-        """Estimate the number of rows of these tables (names by oid), without waiting for the lock of a table."""
+        """Return estimated row counts of these tables (names by oid), without waiting for the lock of a table."""
 
         async def ask(sql: Connection) -> dict[int, int]:
             with translated("asking how many rows tables have", {}):
@@ -216,7 +218,7 @@ class SnapshotCatalog:
         return await self._ask(ask)
 
     async def look(self, oids: Collection[int]) -> Look:
-        """Look at the tables with these oids as of now. Tables that are not published are left out."""
+        """Read the current definitions of the tables with these oids. Tables that are not published are left out."""
 
         async def look(sql: Connection) -> Look:
             seen = await catalog.visibility(sql)
@@ -226,7 +228,7 @@ class SnapshotCatalog:
         return await self._ask(look, _LOOK)
 
     async def look_at(self, snapshot: str) -> Look:
-        """Look at all published tables at an exported snapshot, except those that somebody has locked.
+        """Read the definitions of all published tables at an exported snapshot, without tables that are locked.
 
         TransientError: the snapshot has ended.
         """
@@ -246,16 +248,16 @@ class SnapshotCatalog:
             try:
                 return await self._ask(look, _LOOK)
             except TableBusyError:
-                # It was locked after the locks had been looked at. The next look leaves it out.
+                # The table was locked after the locks had been read. The next attempt leaves it out.
                 pass
         return await self._ask(look, _LOOK)
 
     async def describe(self, oids: Collection[int]) -> dict[int, TableDescription]:
-        """The keys and columns of each relation, one entry for every oid asked for."""
+        """Return the keys and columns of each relation, one entry for each requested oid."""
         return await self._ask(lambda sql: catalog.describe(sql, oids, with_kin=self._protects), _LOOK)
 
     async def types(self, oids: Collection[int]) -> dict[int, TypeDescription]:
-        """Describe these types, and the types that they are made of. Dropped types are left out."""
+        """Describe these types, and the types that they consist of. Dropped types are left out."""
         return await self._ask(lambda sql: catalog.types(sql, oids))
 
     async def writers(self, oids: Collection[int]) -> Writers:
@@ -269,7 +271,7 @@ class SnapshotCatalog:
         return await self._ask(look)
 
     async def mark(self) -> None:
-        """Write the watermark behind rows that a reader has read, whose role need not have the right to.
+        """Write the watermark after rows that a reader has read, because the reader's role may lack this right.
 
         Raises:
             TransientError, SourceError.
@@ -282,12 +284,12 @@ class SnapshotCatalog:
         await self._ask(emit)
 
     async def examine(self, table: SourceTable, where: str) -> str:
-        """Why the condition of a request cannot be used on the rows of the table; empty if it can.
+        """Return the reason why the condition of a request cannot be used on the rows of the table; empty if it can.
 
-        PostgreSQL only plans the query. It does so in a READ ONLY transaction with a timeout, because planning calls
-        IMMUTABLE functions. The condition stands in two kinds of brackets: text that closes one kind, opens it again,
-        and so continues as another part of the query, is a syntax error in the other kind. The query is sent by the
-        extended protocol without parameters, so it is one command, and has no placeholders.
+        PostgreSQL only plans the query. It does so in a READ ONLY transaction with a timeout, because planning
+        calls IMMUTABLE functions. The condition stands in two kinds of brackets: text that closes one kind, opens
+        it again, and so continues as another part of the query, is a syntax error in the other kind. The query is
+        sent by the extended protocol without parameters, so it is one command, and has no placeholders.
         """
         if problem := unwritable(where):
             return problem
@@ -301,8 +303,9 @@ class SnapshotCatalog:
                         await connection.execute(b"BEGIN READ ONLY")
                         await _set_timeout(connection, "LOCAL statement_timeout", self._examine_timeout_s)
                     try:
-                        # Locked by a command of its own, so that a lock timeout here is never the condition's. Parsing
-                        # a query locks its table, and LOCK TABLE would need SELECT on all of its columns.
+                        # The table is locked by a separate command, so that a lock timeout here never comes from the
+                        # condition. Parsing a query locks its table, and LOCK TABLE would need SELECT on all of its
+                        # columns.
                         await connection.execute(b"DEALLOCATE ALL")
                         await connection.execute(
                             f"PREPARE cdcd_lock AS SELECT FROM ONLY {table.sql_name}".encode()
@@ -325,7 +328,7 @@ class SnapshotCatalog:
             self._connection = None
 
     async def _ask(self, question: Callable[[Connection], Awaitable[T]], begin: str = "") -> T:
-        """Ask, in a transaction if `begin` starts one. Ask again if a table is dropped meanwhile."""
+        """Run a query, in a transaction if `begin` starts one. Run it again if a table is dropped meanwhile."""
         backoff = Backoff(0.01, 1.0)
         async with self._turn:
             for left in reversed(range(_VANISHED_TRIES)):
@@ -381,10 +384,10 @@ class SnapshotCatalog:
 
 
 def end_of_records(insert: int, block: int, segment: int) -> int:
-    """Where the last record of the WAL ends, if the next one is inserted at `insert`.
+    """Return the end of the last WAL record if the next record is inserted at `insert`.
 
-    The two differ at the beginning of a page, by the page's header. What is streamed of an idle server ends where the
-    last record ends, so that nothing would ever reach the position behind the header.
+    At the beginning of a page the two LSNs differ by the page's header. The stream of an idle server ends where the
+    last record ends, so it would never reach an LSN after the header.
 
     Args:
         block, segment: the sizes of a page and of a segment in bytes.

@@ -13,7 +13,7 @@ from cdcd.adapters.postgres.replication import identifier, literal
 from cdcd.core.snapshot.reading import KeyQuery, PageQuery, SourceTable
 
 TID_RANGE_SINCE: Final = 140000
-"""The server version that brought TID range scans. For older servers, the query lists every item of the pages."""
+"""First server version with TID range scans. For older servers, the query lists every item of the pages."""
 
 _PAGE_HEADER: Final = 24
 """Bytes of a page's header."""
@@ -61,16 +61,16 @@ _LEAVES: Final = """\
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the server says of a table that is locked, before a row of it is asked for.
+    """The server's facts about a locked table, read before its rows.
 
     Attributes:
-        snapshot, after: what the query's snapshot sees, and an LSN behind the commit of everything that it sees.
-        part, table: oids of the relations that have the names of the part and of the table; None: there is none.
-        filenode: file of the part.
-        columns: as `SourceTable.columns`.
-        is_table: the part is a table (relkind r or p), as of now also in a transaction with an old snapshot.
-        pages: of the part, as of now.
-        generated: a column to be read is generated, so that COPY of the table refuses it.
+        snapshot, after: visibility of the query's snapshot, and an LSN after the commit of everything that it sees.
+        part, table: oids of the relations with the names of the part and of the table; None: no such relation.
+        filenode: file number of the part.
+        columns: columns as in `SourceTable.columns`.
+        is_table: True if the part is a table now (relkind r or p), also in a transaction with an old snapshot.
+        pages: current number of pages of the part.
+        generated: True if a column to be read is generated, so that COPY of the table refuses it.
         leaves: names of the partitions that are tables, if the table has foreign tables as partitions, else None.
     """
 
@@ -87,7 +87,7 @@ class Checked:
 
     @classmethod
     def of(cls, row: Sequence[str | None]) -> Self:
-        """The answer to the query that `check` returns."""
+        """Create the object from the row that the query of `check` returns."""
         snapshot, after, part, filenode, table, columns, is_table, pages, generated, leaves = row
         return cls(
             snapshot or "",
@@ -105,17 +105,18 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """How the values of a key column are compared with literals, so that nothing runs that an owner made.
+    """Comparison of a key column with literals that runs no code of an owner.
 
     Attributes:
-        base: the type to which the column and the literals are cast, as SQL, "" for none. It is the type that a domain
-            is over: a literal is not cast to the domain, because that evaluates the domain's CHECK. The cast from a
-            domain never calls a function: PostgreSQL ignores casts that somebody created for a domain.
-        operator: SQL's operator. An operator of an extension is written with its schema.
-        by_text: the texts are compared that COPY writes. `format('%s', column)` calls the output function of the type,
-            as COPY does, and no cast, whichever casts exist. The output functions of enums, composites, ranges,
-            arrays and domains are PostgreSQL's own (enum_out, record_out, range_out, array_out, and that of the base
-            type); only a superuser can create a type with another one. No index helps to find such a row.
+        base: type to which the column and the literals are cast, as SQL; "" for no cast. For a domain it is the
+            base type: a literal is not cast to the domain, because that evaluates the domain's CHECK. The cast from
+            a domain never calls a function: PostgreSQL ignores casts that somebody created for a domain.
+        operator: operator in SQL. An operator of an extension is written with its schema.
+        by_text: True if the texts that COPY writes are compared. `format('%s', column)` calls the output function
+            of the type, as COPY does, and no cast, whichever casts exist. The output functions of enums,
+            composites, ranges, arrays and domains are PostgreSQL's own (enum_out, record_out, range_out, array_out,
+            and that of the base type); only a superuser can create a type with another one. No index helps to find
+            such a row.
     """
 
     base: str = ""
@@ -123,47 +124,50 @@ class Equality:
     by_text: bool = False
 
     def left(self, column: str) -> str:
-        """The column as it is compared."""
+        """Return the column's side of the comparison."""
         name = identifier(column)
         if self.by_text:
             return f"format('%s', {name})"
         return f"{name}::{self.base}" if self.base else name
 
     def right(self, value: str) -> str:
-        """The value as it is compared."""
+        """Return the value's side of the comparison."""
         return f"{literal(value)}::{self.base}" if self.base else literal(value)
 
 
 def items_per_page(block_size: int) -> int:
-    """The most rows on a page: MaxHeapTuplesPerPage (htup_details.h), 291 for 8 KiB."""
+    """Return the maximum of rows on a page: MaxHeapTuplesPerPage (htup_details.h), 291 for 8 KiB."""
     return (block_size - _PAGE_HEADER) // _ITEM
 
 
 def relation_of(query: PageQuery | KeyQuery) -> str:
-    """The relation that the query reads, as it is written after LOCK TABLE and FROM."""
+    """Return the relation that the query reads, as written after LOCK TABLE and FROM."""
     if isinstance(query, PageQuery):
         return f"ONLY {query.sql_name}"
     return query.table.sql_name if query.table.partitioned else f"ONLY {query.table.sql_name}"
 
 
 def lock(query: PageQuery | KeyQuery, *, by_parsing: bool) -> list[str]:
-    """Commands that lock the relation (ACCESS SHARE) until the transaction or its savepoint ends. Nothing is planned.
+    """Return commands that lock the relation (ACCESS SHARE) until the transaction or its savepoint ends.
 
-    LOCK TABLE needs SELECT on the whole table, whatever the server's version. Where only columns are granted, a query
-    is parsed instead: PostgreSQL locks its relation then, and checks rights when the query is run, which it never is.
-    Parsing takes the snapshot of the transaction before it waits for the lock. So `rewritten` must be asked behind it.
+    Nothing is planned.
+
+    LOCK TABLE needs SELECT on the whole table, whatever the server's version. If only columns are granted, a query
+    is parsed instead, because PostgreSQL locks its relation then. The query is never run, so PostgreSQL checks no
+    rights. Parsing takes the snapshot of the transaction before it waits for the lock. So the query of `rewritten`
+    must run after it.
 
     Args:
-        by_parsing: the role has no SELECT on the whole table.
+        by_parsing: True if the role lacks SELECT on the whole table.
     """
     if not by_parsing:
         return [f"LOCK TABLE {relation_of(query)} IN ACCESS SHARE MODE"]
-    # A rollback leaves prepared statements. A function of the table's owner may have left one of the same name.
+    # A rollback keeps prepared statements. A function of the table's owner may have left one with the same name.
     return ["DEALLOCATE ALL", f"PREPARE cdcd_lock AS SELECT FROM {relation_of(query)}"]
 
 
 def rewritten(query: PageQuery | KeyQuery) -> str:
-    """A query for one number: how many files of the table are not those that the transaction's snapshot sees.
+    """Return a query for the number of the table's files that differ from those in the transaction's snapshot.
 
     Rows of such a file may be missing at the snapshot (TRUNCATE and ALTER TABLE are not MVCC-safe).
     """
@@ -176,7 +180,7 @@ def rewritten(query: PageQuery | KeyQuery) -> str:
 
 
 def check(query: PageQuery | KeyQuery) -> str:
-    """A query for one row, which `Checked.of` reads."""
+    """Return a query for one row, which `Checked.of` reads."""
     table = query.table
     name, oid = (query.sql_name, query.oid) if isinstance(query, PageQuery) else (table.sql_name, table.oid)
     return _CHECK.format(
@@ -193,15 +197,18 @@ def check(query: PageQuery | KeyQuery) -> str:
 
 
 def description(table: SourceTable) -> str:
-    """A query that is described and not run. The result describes the columns as of now, even in a transaction with
-    an old snapshot.
+    """Return a query that is only described, not run.
+
+    Its result describes the current columns, even in a transaction with an old snapshot.
     """
     return f"SELECT {_columns(table)} FROM ONLY {table.sql_name}"
 
 
 def is_whole(query: PageQuery) -> bool:
-    """Whether COPY of the table gives the rows of the query: it is for all rows on the pages that the part had when it
-    was planned, and for at least one column, because COPY takes no empty list.
+    """Return True if COPY of the table gives the rows of the query.
+
+    The query must cover all pages that the part had when it was planned, and at least one column, because COPY
+    accepts no empty list.
     """
     planned = [each.part.pages for each in query.table.parts if each.part.oid == query.oid]
     covers_all = query.begin == 0 and len(planned) == 1 and planned[0] <= query.end
@@ -209,18 +216,21 @@ def is_whole(query: PageQuery) -> bool:
 
 
 def copy_table(query: PageQuery) -> str:
-    """COPY of the whole part. PostgreSQL does not plan it, so that it evaluates no expression of the table's owner."""
+    """Return the COPY command for the whole part.
+
+    PostgreSQL does not plan this command, so it evaluates no expression of the table's owner.
+    """
     return f"COPY {query.sql_name} ({_columns(query.table)}) TO STDOUT"
 
 
 def names(query: PageQuery | KeyQuery) -> str:
-    """A query for one row: the oids of the tables that have these names now."""
+    """Return a query for one row with the oids of the tables that have these names now."""
     part = query.sql_name if isinstance(query, PageQuery) else query.table.sql_name
     return f"SELECT to_regclass({literal(part)})::oid, to_regclass({literal(query.table.sql_name)})::oid"
 
 
 def copy_pages(query: PageQuery, server_version: int, block_size: int) -> str:
-    """COPY of the rows on these pages."""
+    """Return the COPY command for the rows on these pages."""
     if server_version >= TID_RANGE_SINCE:
         pages = f"ctid >= '({query.begin},0)'::tid AND ctid < '({query.end},0)'::tid"
     else:
@@ -238,13 +248,13 @@ def copy_keys(
     equalities: Mapping[str, Equality],
     leaves: Sequence[str] | None = None,
 ) -> str:
-    """COPY of the rows with these keys.
+    """Return the COPY command for the rows with these keys.
 
     Args:
         keys: values as text, in the order of `key_columns`.
-        equalities: how columns are compared whose types are not built in. A column without an entry is compared by `=`
-            with literals without a type, so that the column's type decides what is equal.
-        leaves: partitions that are read, instead of the table.
+        equalities: comparisons of key columns whose types are not built in. A column without an entry is compared
+            by `=` with literals without a type, so that the column's type decides what is equal.
+        leaves: partitions to read instead of the table; None: the table itself.
     """
     condition = _has_key(query, keys, equalities)
     if leaves is None:
@@ -256,12 +266,12 @@ def copy_keys(
 
 
 def _has_key(query: KeyQuery, keys: Sequence[Sequence[str]], equalities: Mapping[str, Equality]) -> str:
-    """A condition that is true for the rows with these keys."""
+    """Return a condition that is true for the rows with these keys."""
     how = [equalities.get(column, Equality()) for column in query.key_columns]
     if not keys:
         return "false"
     if len(how) == 1 and how[0].operator == "=":
-        # One index scan finds all of them.
+        # One index scan finds all of these rows.
         listed = ", ".join(how[0].right(value) for (value,) in keys)
         return f"{how[0].left(query.key_columns[0])} IN ({listed})"
     rows = (
@@ -288,7 +298,7 @@ def _columns(table: SourceTable) -> str:
 
 
 def unwritable(condition: str) -> str:
-    """Why a condition cannot be sent at all; empty if it can. libpq ends a command at a NUL character."""
+    """Return the reason why a condition cannot be sent; empty if it can. libpq ends a command at a NUL character."""
     if "\0" in condition:
         return "the condition contains a NUL character"
     try:

@@ -44,7 +44,8 @@ LOCK_TIMEOUT_S: Final = 5.0
 """Default for the seconds that a query waits for a lock."""
 
 CONDITION_TIMEOUT_S: Final = 60.0
-"""Default for the seconds that a query with somebody's condition may take: what the condition calls may sleep."""
+"""Default for the seconds that a query with a request's condition may take, because the condition may call
+pg_sleep."""
 
 _CHANGED: Final = "changed"
 _BUSY: Final = "busy"
@@ -68,18 +69,19 @@ _KINDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("58", "", _AGAIN),  # system_error
     ("72000", "", _AGAIN),  # snapshot_too_old, before 17
 )
-"""(SQLSTATE or its beginning, part of an untranslated message, what it means). Any other error is `Refused`.
+"""(SQLSTATE or its beginning, part of an untranslated message, meaning for the query). Any other error is
+`Refused`.
 
 The condition of a request can raise any of these errors. In the step that evaluates it, every error is `Refused`.
 """
 
 Mark = Callable[[], Awaitable[None]]
-"""Writes a watermark."""
+"""Function that writes a watermark."""
 
 _CANCELED: Final = "57014"
 _NO_RIGHT: Final = "42501"
 _RESTRICTED: Final = "55000"
-"""What restrict_nonsystem_relation_kind says of a view that has the table's name."""
+"""SQLSTATE of PostgreSQL's restrict_nonsystem_relation_kind for a view with the table's name."""
 _SYNTAX_ERROR: Final = "42601"
 
 _BUILTIN_BEFORE: Final = 10000
@@ -121,10 +123,10 @@ SELECT base.wanted::int8, format('%I.%I', n.nspname, t.typname), CASE WHEN t.oid
      LIMIT 1) END
   FROM base JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd' JOIN pg_namespace n ON n.oid = t.typnamespace
 """
-"""How columns of types that are not built in are compared (`Equality`).
+"""Comparisons of columns whose types are not built in (`Equality`).
 
-The operator of an extension is used only if nobody but superusers can replace it, move it or rename its schema, also
-between this query and the next one. The owner of a trusted extension (citext) is whoever created it, and may move its
+An extension's operator is used only if no role but a superuser can replace it, move it or rename its schema, also
+between this query and the next one. The owner of a trusted extension (citext) is its creator, who may move its
 objects to another schema.
 """
 
@@ -152,7 +154,7 @@ class SnapshotReader:
         self._imported = False
         self._equalities: dict[int, Equality] = {}
         self._by_parsing: set[int] = set()
-        """Oids of relations on which the role may SELECT columns only, so that LOCK TABLE is refused."""
+        """Oids of relations with SELECT on single columns only, for which LOCK TABLE is refused."""
 
     @classmethod
     async def open(
@@ -170,11 +172,11 @@ class SnapshotReader:
         """Connect. Raises what `connection.open_session` raises. The caller owes `close`.
 
         Args:
-            lock_timeout_s: seconds that a query waits for the lock of the table; 0: without limit.
-            statement_timeout_s: seconds that the server may work on a query; 0: without limit.
-            condition_timeout_s: the same for a query with a request's condition; the shorter limit counts.
-            mark: writes the watermark behind the rows, on a session of another role; None: this session writes it.
-            types: descriptions of the types of key columns whose values came in binary form.
+            lock_timeout_s: seconds that a query waits for the lock of the table; 0: no limit.
+            statement_timeout_s: seconds that the server may work on a query; 0: no limit.
+            condition_timeout_s: the same limit for a query with a request's condition; the shorter limit counts.
+            mark: writes the watermark after the rows, on a session of another role; None: this session writes it.
+            types: descriptions of the types of key columns with values in binary form.
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
@@ -227,19 +229,23 @@ class SnapshotReader:
         self._imported = True
 
     async def export_snapshot(self) -> str:
-        """The name of the imported snapshot for other sessions, of any role. It lasts as long as this session."""
+        """Export the imported snapshot for sessions of any role, and return its name.
+
+        The exported snapshot lasts as long as this session.
+        """
         *_, ((name,),) = await self._session.query("SELECT pg_export_snapshot()", "exporting the snapshot")
         assert name is not None
         return name
 
     async def read(self, query: PageQuery | KeyQuery, bytes_max: int) -> reading.Answer:
-        """Read the rows that the query selects, or find out why that is impossible.
+        """Read the rows that the query selects, or return the reason why that is impossible.
 
         Args:
             bytes_max: bytes of all rows together; the answer to more is `TooLarge`.
 
         Raises:
-            TableBusyError: somebody has locked the table. Try again later; this connection can still be used.
+            TableBusyError: another session has locked the table. Try again later; this connection can still be
+                used.
             TransientError: the connection is lost, or the query failed for a reason that passes by itself.
         """
         if problem := _unwritable(query):
@@ -248,7 +254,7 @@ class SnapshotReader:
         if not isinstance(found, Checked):
             return found
         if isinstance(query, PageQuery):
-            # Rows of an old snapshot lie in the pages of the plan, those of a new one in the pages of now.
+            # Rows of an old snapshot are on the planned pages, rows of a new snapshot on the current pages.
             fits = self._imported or found.pages <= query.end
             if fits and not found.generated and snapshot_queries.is_whole(query):
                 copy = snapshot_queries.copy_table(query)
@@ -264,7 +270,10 @@ class SnapshotReader:
         return await self._copy(query, copy, found, bytes_max)
 
     async def _lock_and_check(self, query: PageQuery | KeyQuery) -> Checked | Changed | Refused:
-        """Begin, lock the table, and find out whether it still is the table of the plan. If it is not, end again."""
+        """Begin the transaction, lock the table, and check that it is still the table of the plan.
+
+        If it is not, end the transaction.
+        """
         by_parsing = _oid(query) in self._by_parsing
         lock = snapshot_queries.lock(query, by_parsing=by_parsing)
         steps = {
@@ -275,7 +284,7 @@ class SnapshotReader:
             "check": snapshot_queries.check(query),
         }
         if self._imported or by_parsing:
-            # Planning evaluates expressions of the owner, so the columns of now are asked for without planning.
+            # Planning evaluates expressions of the owner, so the current columns are read without planning.
             commands = [step.encode() for step in steps.values()]
             described = snapshot_queries.description(query.table).encode()
             outcome = await self._session.run_in_one_trip(commands, described)
@@ -302,10 +311,10 @@ class SnapshotReader:
     async def _copy(
         self, query: PageQuery | KeyQuery, copy: str, found: Checked, bytes_max: int
     ) -> reading.Answer:
-        """Read the rows of the table, which is locked and checked, and end."""
+        """Read the rows of the locked and checked table, and end the transaction."""
         by_parsing = _oid(query) in self._by_parsing
         steps = {
-            # One text that PostgreSQL cannot convert to UTF-8 would end the reading of the table.
+            # A single text that PostgreSQL cannot convert to UTF-8 would abort reading the table.
             "rows": copy if self._conversion is None else f"{copy} (ENCODING '{RAW}')",
             "names": snapshot_queries.names(query),
             **({"rewritten": snapshot_queries.rewritten(query)} if by_parsing else {}),
@@ -315,9 +324,9 @@ class SnapshotReader:
         command = "; ".join(steps.values())
         outcome = await self._session.run(command.encode("utf-8", "surrogateescape"), bytes_max)
         if outcome.errors:
-            # COPY gives one more result without rows, so each step that succeeded has one result.
+            # COPY gives an additional result without rows, so each successful step has one result.
             return await self._failed(query, list(steps)[len(outcome.results)], outcome.errors[0])
-        # ALTER SCHEMA RENAME waits for no lock of a table. So COPY may have read another table.
+        # ALTER SCHEMA RENAME waits for no lock of a table, so COPY may have read another table.
         if changed := _other_names(query, rows_of(outcome.results[1])[0]):
             return Changed(changed)
         if by_parsing and rows_of(outcome.results[2])[0][0] != "0":
@@ -340,11 +349,11 @@ class SnapshotReader:
 
     @property
     def _limit(self) -> str:
-        """The timeout of a query with a condition; the settings of the session come back with the end."""
+        """Command for the timeout of a query with a condition; the end of the transaction restores the setting."""
         return f"SET LOCAL statement_timeout = {round(self._condition_timeout_s * 1000)}"
 
     def _changed(self, query: PageQuery | KeyQuery, found: Checked, described: pq.abc.PGresult | None) -> str:
-        """How the table differs from the plan of the query; empty if it does not differ."""
+        """Return how the table differs from the plan of the query; empty if it does not differ."""
         table = query.table
         if problem := _other_names(query, (found.part, found.table)):
             return problem
@@ -357,7 +366,7 @@ class SnapshotReader:
         return "" if described is None or _fits(described, table) else _ALTERED
 
     async def _failed(self, query: PageQuery | KeyQuery, step: str, answer: Answer) -> Changed | Refused:
-        """What a failure of one step means. The connection can still be used, unless TransientError is raised."""
+        """Return the meaning of a step's failure. The connection can still be used, unless TransientError is raised."""
         what = _what(query)
         if self._session.is_lost:
             raise _transient(what, answer)
@@ -396,7 +405,7 @@ class SnapshotReader:
         return "See PostgreSQL's log." if row is UNKNOWN else row.hint
 
     async def _compare(self, query: KeyQuery) -> dict[str, Equality]:
-        """How the key columns are compared whose types are not built-in types."""
+        """Return the comparisons of the key columns whose types are not built in."""
         types = {
             column.name: column.type_oid
             for column in query.table.relation.columns
@@ -406,7 +415,7 @@ class SnapshotReader:
             oids = literal("{" + ",".join(map(str, missing)) + "}")
             asked = _EQUALITIES.replace("{oids}", oids).replace("{builtin}", str(_EXTENSION_FROM))
             *_, rows = await self._session.query(asked, _what(query))
-            # An old snapshot does not see a type that was created since.
+            # An old snapshot does not see a type that was created later.
             self._equalities |= {oid: Equality(by_text=True) for oid in missing}
             self._equalities |= {
                 int(oid or 0): Equality(base or "", operator) for oid, base, operator in rows if operator
@@ -421,9 +430,9 @@ _CORRECT: Final = "Correct the condition of the request, and send the request ag
 
 
 def _columns(table: SourceTable) -> str:
-    """Which columns must be granted, as SQL; empty for all of a table that is published with all of its columns.
+    """Return the columns that must be granted, as SQL; empty if the table is published with all of its columns.
 
-    A hidden column stays hidden: the role needs the published ones, and ctid, by which pages are read.
+    Other columns stay hidden: the role needs the published columns, and ctid for reading by pages.
     """
     published = [column.name for column in table.relation.columns]
     if len(published) == len(json.loads(table.columns)):
@@ -432,7 +441,7 @@ def _columns(table: SourceTable) -> str:
 
 
 def _oid(query: PageQuery | KeyQuery) -> int:
-    """The relation that is locked."""
+    """Return the oid of the relation that is locked."""
     return query.oid if isinstance(query, PageQuery) else query.table.oid
 
 
@@ -445,9 +454,9 @@ def _sql_name(query: PageQuery | KeyQuery) -> str:
 
 
 def _texts(query: KeyQuery, types: Mapping[int, TypeDescription]) -> list[list[str]]:
-    """The keys as text. Raises WithoutReaderError: a value is in binary form, and its type has no reader.
+    """Return the keys as text. Raises WithoutReaderError if a value is in binary form and its type has no reader.
 
-    The server is not asked: a value of an owner's type is checked by the owner's domains when the server takes it in.
+    The server does not convert the keys, because it would evaluate the owner's domains on their values.
     """
     oids = {column.name: column.type_oid for column in query.table.relation.columns}
     readers = {name: reader_for(oids.get(name, 0), types) for name in query.key_columns}
@@ -459,7 +468,7 @@ def _texts(query: KeyQuery, types: Mapping[int, TypeDescription]) -> list[list[s
         reader = readers[name]
         if reader is None:
             raise WithoutReaderError(f"the binary form of the key column {name} cannot be read")
-        # Wire text (catalog/wiretext.py): a character stands for a byte.
+        # Wire text (catalog/wiretext.py) has one character for each byte.
         return reader(data).encode("latin-1").decode("utf-8", "surrogateescape")
 
     return [
@@ -468,7 +477,7 @@ def _texts(query: KeyQuery, types: Mapping[int, TypeDescription]) -> list[list[s
 
 
 def _other_names(query: PageQuery | KeyQuery, found: Sequence[str | None]) -> str:
-    """Why the relations with these oids are not those of the query; empty if they are."""
+    """Return why the relations with these oids are not those of the query; empty if they are."""
     part_oid = query.oid if isinstance(query, PageQuery) else query.table.oid
     if None in found:
         return "the table was dropped or renamed"
@@ -476,7 +485,7 @@ def _other_names(query: PageQuery | KeyQuery, found: Sequence[str | None]) -> st
 
 
 def _unwritable(query: PageQuery | KeyQuery) -> str:
-    """Why the conditions cannot be sent at all; empty if they can."""
+    """Return why the conditions cannot be sent; empty if they can."""
     for condition in query.conditions:
         if problem := unwritable(condition):
             return problem
@@ -484,15 +493,17 @@ def _unwritable(query: PageQuery | KeyQuery) -> str:
 
 
 def _has_request(query: PageQuery | KeyQuery) -> bool:
-    """Whether the query has the condition of a request. PostgreSQL allows only harmless row filters in a
-    publication.
+    """Return True if the query has the condition of a request.
+
+    PostgreSQL allows only harmless row filters in a publication.
     """
     return any(condition and condition != query.table.row_filter for condition in query.conditions)
 
 
 def _fits(described: pq.abc.PGresult, table: SourceTable) -> bool:
-    """Whether the columns of now are those of the plan. A column that was added since does not count: it has no values
-    at the snapshot.
+    """Return True if the current columns are those of the plan.
+
+    A column that was added since does not count, because it has no values at the snapshot.
     """
     planned = {attnum: (name, oid, modifier) for attnum, name, oid, modifier in json.loads(table.columns)}
     for place in range(described.nfields):
@@ -513,11 +524,14 @@ def _kind(answer: Answer) -> str:
 
 
 def _of_condition(step: str, answer: Answer) -> str:
-    """Why a condition fails. Of a condition that was answered for rows, a message may show the values."""
+    """Return the reason why a condition fails.
+
+    If the condition was evaluated for rows, the message may contain values, so it is left out.
+    """
     return answer.without_message if step == "rows" else answer.text_of_rows
 
 
 def _transient(what: str, answer: Answer) -> TransientError:
-    """The error as a transient one. If a person must act, the next connection finds that out."""
+    """Return the error as a transient one. If an operator must act, the next connection reports that."""
     error = refused(what, answer, {})
     return error if isinstance(error, TransientError) else TransientError(error.message, hint=error.hint)

@@ -1,4 +1,6 @@
-"""Describes the server before a stream starts: the `Source` with which `position.resume` compares the checkpoint."""
+"""Reader of the server's state before a stream starts: the `Source` that `position.resume` compares with the
+checkpoint.
+"""
 
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.core.engine.checkpoint import Checkpoint, Source
@@ -13,11 +15,12 @@ async def read_source(
     slot_name: str,
     options: str,
 ) -> Source:
-    """Describe the server, compared with the checkpoint that was found.
+    """Return the server's state, as far as it matters for the checkpoint that was found.
 
     Args:
-        slot_confirmed: where the slot stands; None: there is no slot.
-        options: the options that decide which events the server sends (`Source.stream`): publication, messages, origin.
+        slot_confirmed: confirmed_flush_lsn of the slot; None: the slot does not exist.
+        options: the options that decide which events the server sends (`Source.stream`): publication, messages,
+            origin.
 
     Raises:
         TransientError: the connection is lost.

@@ -1,6 +1,6 @@
-"""What a server has before there is a pipeline, for `cdcd init`, which writes what is still missing.
+"""State of a server without a pipeline, from which `cdcd init` decides which commands to write.
 
-Nothing is changed.
+Nothing on the server is changed.
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ APPLICATION: Final = "cdcd init"
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """A database, as a pipeline finds it.
+    """State of a database before the pipeline exists.
 
     Attributes:
         version: the server's major version.
-        restart_pending: wal_level is set to another value, which counts after the next restart.
-        is_rds: the role rds_superuser exists: rights to replicate are granted by rds_replication.
+        restart_pending: wal_level has another configured value, which takes effect at the next restart.
+        is_rds: the role rds_superuser exists, so rights to replicate are granted by rds_replication.
         has_role: the pipeline's role exists.
-        may_replicate: that role has REPLICATION, or what stands for it.
+        may_replicate: that role has REPLICATION, or the managed service's equivalent.
         has_publication: the pipeline's publication exists.
-        tables: what a publication would have, in the order of names.
-        readable: SQL names of all relations that must be read for them: partitions too.
+        tables: tables of the future publication, in the order of their names.
+        readable: SQL names of all relations that must be readable for these tables, including partitions.
         owned: these relations with their owners.
         roles: the names of all roles.
-        secured: those of `tables` that have row-level security, as `schema.table`.
+        secured: tables of `tables` with row-level security, as `schema.table`.
     """
 
     version: int
@@ -58,7 +58,7 @@ class Surroundings:
 
     @property
     def published(self) -> tuple[PublishedTable, ...]:
-        """The other tables: publishing them changes nothing for those who write to them."""
+        """The other tables, whose publication has no effect on their writers."""
         return tuple([table for table in self.tables if table.has_identity])
 
 
@@ -89,10 +89,11 @@ _ROLES: Final = "SELECT rolname::text FROM pg_roles"
 
 
 async def look_around(dsn: Dsn, role: str, patterns: Sequence[str], publication: str) -> Surroundings:
-    """Ask the server, as whoever the DSN names.
+    """Read the server's state with the role of the DSN.
 
     Raises:
-        TransientError, SourceError: the server does not let us in, or is a standby; no table matches the patterns.
+        TransientError, SourceError: the server refuses the connection or is a standby, or no table matches the
+            patterns.
         ConfigError: a pattern cannot be read.
     """
     wanted = [parse_pattern(pattern, "--table") for pattern in patterns]
@@ -105,7 +106,7 @@ async def look_around(dsn: Dsn, role: str, patterns: Sequence[str], publication:
 
 
 async def database_of(dsn: Dsn) -> str:
-    """The name of the database that the DSN leads to. Raises as `look_around`."""
+    """Return the name of the DSN's database. Raises as `look_around`."""
     connection = await connect(dsn, application_name=APPLICATION)
     try:
         return connection.info.dbname
@@ -143,6 +144,9 @@ async def _look(connection: Connection, role: str, wanted: Any, publication: str
 
 
 def dsn_for(dsn: Dsn, database: str, role: str = "") -> str:
-    """Connection string without a secret, to `database` on the server of `dsn`. `role`: "" keeps the role of `dsn`."""
+    """Return a connection string without a secret, to `database` on the server of `dsn`.
+
+    `role`: role of the connection; "" keeps the role of `dsn`.
+    """
     kept = {name: value for name, value in dsn.parameters if name not in SECRET_PARAMETERS and value}
     return make_conninfo("", **{**kept, "dbname": database, **({"user": role} if role else {})})

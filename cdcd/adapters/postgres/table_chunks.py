@@ -17,7 +17,7 @@ from cdcd.core.snapshot.reading import Changed, PageQuery, Refused, SourceTable,
 from cdcd.core.snapshot.table_task import Part, TableTask
 
 _GROWTH: Final = 4
-"""How many times its size on disk a chunk may have as text."""
+"""Maximum size of a chunk as text, as a multiple of its size on disk."""
 
 
 class ChangedTableError(TransientError):
@@ -25,12 +25,12 @@ class ChangedTableError(TransientError):
 
 
 class TableChunks:
-    """Pages of a part of a table. Call `next` until it gives None.
+    """Reader of the pages of a part of a table. Call `next` until it returns None.
 
     Args:
-        sql_name: how SQL calls the part.
-        part: its pages; those that are `done` are not read.
-        chunk_bytes: of the part, on disk, read at a time; in memory it is a few times as much.
+        sql_name: name of the part, quoted for SQL.
+        part: pages of the part; pages that are `done` are not read.
+        chunk_bytes: bytes on disk that are read at a time; in memory a chunk takes a few times as much.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TableChunks:
         self._is_empty = not part.pages
 
     async def next(self) -> list[bytes] | None:
-        """The lines of the next chunk that has rows; None: there is none.
+        """Return the lines of the next chunk that has rows; None after the last chunk.
 
         Raises:
             SourceError: the table may not be read.
@@ -54,7 +54,7 @@ class TableChunks:
             ChangedTableError: the table was altered, truncated or dropped.
         """
         if self._is_empty:
-            # Its rows may have gone between the snapshot and the look at its pages.
+            # Its rows may have been removed between the snapshot and the count of its pages.
             self._is_empty = False
             await self._read(0, 0, UNLIMITED)
         while (chunk := self._chunks.next()) is not None:
@@ -70,7 +70,7 @@ class TableChunks:
         return None
 
     async def _read(self, begin: int, end: int, bytes_max: int) -> list[bytes] | None:
-        """The lines of these pages; None: they are too large. Raises as `next`."""
+        """Return the lines of these pages; None if they are too large. Raises as `next`."""
         query = PageQuery(
             self._sql_name,
             self._part.oid,

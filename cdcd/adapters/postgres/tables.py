@@ -1,7 +1,7 @@
-"""What a snapshot reads: the published tables, as pgoutput would describe them, and where their rows lie.
+"""Published tables for a snapshot, as pgoutput would describe them, and the pages of their rows.
 
-Everything is read by queries on the catalog, so that on a connection with an imported snapshot it is as of that
-snapshot. Two things are as of now: what the publication publishes (`pg_get_publication_tables` knows no other), and
+All data is read by catalog queries, so on a connection with an imported snapshot it is as of that snapshot. Two
+things are current instead: the contents of the publication (`pg_get_publication_tables` has no older ones), and
 sizes, which may only have grown.
 """
 
@@ -17,7 +17,7 @@ from cdcd.core.snapshot.reading import SourcePart, SourceTable
 from cdcd.core.snapshot.table_task import Part
 
 GENERATED_SINCE: Final = 180000
-"""The server version that can publish generated columns."""
+"""First server version that can publish generated columns."""
 
 
 _PUBLISHED_OF: Final = """
@@ -34,13 +34,13 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
 _PUBLISHED: Final = _PUBLISHED_OF.format(only="")
 
 _PUBLISHED_ONLY: Final = _PUBLISHED_OF.format(only="AND c.oid = ANY(%s::oid[])")
-"""For some of many tables: the lists of columns of 2,000 tables take PostgreSQL 50 ms, that of one 2 ms."""
+"""Query for some of many tables: the column lists of 2,000 tables take PostgreSQL 50 ms, the list of one table 2 ms."""
 
 LOCKS_SINCE: Final = 160000
-"""The server version since which pg_publication_tables locks all published tables that have no list of columns."""
+"""First server version in which pg_publication_tables locks all published tables without a column list."""
 
-# What pg_get_publication_tables (pg_publication.c) lists, without its locks: since PostgreSQL 16 it opens every table
-# that has no column list, and so waits for whoever alters one of them.
+# The tables that pg_get_publication_tables (pg_publication.c) lists, without its locks: since PostgreSQL 16 it opens
+# every table without a column list, and so waits for any ALTER TABLE on them.
 _LISTED: Final = """
 WITH RECURSIVE published AS (
     SELECT oid, puballtables, pubviaroot FROM pg_publication WHERE pubname = %s
@@ -78,19 +78,19 @@ _SCHEMAS: Final = """
      WHERE c.relkind IN ('r', 'p') AND pg_relation_is_publishable(c.oid)"""
 
 _SCHEMAS_SINCE: Final = 150000
-"""The server version that can publish all tables of a schema."""
+"""First server version that can publish all tables of a schema."""
 
-# What `_PUBLISHED_ONLY` gives, since PostgreSQL 16, where the view waits for whoever has locked any published table.
-# Lists of columns and row filters count in publications that name their tables (pg_publication.c,
-# pg_get_publication_tables). Without a list, stored generated columns are published if the publication says so (18).
-# Only pg_get_expr locks: the table whose filter it prints.
+# The result of `_PUBLISHED_ONLY` for PostgreSQL 16 and up, where the view waits for locks on published tables. Column
+# lists and row filters count in publications that name their tables (pg_publication.c, pg_get_publication_tables).
+# Without a list, stored generated columns are published if the publication says so (18). Only pg_get_expr locks: the
+# table whose filter it prints.
 UNLOCKED_COLUMNS: Final = """
        CASE WHEN r.prattrs IS NOT NULL OR to_jsonb(p) ->> 'pubgencols' = 's' THEN (
            SELECT jsonb_agg(a.attname) FROM pg_attribute a
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
               AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated IN ('', 's')
                        ELSE a.attnum = ANY(r.prattrs::int2[]) END) END"""
-"""The published columns of the table `c`, over `UNLOCKED_TABLES`; NULL: all."""
+"""Published columns of the table `c`, over `UNLOCKED_TABLES`; NULL: all columns."""
 
 UNLOCKED_TABLES: Final = f"""
   FROM ({_LISTED.format(schemas=_SCHEMAS)}) AS listed(oid, schema, name)
@@ -110,7 +110,7 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text, {UNL
  ORDER BY c.oid
 """
 
-# What a name that is not published may stand for: a partitioned table with its leaves, a partition with its parents.
+# Relations that an unpublished name may stand for: a partitioned table with its leaves, a partition with its parents.
 _RELATIVES: Final = """
 SELECT c.relkind::text,
        ARRAY(SELECT t.relid::oid::int8 FROM pg_partition_tree(c.oid) t WHERE t.isleaf ORDER BY t.relid::oid),
@@ -127,7 +127,7 @@ SELECT DISTINCT l.pid, a.usename::text, a.application_name
  ORDER BY l.pid
 """
 
-# A lock that is waited for keeps readers from the table like one that is held.
+# A lock request that waits also blocks readers of the table, as a granted lock does.
 _LOCKED: Final = """
 WITH RECURSIVE tree(root, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
@@ -141,7 +141,7 @@ SELECT DISTINCT tree.root::int8, l.pid, a.usename::text, a.application_name
  ORDER BY 1, 2
 """
 
-# Which columns are flagged as key: logicalrep_write_attrs (proto.c), RelationGetIdentityKeyBitmap (relcache.c).
+# The columns that are flagged as key: logicalrep_write_attrs (proto.c), RelationGetIdentityKeyBitmap (relcache.c).
 _COLUMNS: Final = """
 SELECT a.attrelid::int8, a.attnum::int, a.attname::text, a.atttypid::int8, a.atttypmod, a.attgenerated::text,
        c.relreplident = 'f' OR EXISTS (
@@ -186,12 +186,15 @@ SELECT DISTINCT l.virtualtransaction || ' ' || coalesce(l.pid::text, 'prepared')
 
 
 def listed(server_version: int) -> str:
-    """A query for oid, schema and name of the tables of a publication, its parameter. It locks no table."""
+    """Return a query for oid, schema and name of a publication's tables; its parameter is the publication's name.
+
+    The query locks no table.
+    """
     return _LISTED.format(schemas=_SCHEMAS if server_version >= _SCHEMAS_SINCE else "")
 
 
 async def published_tables(connection: Connection, publication: str) -> dict[int, str]:
-    """The tables that the publication publishes, by oid, as `schema.table`. No table is locked for it.
+    """Return the tables that the publication publishes as `schema.table`, by oid. The query locks no table.
 
     Raises:
         TransientError, SourceError.
@@ -203,9 +206,9 @@ async def published_tables(connection: Connection, publication: str) -> dict[int
 
 
 async def members(connection: Connection, publication: str) -> dict[int, int]:
-    """The entries (pg_publication_rel) of the tables that the publication names one by one, by the oid of the table.
+    """Return the publication's entries (pg_publication_rel) for tables that it names, by the oid of the table.
 
-    A table that was taken out and added again has another entry.
+    A table that was removed and added again has another entry.
 
     Raises:
         TransientError, SourceError.
@@ -217,12 +220,12 @@ async def members(connection: Connection, publication: str) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Relatives:
-    """What belongs to a relation.
+    """Kind of a relation, with its partitions and parents.
 
     Attributes:
         kind: as in pg_class: r, p (partitioned), v, m or f.
-        leaves: if it is partitioned, the oids of the partitions that hold its rows.
-        ancestors: oids of the partitioned tables that it is a part of, and its own.
+        leaves: oids of the partitions that hold the rows of a partitioned table.
+        ancestors: oids of the partitioned tables above the relation, and its own oid.
     """
 
     kind: str
@@ -231,7 +234,10 @@ class Relatives:
 
 
 async def relatives(connection: Connection, table: str) -> Relatives | None:
-    """What belongs to `schema.table`; None: there is none. Raises TransientError and SourceError."""
+    """Return the kind, partitions and parents of `schema.table`; None if it does not exist.
+
+    Raises TransientError and SourceError.
+    """
     with translated("looking for a table", {}):
         rows: Any = await (await connection.execute(_RELATIVES, (table,))).fetchall()
     return Relatives(*rows[0]) if rows else None
@@ -240,7 +246,10 @@ async def relatives(connection: Connection, table: str) -> Relatives | None:
 async def source_tables(
     connection: Connection, publication: str, only: Collection[int] | None = None
 ) -> list[SourceTable]:
-    """What to read of the published tables, or of those with these oids. Raises TransientError and SourceError."""
+    """Return what a snapshot needs to read the published tables, or those with the oids in `only`.
+
+    Raises TransientError and SourceError.
+    """
     with translated("looking at the tables to be read", {"publication": publication}):
         if only is None:
             asked = await connection.execute(_PUBLISHED.encode(), (publication,))
@@ -279,7 +288,9 @@ async def source_tables(
 
 
 def _published(table: Any, columns: list[Any], version: int) -> list[Any]:
-    """The columns that pgoutput sends: no generated columns, except those that a publication of 18 or later has."""
+    """Return the columns that pgoutput sends: no generated columns, except those that a publication of 18 or later
+    lists.
+    """
     listed = table[4]
     return [
         column
@@ -290,7 +301,7 @@ def _published(table: Any, columns: list[Any], version: int) -> list[Any]:
 
 
 def _relation(table: Any, columns: list[Any]) -> Relation:
-    """As pgoutput describes it."""
+    """Return the relation as pgoutput describes it."""
     oid, schema, name, identity, *_ = table
     published = tuple(
         Column(COLUMN_IS_KEY if is_key else 0, column, type_oid, modifier)
@@ -302,33 +313,33 @@ def _relation(table: Any, columns: list[Any]) -> Relation:
 
 
 async def lock_holders(connection: Connection, oids: Collection[int]) -> list[str]:
-    """Who keeps everybody from reading the tables with these oids: server processes, or prepared transactions."""
+    """Return the server processes or prepared transactions that prevent reading the tables with these oids."""
     with translated("looking who has locked a table", {}):
         rows: Any = await (await connection.execute(_HOLDERS, (list(oids),))).fetchall()
     return [holder(*row) for row in rows]
 
 
 def holder(pid: int | None, role: str | None, application_name: str | None) -> str:
-    """Who holds a lock, in words. `pid` is None for a prepared transaction."""
+    """Return a description of a lock's holder. `pid` is None for a prepared transaction."""
     if pid is None:
         return "a prepared transaction"
     return f"server process {pid}{_known(role, application_name)}"
 
 
 def _known(role: str | None, application_name: str | None) -> str:
-    """What is known of a session, in brackets; empty if nothing is."""
+    """Return role and application_name of a session in brackets; empty if both are unknown."""
     known = [f"role {role}"] if role else []
     known += [f"application_name {application_name!r}"] if application_name else []
     return f" ({', '.join(known)})" if known else ""
 
 
 def locked_by(holders: Iterable[str]) -> str:
-    """Who has locked a table, as part of a sentence."""
+    """Return the holders of a table's locks as part of a sentence."""
     return f"locked by {' and '.join(holders)}"
 
 
 async def locked_tables(connection: Connection, oids: Collection[int]) -> dict[int, str]:
-    """The tables with these oids that nobody can read now, and who has locked each, or will.
+    """Return the locked tables with these oids, each with a description of who holds or awaits the lock.
 
     A partitioned table is locked if one of its partitions is.
     """
@@ -341,10 +352,10 @@ async def locked_tables(connection: Connection, oids: Collection[int]) -> dict[i
 
 
 async def writers(connection: Connection, oids: Collection[int]) -> dict[str, str]:
-    """Who writes to any of the tables now and has not ended.
+    """Return the open transactions that write to any of the tables.
 
     Returns:
-        By `<virtual transaction> <pid or prepared>`: the same with role and application_name, for people.
+        By `<virtual transaction> <pid or prepared>`: the same text with role and application_name, for messages.
     """
     with translated("looking who writes to a table", {}):
         rows: Any = await (await connection.execute(_WRITERS, (list(oids),))).fetchall()

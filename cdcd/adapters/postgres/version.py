@@ -1,15 +1,15 @@
-"""Which PostgreSQL client is in use."""
+"""Versions of the PostgreSQL client libraries."""
 
 import psycopg
 from psycopg import pq
 
 
 def psycopg_version() -> str:
-    """The adapter's version and how it reaches libpq: binary, c or python."""
+    """Return the version of psycopg and its implementation: binary, c or python."""
     return f"{psycopg.__version__} ({pq.__impl__})"
 
 
 def libpq_version() -> str:
-    """The library's version; from 10 on, PostgreSQL's major and minor number (PQlibVersion)."""
+    """Return the version of libpq: PostgreSQL's major and minor number from 10 on (PQlibVersion)."""
     number = pq.version()
     return f"{number // 10000}.{number % 10000}"

@@ -1,16 +1,14 @@
-"""The form of a segment: a head, then blocks, each compressed and with a checksum that goes on from the last one.
+"""The form of a segment: a head, then compressed blocks, each with a checksum that continues the one before it.
 
 ```
-head   magic "cdcdrec3", number u64, LSN u64, Unix time in µs i64, kind u8, crc32 u32
-block  "CBLK", bytes u32, bytes when decompressed u32, crc32 u32, pieces
-piece  bytes u32, the bytes: 64 KiB (the last one: what is left), compressed by LZ4
-end    a block of 0 bytes: the segment was closed in good order
-```
+head   magic "cdcdrec3", number u64, LSN u64, Unix time in µs i64, kind u8, crc32 u32 block  "CBLK", bytes u32,
+bytes when decompressed u32, crc32 u32, pieces piece  bytes u32, the bytes: 64 KiB (the last one: what is left),
+compressed by LZ4 end    a block of 0 bytes: the segment was closed in good order ```
 
-The rule: what was altered is refused, what was torn is read up to the tear. The checksum of a block begins with that
-of the block before it, and that of the first block with the head's. So a block that was altered, taken out, doubled or
-moved, also to another segment, is found where it stands. A file that ends within a block, or without an end, is
-torn: the process was killed. No block is believed before its checksum is right.
+The rule: an altered segment is refused, and a torn segment is read up to the tear. The checksum of a block starts
+from that of the block before it, and the first block's from the head's. So a block that was altered, removed,
+duplicated or moved, also to another segment, is detected at its position. A file that ends within a block, or
+without an end block, is torn, because the process was killed. No block is used before its checksum is verified.
 """
 
 import struct
@@ -27,8 +25,8 @@ MAGIC: Final = b"cdcdrec3"
 BLOCK: Final = b"CBLK"
 
 Kind = Literal["s", "c", "m"]
-"""Where a segment begins. `s`: with a session. `c`: between transactions, with nothing kept, so that a replay can begin
-here. `m`: in the middle."""
+"""How a segment begins. `s`: with a session. `c`: between transactions, without pending data, so that a replay can
+begin here. `m`: in the middle of a transaction."""
 
 _HEAD: Final = Struct("<8sQQqB")
 _BLOCK: Final = Struct("<4sIII")
@@ -38,19 +36,20 @@ _CRC: Final = Struct("<I")
 HEAD_BYTES: Final = _HEAD.size + _CRC.size
 
 _RATIO_MAX: Final = 256
-"""LZ4 makes at most 255 bytes of one. A block that claims more is not ours."""
+"""Maximum ratio of decompressed to compressed bytes: LZ4 produces at most 255 bytes from one. A block with a higher
+ratio was not written by cdcd."""
 
 _ACCELERATION: Final = 8
-"""Of LZ4: less work than 1, for 5 % more bytes."""
+"""Acceleration of LZ4: less work than with 1, for 5 % more bytes."""
 
 _PIECE_BYTES: Final = 1 << 16
-"""Bytes that LZ4 compresses at a time. LZ4 keeps a table of places in the data. Up to this size, an entry of the table
-takes two bytes, and LZ4 needs 11 % less time than with four bytes."""
+"""Bytes that LZ4 compresses at a time. LZ4 keeps a table of positions in the data. Up to this size, an entry of the
+table takes two bytes, and LZ4 needs 11 % less time than with four bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a segment: every commit in the segment is at or behind `lsn`."""
+    """The head of a segment; every commit in the segment is at or after `lsn`."""
 
     number: int
     lsn: int
@@ -58,12 +57,12 @@ class Head:
     kind: Kind
 
     def encode(self) -> bytes:
-        """The first bytes of the file."""
+        """Return the first bytes of the file."""
         return self._fields() + _CRC.pack(self.checksum)
 
     @property
     def checksum(self) -> int:
-        """Of the head. The checksum of the first block begins with it."""
+        """Checksum of the head. The checksum of the first block starts from it."""
         return zlib.crc32(self._fields())
 
     def _fields(self) -> bytes:
@@ -71,12 +70,15 @@ class Head:
 
     @property
     def can_begin(self) -> bool:
-        """Whether a replay can begin with this segment."""
+        """True if a replay can begin with this segment."""
         return self.kind != "m"
 
 
 def read_head(data: bytes, path: Path) -> Head | None:
-    """The head of a segment; None if the process was killed before it was written. RecordingError: it is altered."""
+    """Return the head of a segment; None if the process was killed before it was written.
+
+    RecordingError: the head is altered.
+    """
     if len(data) < HEAD_BYTES:
         return None
     magic, number, lsn, unix_us, kind = _HEAD.unpack_from(data)
@@ -94,7 +96,7 @@ def read_head(data: bytes, path: Path) -> Head | None:
 
 
 def compressed(data: bytes | bytearray) -> bytes:
-    """`data` as the pieces of a block; no bytes if `data` is empty."""
+    """Return `data` as the pieces of a block; no bytes if `data` is empty."""
     from lz4.block import compress  # noqa: PLC0415  only a daemon that records needs it
 
     view = memoryview(data)
@@ -107,7 +109,7 @@ def compressed(data: bytes | bytearray) -> bytes:
 
 
 def _decompressed(packed: bytes, size: int) -> bytes:
-    """The `size` bytes of data that `packed` was made of. ValueError: it was made of something else."""
+    """Return the `size` bytes of data in `packed`. ValueError: `packed` does not contain `size` bytes of data."""
     from lz4.block import LZ4BlockError, decompress  # noqa: PLC0415  see above
 
     parts = []
@@ -127,37 +129,37 @@ def _decompressed(packed: bytes, size: int) -> bytes:
 
 
 class BlockWriter:
-    """Makes the blocks of one segment."""
+    """Writer of the blocks of one segment."""
 
     def __init__(self, head: Head) -> None:
         self._crc = head.checksum
 
     def block(self, data: bytes | bytearray) -> bytes:
-        """The bytes of a block that holds `data`; those of the segment's end, if `data` is empty."""
+        """Return the bytes of a block that contains `data`; empty `data` gives the end block."""
         return b"".join(self.parts(data))
 
     def parts(self, data: bytes | bytearray) -> tuple[bytes, bytes]:
-        """The head of such a block and its pieces. Callers that write both need not copy them."""
+        """Return the head of such a block, and its pieces. Callers that write both save a copy."""
         packed = compressed(data)
         return self.head_of(packed, len(data)), packed
 
     def head_of(self, packed: bytes, size: int) -> bytes:
-        """The head of a block.
+        """Return the head of a block.
 
         Args:
-            packed: its pieces, as `compressed` gives them.
-            size: bytes of the data before they were compressed.
+            packed: pieces of the block, from `compressed`.
+            size: bytes of the data before compression.
         """
         self._crc = zlib.crc32(packed, zlib.crc32(_sizes(len(packed), size), self._crc))
         return _BLOCK.pack(BLOCK, len(packed), size, self._crc)
 
 
 class BlockReader:
-    """Reads the blocks of one segment.
+    """Reader of the blocks of one segment.
 
     Attributes:
-        torn_at: the offset of the tear, once everything before it is read; None: the segment is whole.
-        offset: of the block that was read last.
+        torn_at: offset of the tear, after everything before it was read; None: the segment is whole.
+        offset: offset of the block that was read last.
     """
 
     def __init__(self, file: BinaryIO, path: Path, head: Head) -> None:
@@ -168,7 +170,7 @@ class BlockReader:
         self._crc = head.checksum
 
     def blocks(self) -> Iterator[bytes]:
-        """The data of each block. RecordingError: a block is altered."""
+        """Yield the data of each block. RecordingError: a block is altered."""
         file, at = self._file, HEAD_BYTES
         while True:
             self.offset = at

@@ -1,4 +1,4 @@
-"""What is wrong with a recording, with the file and the offset in it."""
+"""Errors of a recording, with the file and the offset in it."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ class RecordingError(ProtocolError):
 
 
 def altered(path: Path, offset: int, what: str) -> RecordingError:
-    """The file does not hold what was written into it."""
+    """Return the error for a file whose contents were changed after writing."""
     return RecordingError(
         f"Segment {path}, offset {offset}: {what}.",
         hint="The file was altered or damaged after it was written. Replay the segments before it (--to), or get "

@@ -1,13 +1,13 @@
-"""What a recording holds: every call of the engine's verbs, in their order, with what was given to them.
+"""Events of a recording: every call of the engine's methods in order, with its arguments.
 
-The rule: the engine decides by its arguments only. So a session's beginning and the list of the verbs that were called
-are the session, and an engine that is given the same ones makes the same records, processing times included.
+The rule: the engine decides by its arguments only. So a session's beginning and its list of calls define the
+session, and an engine that gets the same calls makes the same records, including processing times.
 
 An event is a tag and its values. Three kinds of event are frequent, so their values stay Python objects until their
 block is packed (`packed.py`): `(now, frames)`, `(letter, now, unix_us)` for `next`, and `(now,)` for a delivery.
 
-`next` says when the engine was asked for an action, and what kind of action came. A question comes with it, so that a
-replay with other settings finds the answer by its question.
+`next` records when the engine was asked for an action, and the kind of this action. A question is recorded too, so
+that a replay with other settings finds the answer by its question.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ from cdcd.core.protocol.messages import Relation
 from cdcd.core.snapshot.visibility import Visibility
 
 RAISED: Final = b"!"
-"""The engine raised an error instead of an action."""
+"""Letter for an error that the engine raised in place of an action."""
 
 KINDS: Final[Mapping[type[Any], bytes]] = {
     Ship: b"s",
@@ -54,25 +54,26 @@ KINDS: Final[Mapping[type[Any], bytes]] = {
     Wait: b"w",
     End: b"e",
 }
-"""The letters of actions."""
+"""Letters of actions."""
 
 Known = tuple[Relation, TableDescription, dict[int, TypeDescription]]
-"""A relation, and what the catalog said of it."""
+"""A relation with the catalog's description of its table and types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """A segment begins. Everything that a replay needs to begin here.
+    """The beginning of a segment, with everything that a replay needs to begin here.
 
     Attributes:
-        version: of the cdcd that recorded.
-        first: the session begins here too; else it goes on from the segment before.
-        flushed: the flushed position that the session began with.
-        relations: the descriptions that are in force. None at the beginning of a session.
-        previewed: other descriptions that the catalog gave, of relations of which only transactions told that were
-            rolled back. The catalog is not asked for them again.
-        last_commit_lsn: of the last transaction before; 0: unknown. It is in the records of the next one.
-        now: monotonic seconds; `unix_us`: the wall clock.
+        version: version of the cdcd that recorded.
+        first: True if the session begins here too; False if it continues from the segment before.
+        flushed: flushed position at the beginning of the session.
+        relations: table descriptions in force. Empty at the beginning of a session.
+        previewed: further descriptions from the catalog, for relations that only rolled-back transactions
+            described. The catalog is not asked for these relations again.
+        last_commit_lsn: commit LSN of the last transaction before; 0: unknown. The records of the next transaction
+            contain it.
+        now: monotonic seconds; `unix_us`: wall clock in µs.
     """
 
     version: str
@@ -86,7 +87,7 @@ class Began:
     unix_us: int
 
     def encode(self) -> bytes:
-        """The event."""
+        """Return the event as bytes."""
         start = {field.name: getattr(self.start, field.name) for field in fields(SessionStart)}
         start["checkpoint"] = self.start.checkpoint.encode()
         rest = (self.flushed, self.relations, self.previewed, self.last_commit_lsn, self.now, self.unix_us)
@@ -94,7 +95,7 @@ class Began:
 
     @classmethod
     def decode(cls, reader: Reader) -> "Began":
-        """Read it back."""
+        """Return the event from its bytes."""
         version, first, given, *rest = reader.value()
         given["checkpoint"] = Checkpoint.decode(given["checkpoint"], "the recording")
         return cls(version, first, SessionStart(**given), *rest)
@@ -102,7 +103,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """`next_action` was called. `action` is the letter of its answer (`KINDS`)."""
+    """A call of `next_action`. `action` is the letter of the returned action (`KINDS`)."""
 
     action: bytes
     now: float
@@ -113,7 +114,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """`frames_received` was called."""
+    """A call of `frames_received`."""
 
     now: float
     frames: list[bytes]
@@ -121,7 +122,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class CatalogAnswer:
-    """`described` was called; `types` are those that the relation's columns need."""
+    """A call of `described`; `types` are the types that the relation's columns need."""
 
     now: float
     relation: Relation
@@ -132,7 +133,7 @@ class CatalogAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TopicsReady:
-    """`topics_ready` was called."""
+    """A call of `topics_ready`."""
 
     now: float
     topics: tuple[str, ...]
@@ -140,7 +141,7 @@ class TopicsReady:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """`answered` was called."""
+    """A call of `answered`."""
 
     now: float
     ticket: int
@@ -149,28 +150,28 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """`delivered` was called, for the batch that was out."""
+    """A call of `delivered` for the batch that was shipped."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class StreamBegun:
-    """`stream_begun` was called."""
+    """A call of `stream_begun`."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatQueryEnded:
-    """`heartbeat_query_ended` was called."""
+    """A call of `heartbeat_query_ended`."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class LockLost:
-    """`lock_lost` was called."""
+    """A call of `lock_lost`."""
 
     now: float
     message: str
@@ -180,7 +181,7 @@ class LockLost:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """`stop` was called."""
+    """A call of `stop`."""
 
 
 Event = (
@@ -199,14 +200,14 @@ Event = (
 
 
 def item_of_next(action: Action | None, now: float, unix_us: int) -> Item:
-    """What a block holds of `Next`. None: the engine raised an error."""
+    """Return the item that a block stores for `Next`. None: the engine raised an error."""
     if type(action) is Ask:
         return item_of(Next(KINDS[Ask], now, unix_us, action.ticket, action.question))
     return RAISED if action is None else KINDS[type(action)], now, unix_us
 
 
 def item_of(event: Event) -> Item:
-    """What a block holds of an event."""
+    """Return the item that a block stores for an event."""
     if isinstance(event, Frames):
         return event.now, event.frames
     if isinstance(event, Delivered):
@@ -232,7 +233,7 @@ _KINDS: Final = {tag: kind for kind, tag in _TAGS.items()}
 
 
 def decode_events(data: bytes) -> Iterator[Event]:
-    """The events of a block. RecordingError: it holds something else."""
+    """Yield the events of a block. RecordingError: the block contains other data."""
     for item in unpack(data):
         try:
             yield _decode(item) if isinstance(item, bytes) else _shaped(item)
@@ -241,7 +242,7 @@ def decode_events(data: bytes) -> Iterator[Event]:
 
 
 def _shaped(item: tuple[Any, ...]) -> Event:
-    """The event that has these values. RecordingError: no event has them."""
+    """Return the event with these values. RecordingError: no event has such values."""
     match item:
         case (float(now), list(frames)) if all(type(frame) is bytes for frame in frames):
             return Frames(now, frames)

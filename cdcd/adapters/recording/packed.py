@@ -1,16 +1,13 @@
-"""What a block holds, as bytes: a list of items, which are written by one call in C.
+"""The contents of a block as bytes: a list of items, which one call in C writes.
 
-An item is an event as `events.py` makes it: bytes, or a tuple of values. Frequent events are tuples, because a tuple
-costs nothing until its block is full. Then `marshal.dumps` writes all items in version 2 of its form, which has no
-references between objects. This module reads the form itself, because `marshal` must not be given bytes of strangers:
+An item is an event from `events.py`: bytes, or a tuple of values. Frequent events are tuples, because a tuple costs
+nothing until its block is full. Then `marshal.dumps` writes all items in version 2 of its format, which has no
+references between objects. This module reads the format itself, because `marshal` must not read untrusted bytes:
 
 ```
-"[" or "(" number u32, so many values   list, tuple
-"s" number u32, the bytes               bytes
-"g" f64                                 float
-"i" i32                                 int of 32 bits
-"l" number i32, so many u16             another int, by digits of 15 bits, the lowest first
-```
+"[" or "(" number u32, so many values   list, tuple "s" number u32, the bytes               bytes "g" f64
+float "i" i32                                 int of 32 bits "l" number i32, so many u16             another int, by
+digits of 15 bits, the lowest first ```
 
 The number of digits is negative if the int is negative.
 
@@ -25,11 +22,11 @@ from typing import Any, Final
 from cdcd.adapters.recording.errors import RecordingError
 
 Item = bytes | tuple[Any, ...]
-"""An event that is encoded, or the values of one that is not."""
+"""An encoded event, or the values of an event that is not encoded."""
 
 _VERSION: Final = 2
 _DEPTH_MAX: Final = 3
-"""The list of items, an item, and its frames."""
+"""Maximum depth: the list of items, an item, and its frames."""
 
 _LIST, _TUPLE, _STRING, _FLOAT, _SHORT, _LONG = b"[(sgil"
 
@@ -38,23 +35,23 @@ _SIGNED: Final = Struct("<i")
 _DOUBLE: Final = Struct("<d")
 _DIGIT_BITS: Final = 15
 _DIGITS_MAX: Final = 8
-"""No number of a recording has more than 64 bits."""
+"""Maximum digits of a number, because numbers in a recording have at most 64 bits."""
 
 
 def size_of(item: Item) -> int:
-    """Bytes of the item's frames or of its encoded event. Other items are small and count 0."""
+    """Return the bytes of the item's frames or of its encoded event. Other items are small and count 0."""
     if isinstance(item, bytes):
         return len(item)
     return sum(map(len, item[1])) if len(item) == 2 else 0
 
 
 def pack(items: list[Item]) -> bytes:
-    """The bytes of a block that holds these items."""
+    """Return the bytes of a block that contains these items."""
     return marshal.dumps(items, _VERSION)
 
 
 def unpack(data: bytes) -> list[Item]:
-    """The items of a block. RecordingError: it holds something else."""
+    """Return the items of a block. RecordingError: the block contains other data."""
     try:
         items, end = _read(data, 0, _DEPTH_MAX)
     except (struct.error, IndexError):
@@ -65,7 +62,7 @@ def unpack(data: bytes) -> list[Item]:
 
 
 def _read(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """The value that begins at `at`, and where it ends."""
+    """Return the value that begins at `at`, and the offset of its end."""
     kind = data[at]
     at += 1
     if kind == _STRING:

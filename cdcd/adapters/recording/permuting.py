@@ -1,11 +1,12 @@
-"""Texts of one shape to other texts of the same shape, one to one, by a secret key.
+"""One-to-one mapping of texts to texts of the same shape, by a secret key.
 
-The rule: what has the same shape (the same kinds of characters at the same places) has as many images as there are
-texts of the shape, so two values never become one. This is what keeps keys apart and updates with their rows. Without
-the key, which nobody keeps, no value can be computed from its image.
+The rule: texts of the same shape (the same kinds of characters at the same positions) are mapped among themselves
+one to one, so two values never become equal. So keys stay distinct, and updates stay with their rows. Without the
+key, which is not kept, no value can be computed from its image.
 
-A text is a number whose digits are its characters, each with the base of its alphabet. The number goes through a
-Feistel network until it is in range again ("cycle walking": Black and Rogaway, Ciphers with Arbitrary Finite Domains).
+A text is a number whose digits are its characters, each with the base of its alphabet. A Feistel network is applied
+to the number until the result is in range ("cycle walking": Black and Rogaway, Ciphers with Arbitrary Finite
+Domains).
 """
 
 import hashlib
@@ -15,7 +16,8 @@ from typing import Final
 _ROUNDS: Final = 8
 
 _AT_ONCE: Final = 40
-"""Characters that are one number. A longer text is taken in pieces, each with those before it as a part of the key."""
+"""Characters that form one number. A longer text is mapped in pieces, and the pieces before each piece are a part of
+its key."""
 
 _LOWER: Final = "abcdefghijklmnopqrstuvwxyz"
 _UPPER: Final = _LOWER.upper()
@@ -26,18 +28,18 @@ _BY_BYTES: Final = tuple(
     "".join(map(chr, range(begin, end)))
     for begin, end in ((0xC0, 0x100), (0x4E00, 0x5E00), (0x1F300, 0x1F400))
 )
-"""Letters of two, three and four bytes in UTF-8, so that a text keeps its size. There are more letters than these, so
-two texts with other letters than ASCII's may become one."""
+"""Letters with two, three and four bytes in UTF-8, so that a text keeps its size. There are more letters than these,
+so two texts with non-ASCII letters may become equal."""
 
 
 class Permutation:
-    """One to one, by `key`."""
+    """A one-to-one mapping by `key`."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def number(self, value: int, count: int, tweak: bytes = b"") -> int:
-        """A number below `count` for one below `count`."""
+        """Return the image of a number below `count`, which is also below `count`."""
         if count < 2:
             return value
         half = ((count - 1).bit_length() + 1) // 2
@@ -55,7 +57,10 @@ class Permutation:
                 return value
 
     def numbers(self, values: Sequence[int], counts: Sequence[int], tweak: bytes = b"") -> list[int]:
-        """Each value is below its count, and so is what comes for it. They are one number together."""
+        """Return the images of values, each of which is below its count as its value is.
+
+        All values together are mapped as one number.
+        """
         found: list[int] = []
         for begin in range(0, len(values), _AT_ONCE):
             whole, count = 0, 1
@@ -74,7 +79,9 @@ class Permutation:
         return found
 
     def text(self, text: str, *, hexadecimal: bool = False) -> str:
-        """Letters for letters, digits for digits, and all else as it is; of the same size in UTF-8."""
+        """Return the image of a text: letters for letters, digits for digits, the same size in UTF-8, the rest
+        unchanged.
+        """
         alphabets = [_alphabet(text, at, hexadecimal) for at in range(len(text))]
         values = []
         for character, alphabet in zip(text, alphabets, strict=True):
@@ -85,7 +92,7 @@ class Permutation:
 
 
 def _alphabet(text: str, at: int, hexadecimal: bool) -> str:
-    """The characters that may stand for the one at `at`; only itself for what is neither letter nor digit."""
+    """Return the characters that may replace the one at `at`; only itself if it is neither letter nor digit."""
     character = text[at]
     if hexadecimal:
         return _HEXADECIMAL if character in _HEXADECIMAL else character
@@ -96,7 +103,7 @@ def _alphabet(text: str, at: int, hexadecimal: bool) -> str:
     if "0" <= character <= "9":
         before = text[at - 1] if at else ""
         if before != "." and not before.isdigit() and text[at + 1 : at + 2].isdigit():
-            # A number keeps its length: it neither gets nor loses zeros before it.
+            # A number keeps its length, so its first digit neither becomes nor stays zero.
             return character if character == "0" else _LEADING
         return _DIGITS
     if ord(character) < 0xA0 or 0xD800 <= ord(character) < 0xE000:

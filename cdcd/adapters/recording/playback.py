@@ -1,4 +1,4 @@
-"""The events of a recording, read from its segments; and where in them commits lie."""
+"""Events of a recording, read from its segments, and the commits among them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,18 @@ from cdcd.core.protocol.reader import read_message
 
 
 def read_events(segments: Sequence[Segment]) -> Iterator[Event | Tear]:
-    """The events of these segments. A `Tear` stands where a process was killed; a session follows, or nothing.
+    """Yield the events of these segments.
+
+    A `Tear` marks where a process was killed; after it comes a new session or the end.
 
     Raises:
-        RecordingError: a segment is altered or cannot be read, or something is missing behind a tear.
+        RecordingError: a segment is altered or unreadable, or the rest of a torn segment is missing.
     """
     return (event for _, event in events_by_segment(segments))
 
 
 def events_by_segment(segments: Sequence[Segment]) -> Iterator[tuple[Segment, Event | Tear]]:
-    """As `read_events`, each with its segment."""
+    """Yield events as `read_events` does, each with its segment."""
     torn: Tear | None = None
     for segment in segments:
         if torn is not None and segment.head.kind != "s":
@@ -47,10 +49,10 @@ def events_by_segment(segments: Sequence[Segment]) -> Iterator[tuple[Segment, Ev
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Where something becomes visible: the commit LSN of a transaction, or the LSN of a message outside of any.
+    """The LSN at which data becomes visible: a transaction's commit LSN, or the LSN of a non-transactional message.
 
     Attributes:
-        unix_us: the time of the commit; None: a message has none.
+        unix_us: time of the commit; None for a message, which has no time.
     """
 
     lsn: int
@@ -58,13 +60,13 @@ class Commit:
 
 
 class CommitFinder:
-    """Finds commits among frames, which must come in their order."""
+    """Finder of commits among frames, which must be passed in their order."""
 
     def __init__(self) -> None:
         self._between = True
 
     def commit_of(self, frame: bytes) -> Commit | None:
-        """The commit whose changes follow this frame or are sent by it; None: the frame is something else."""
+        """Return the commit whose changes follow this frame or which it sends; None for other frames."""
         if len(frame) <= XLOG_HEADER or frame[peek.FRAME_KIND_AT] != peek.XLOG_DATA:
             return None
         tag = chr(peek.tag_of(frame))
@@ -88,25 +90,28 @@ class CommitFinder:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in a recording, by an LSN or by a time."""
+    """A position in a recording, by an LSN or by a time."""
 
     lsn: int | None = None
     unix_us: int | None = None
 
     def reaches(self, commit: Commit) -> bool:
-        """Whether the commit lies at this place or before. A message without a time lies where its neighbours do."""
+        """Return True if the commit lies at or before this position.
+
+        A message without a time counts as its neighbours do.
+        """
         if self.lsn is not None:
             return commit.lsn <= self.lsn
         return self.unix_us is None or commit.unix_us is None or commit.unix_us <= self.unix_us
 
     def is_behind(self, commit: Commit) -> bool:
-        """Whether the commit lies before this place, and not at it."""
+        """Return True if the commit lies before this position, and not at it."""
         if self.lsn is not None:
             return commit.lsn < self.lsn
         return self.unix_us is not None and (commit.unix_us is None or commit.unix_us < self.unix_us)
 
     def is_before(self, lsn: int, unix_us: int) -> bool:
-        """Whether this place lies before what begins at that LSN and that time."""
+        """Return True if this position lies before an event with that LSN and time."""
         if self.lsn is not None:
             return self.lsn < lsn
         return self.unix_us is not None and self.unix_us < unix_us

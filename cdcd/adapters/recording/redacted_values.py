@@ -42,25 +42,25 @@ _JSON_PLAIN: Final = re.compile(r"\\u[0-9a-fA-F]{4}|\\.|[^\\]+", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(.)|\"\"", re.DOTALL)
 
 _YEARS: Final = (1000, 3000)
-"""Years of four digits, each of which every type of dates has, before and after Christ."""
+"""Years of four digits, which every date type has before and after Christ."""
 
 _DEPTH_MAX: Final = 8
 
 
 class RedactedValues:
-    """Values by their types. `types` may grow."""
+    """Mapping of values by their types. `types` may grow."""
 
     def __init__(self, permutation: Permutation) -> None:
         self.types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
         self._permutation = permutation
 
     def value(self, oid: int, data: bytes, depth: int = 0) -> bytes:
-        """Another value of the type, in PostgreSQL's text form."""
+        """Return another value of the type, in PostgreSQL's text form."""
         text = data.decode("utf-8", "surrogateescape")
         return self.text(oid, text, depth).encode("utf-8", "surrogateescape")
 
     def text(self, oid: int, text: str, depth: int = 0) -> str:
-        """As `value`."""
+        """As `value`, for str."""
         if text in _KEPT:
             return text
         description = self.types.get(oid)
@@ -80,7 +80,7 @@ class RedactedValues:
         return self._simple(oid, text)
 
     def words(self, text: str) -> str:
-        """Another text: for conditions, messages, labels."""
+        """Return the image of other text: of conditions, messages, labels."""
         return self._permutation.text(text)
 
     def _simple(self, oid: int, text: str) -> str:
@@ -126,7 +126,7 @@ class RedactedValues:
         return _NUMBER.sub(lambda found: self._integer(found[0], 255), address) + slash + bits
 
     def _time(self, text: str) -> str:
-        """Date and time are one number together; a time zone and an era stay."""
+        """Map date and time together as one number; time zone and era stay."""
         date, time = _DATE.search(text), _TIME.search(text)
         if date is None and time is None:
             return self._digits(text)
@@ -154,13 +154,13 @@ class RedactedValues:
         return f"{found[: date.start()]}{year}-{month:02}-{day:02}{found[date.end() :]}"
 
     def _digits(self, text: str) -> str:
-        """An interval's years, months and days: the words stay."""
+        """Map the numbers of an interval; its words stay."""
         return _NUMBER.sub(lambda found: self._permutation.text(found[0]), text)
 
-    # What holds other values.
+    # Values that contain other values.
 
     def _within(self, text: str, type_of: Callable[[int], int], depth: int) -> str:
-        """The values within brackets, each in quotes or not. `type_of` has the type of the n-th."""
+        """Map the values within brackets, quoted or not. `type_of` returns the type of the n-th value."""
         head, equals, rest = text.partition("={") if text.startswith("[") and "={" in text else ("", "", text)
         count = -1
 
@@ -171,7 +171,7 @@ class RedactedValues:
             whole = found[0]
             if not whole.startswith('"'):
                 return self.text(oid, whole, depth + 1)
-            # What is escaped is neither a letter nor a digit, so what comes for it is escaped at the same places.
+            # An escaped character is neither a letter nor a digit, so the image is escaped at the same positions.
             plain = _ESCAPE.sub(lambda escape: escape[1] or '"', whole[1:-1])
             doubled = '""' in whole[1:-1]
             image = self.text(oid, plain, depth + 1)
@@ -181,7 +181,7 @@ class RedactedValues:
         return head + equals + _TOKEN.sub(token, rest)
 
     def _composite(self, text: str, parts: tuple[int, ...], depth: int) -> str:
-        """A row: its fields by their places. An empty field is NULL."""
+        """Map a row's fields by their positions. An empty field is NULL."""
         found: list[str] = []
         at, column = 1, 0
         while at < len(text) - 1:
@@ -214,7 +214,7 @@ class RedactedValues:
     def _json_piece(self, found: re.Match[str]) -> str:
         piece = found[0]
         if piece.startswith(_CODE):
-            # A letter by its number is a letter of the text.
+            # A letter that is escaped by its number is a letter of the text.
             return f"\\u{0x4E00 + self._permutation.number(int(piece.removeprefix(_CODE), 16) % 0x1000, 0x1000):04x}"
         return piece if piece.startswith("\\") else self._permutation.text(piece)
 

@@ -49,7 +49,7 @@ from cdcd.core.snapshot.signals import PREFIX, RESERVED
 from cdcd.core.snapshot.table_task import Key
 
 REDACTED: Final = "+redacted"
-"""Ends the version of a redacted recording, so that its replay is a free one: records have other sizes."""
+"""Suffix of a redacted recording's version, so that its replay is a free one, because record sizes differ."""
 
 HASH_DIGITS: Final = 32
 
@@ -60,11 +60,11 @@ _PREPARED: Final = (BeginPrepare, Prepare, CommitPrepared, RollbackPrepared, Str
 
 
 class Redaction:
-    """Replaces values. Give `event` all events of a recording, in their order.
+    """Replacement of values. Pass all events of a recording to `event`, in their order.
 
     Args:
         key: a secret, of 16 to 64 bytes.
-        modes: how the values of single columns are redacted.
+        modes: redaction modes of single columns.
     """
 
     def __init__(self, key: bytes, modes: ColumnModes | None = None) -> None:
@@ -72,14 +72,14 @@ class Redaction:
         self._values = RedactedValues(Permutation(key))
         self._modes = ColumnModes() if modes is None else modes
         self._modes_of: dict[int, tuple[str, ...]] = {}
-        """The modes of the columns of the relations that the stream has described."""
+        """Column modes of the relations that the stream has described, by oid."""
         self._columns: dict[int, tuple[int, ...]] = {}
-        """The types of the columns of the relations that the stream has described."""
+        """Column types of the relations that the stream has described, by oid."""
         self._in_stream = False
         self._questions: dict[int, Question] = {}
 
     def event(self, event: Event) -> Event:
-        """The event, without its values."""
+        """Return the event with replaced values."""
         if isinstance(event, Frames):
             return Frames(event.now, [self._frame(frame) for frame in event.frames])
         if isinstance(event, Began):
@@ -118,7 +118,7 @@ class Redaction:
                 start.checkpoint, snapshot=None if progress is None else self._progress(progress)
             ),
             exported=self._redacted(start.exported),
-            # Their expressions hold values, and would compare them with replaced ones.
+            # Their expressions contain values, and would compare them with replaced values.
             filters=(),
             routes=(),
             encoding=replace(start.encoding, routes=()),
@@ -136,7 +136,8 @@ class Redaction:
         words = self._values.words
         return replace(
             progress,
-            # Rows that a table owes are told by their keys. Without them, the table would be read anew.
+            # Rows that a table owes are identified by their keys. Without them, the table would be read again from
+            # its beginning.
             tasks=tuple(
                 replace(task, where=words(task.where), owed=(), unsettled=task.unsettled or bool(task.owed))
                 for task in progress.tasks
@@ -203,14 +204,14 @@ class Redaction:
         return self._by_mode(oid, value, mode)
 
     def _from_binary(self, oid: int, data: bytes, mode: str = REPLACE) -> bytes | None:
-        """A redacted value is sent as text, from which the same records are made."""
+        """Return the redacted value as text, from which the same records are made."""
         read = reader_for(oid, self._values.types)
         if read is None:
             return b""
         return self._by_mode(oid, to_bytes(read(data)), mode)
 
     def _by_mode(self, oid: int, value: bytes, mode: str) -> bytes | None:
-        """A value in text form; None is NULL."""
+        """Return the redacted value in text form; None for NULL."""
         if mode == KEEP:
             return value
         if mode == NULLED:
@@ -225,7 +226,7 @@ class Redaction:
         return self._values.value(_TEXT, message.content)
 
     def _request(self, content: bytes) -> bytes:
-        """A request to the daemon keeps its tables; its condition is replaced."""
+        """Return a request to the daemon with the same tables and a replaced condition."""
         try:
             request = json.loads(content)
         except (ValueError, RecursionError):
@@ -236,7 +237,7 @@ class Redaction:
             request["where"] = self._values.words(request["where"])
         return json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
-    # Answers, and what holds what a person wrote.
+    # Answers, and objects that contain an operator's text.
 
     def _answered(self, event: Answered) -> Answered:
         answer = event.answer
@@ -266,7 +267,7 @@ class Redaction:
         return NULL if value is None else escape(value)
 
     def _redacted(self, value: Any) -> Any:
-        """What is within dataclasses, tuples and mappings: only some texts of some classes are a person's."""
+        """Redact texts within dataclasses, tuples and mappings, if their class can contain an operator's text."""
         words = self._values.words
         if isinstance(value, KeyQuery):
             return self._key_query(value)
@@ -319,7 +320,8 @@ class Redaction:
         found: list[tuple[bool, bytes]] = []
         for (oid, mode), (binary, data) in zip(types, key, strict=True):
             value = self._from_binary(oid, data, mode) if binary else self._by_mode(oid, data, mode)
-            # A key that REPLICA IDENTITY FULL hides may have the mode null. No row has it, in the copy neither.
+            # A key column that REPLICA IDENTITY FULL hides may have the mode null. No row has such a key, also in the
+            # copy.
             found.append((False, b"" if value is None else value))
         return tuple(found)
 

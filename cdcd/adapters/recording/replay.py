@@ -1,16 +1,17 @@
-"""Replays a recording: the very engine of the daemon, given what the daemon's was given.
+"""Replay of a recording by the daemon's own engine, with the arguments that the daemon's engine got.
 
 The rule: an engine decides by its arguments only. There are two ways to replay.
 
-- *Exact.* The same start, and each verb in its turn with the recorded times: every action must be the recorded one, and
-  the records are those that the daemon wrote, to the byte. What differs is an error.
-- *Free.* The start is another one (other topics, other limits, another version of cdcd, a part of the recording).
-  Frames and answers come in the recorded order, a question gets the recorded answer to the same question, and what
-  is shipped counts as delivered at once. Records of changes are the same but for what the start changes; rows of
-  tables that were read beside the stream may lie at another place between two transactions. There are no heartbeats,
-  because they tell of the daemon's deliveries.
+- *Exact.* The start is the same, and each method is called in order with the recorded times. Every action must be
+  the recorded one, and the records are equal to the daemon's, byte for byte. A difference is an error.
+- *Free.* The start differs (other topics, other limits, another version of cdcd, a part of the recording). Frames
+  and answers come in the recorded order, a question gets the recorded answer to the same question, and a shipped
+  batch counts as delivered at once. Records of changes are the same except for the effects of the start; rows of
+  tables that were read beside the stream may lie between other transactions. There are no heartbeats, because they
+  describe the daemon's deliveries.
 
-Both emit what is delivered. A session that follows a crash begins where its checkpoint says, and so does its replay.
+Both ways emit the delivered batches. A session after a crash begins at the position of its checkpoint, and so does
+its replay.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,23 +33,23 @@ Adapt = Callable[[SessionStart], SessionStart]
 
 
 def as_recorded(start: SessionStart) -> SessionStart:
-    """The start as it was."""
+    """Return the recorded start unchanged."""
     return start
 
 
 class Replay:
-    """Give `run` the events of a recording, once.
+    """A replay; call `run` once with the events of a recording.
 
     Args:
-        emit: gets each batch that is delivered, those of one Kafka transaction together.
-        note: gets what a person should know, a sentence each time.
-        adapt: makes the start of each session another one.
+        emit: called with each delivered batch; batches of one Kafka transaction are passed in sequence.
+        note: called with one sentence for the operator at a time.
+        adapt: returns the changed start of each session.
         begin, end: commits before `begin`, and commits after `end`, are left out.
-        spool_directory: for large transactions.
+        spool_directory: directory for large transactions.
 
     Attributes:
-        sessions, exact_sessions: how many were replayed, and how many of them exactly.
-        records: how many were emitted.
+        sessions, exact_sessions: number of replayed sessions, and of exactly replayed ones.
+        records: number of emitted records.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Replay:
         self._session: ReplayedSession | None = None
 
     def run(self, events: Iterable[recorded.Event | Tear]) -> None:
-        """Replay.
+        """Replay the events.
 
         Raises:
             RecordingError: the recording is altered, or an exact replay differs.
@@ -112,7 +113,7 @@ class Replay:
         exact = start == event.start and event.first and event.version == __version__ and is_whole
         if not exact:
             start = replace(start, settings=replace(start.settings, heartbeat_s=0.0, watermark_s=0.0))
-            # Where a logged session of the durable log ended is of no matter for other records or limits.
+            # The end of the durable log's logged session does not matter for other records or limits.
             start = replace(start, logged_until=0)
         if before is not None and not before.exact:
             start = _not_before(before.position, start)
@@ -150,7 +151,9 @@ class Replay:
 
 
 def _not_before(done: Position, start: SessionStart) -> SessionStart:
-    """The start, without what was emitted already: in a free replay, what is shipped counts as delivered at once."""
+    """Return the start without emitted changes, because in a free replay a shipped batch counts as
+    delivered at once.
+    """
     checkpoint = start.checkpoint
     if done.end_lsn <= checkpoint.position.end_lsn:
         return start

@@ -1,4 +1,4 @@
-"""One session of a replay: an engine, and the recorded events that are given to it (`replay.py` has the rules)."""
+"""One session of a replay: an engine with the recorded events as arguments (the rules are in `replay.py`)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -36,27 +36,27 @@ from cdcd.core.transactions.position import Position
 from cdcd.core.transactions.spool import Spool
 
 PACED: Final = frozenset({recorded.KINDS[Ship], recorded.KINDS[End], b"u", recorded.RAISED})
-"""Letters of actions that a free replay takes when they come, and not when they were recorded."""
+"""Letters of actions that a free replay carries out when the engine returns them, not when they were recorded."""
 
 GO_ON: Final = 0
 BEGIN: Final = 1
 END: Final = 2
-"""What becomes of a commit: it is replayed; everything before it is left out; it is left out, and the replay ends."""
+"""Treatment of a commit: replay it; skip everything before it; skip it and end the replay."""
 
 
 class ReplayedSession:
-    """Call `begin`, `take` for each event, `finish`, and `close`.
+    """A session of a replay; call `begin`, `take` for each event, `finish`, and `close`.
 
     Args:
-        deliver: gets the batches of a Kafka transaction that is committed.
-        judge: says of each commit what becomes of it.
-        begun: called when all that was left out before a commit (`BEGIN`) has been.
-        note: gets what a person should know.
+        deliver: called with the batches of a committed Kafka transaction.
+        judge: returns the treatment of each commit.
+        begun: called when everything before a commit (`BEGIN`) has been skipped.
+        note: called with a message for the operator.
 
     Attributes:
-        exact: see `replay.py`.
-        has_ended: `judge` has ended the replay.
-        failure: the error that ended the session, if one did.
+        exact: True for an exact replay (see `replay.py`).
+        has_ended: True after `judge` has ended the replay.
+        failure: error that ended the session; None if there is none.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ReplayedSession:
         self._begun = begun
         self._note = note
         self._commits = CommitFinder()
-        # Only what status updates say goes by it.
+        # Only status updates depend on it.
         flushed = min(event.flushed, start.checkpoint.position.end_lsn)
         self._engine = build_engine(start, spool, Ledger(flushed), observe, event.now)
         self._now, self._unix_us = event.now, event.unix_us
@@ -96,18 +96,18 @@ class ReplayedSession:
 
     @property
     def position(self) -> Position:
-        """Everything before this is delivered."""
+        """Position up to which everything is delivered."""
         return self._engine.checkpoint.position
 
     def begin(self) -> None:
-        """A session that is joined in its middle is told what its stream has described so far."""
+        """Pass to the engine what its stream has described so far, if the session is joined in its middle."""
         event = self._event
         if event.first:
             return
         self._engine.stream_begun(self._now)
         for relation, description, types in (*event.relations, *event.previewed):
             self._descriptions[relation.oid] = (description, types)
-        # A transaction that the checkpoint covers: of such a one only the descriptions count.
+        # Of a transaction that the checkpoint covers, only the descriptions count.
         end_lsn = self.position.end_lsn
         commit_lsn = min(event.last_commit_lsn, end_lsn - 1)
         if commit_lsn > 0:
@@ -121,7 +121,7 @@ class ReplayedSession:
         self._until(lambda: self._engine.wants_frames)
 
     def take(self, event: recorded.Event) -> None:
-        """The next event of the session. RecordingError: an exact replay differs, or an answer is missing."""
+        """Process the next event of the session. RecordingError: an exact replay differs, or an answer is missing."""
         if self._over:
             return
         try:
@@ -129,11 +129,11 @@ class ReplayedSession:
         except RecordingError:
             raise
         except CdcdError as error:
-            # The daemon's session ended by it too.
+            # The daemon's session also ended with this error.
             self._end(error)
 
     def finish(self, following: recorded.Began | None) -> None:
-        """The session is over; `following` begins the next one."""
+        """End the session; `following` begins the next one."""
         if not self.exact:
             self._drain()
             return
@@ -142,7 +142,7 @@ class ReplayedSession:
         if following is not None:
             resumed = following.start.checkpoint.position
             if out is not None and out.batch.closes and resumed == out.checkpoint.position:
-                # The broker had it, though the answer did not come any more.
+                # The broker had the batch, although its answer was not received.
                 self._delivered(out)
             elif resumed.end_lsn > checkpoint.position.end_lsn:
                 self._note(
@@ -156,13 +156,13 @@ class ReplayedSession:
             )
 
     def close(self) -> None:
-        """Forget what is kept."""
+        """Release the memory and files of the session."""
         self._engine.assembler.close()
 
     # Events, in the order of `events.py`.
 
     def _goes_on(self, _event: recorded.Began) -> None:
-        """A segment begins in the middle of the session."""
+        """Ignore a segment that begins in the middle of the session."""
 
     def _next(self, event: recorded.Next) -> None:
         self._now, self._unix_us = event.now, event.unix_us
@@ -198,7 +198,7 @@ class ReplayedSession:
                 if verdict == END:
                     self.has_ended = True
                     return
-                # What stands before the commit is delivered by now, and left out.
+                # Everything before the commit is delivered by now, and skipped.
                 self._begun()
             frames.append(frame)
         self._receive(frames)
@@ -225,7 +225,7 @@ class ReplayedSession:
             return
         question = self._recorded_questions.pop(event.ticket, None)
         if question is None or not self._until(lambda: question in self._asked.values()):
-            # It was asked before this replay began, or this replay has no need of it.
+            # The question was asked before this replay began, or this replay does not ask it.
             return
         ticket = next(ticket for ticket, asked in self._asked.items() if asked == question)
         del self._asked[ticket]
@@ -287,7 +287,7 @@ class ReplayedSession:
             parts, self._parts = self._parts, []
             self._deliver(parts)
 
-    # A free replay.
+    # Free replay.
 
     def _receive(self, frames: list[bytes]) -> None:
         if not frames or self._over:
@@ -300,12 +300,12 @@ class ReplayedSession:
         self._engine.frames_received(frames, self._now)
 
     def _step(self) -> Action:
-        """Take the next action; what is shipped on the way is delivered."""
+        """Return the engine's next action; shipped batches before it are delivered."""
         while True:
             try:
                 action = self._engine.next_action(self._now, self._unix_us)
             except CdcdError as error:
-                # A daemon's session ends by it too. The next one goes on from the checkpoint.
+                # A daemon's session would end with this error, too. The next session continues from the checkpoint.
                 action = End(error)
             self._carry_out(action)
             if self._out is not None:
@@ -318,7 +318,7 @@ class ReplayedSession:
                 return action
 
     def _until(self, is_so: Callable[[], bool]) -> bool:
-        """Work until it is so. False: there is nothing to do, and it is not."""
+        """Run the engine until `is_so` returns True. Returns False if the engine has nothing to do before that."""
         while not is_so():
             waits = isinstance(self._step(), Wait) or self._over
             if waits and (self._over or not self._answer_again()):
@@ -326,7 +326,7 @@ class ReplayedSession:
         return True
 
     def _answer_again(self) -> bool:
-        """Describe a relation as it was described last, if that is what everything waits for."""
+        """Answer the engine's request for a relation with the last description, if everything waits for it."""
         asked = self._describe
         if asked is None or asked.relation.oid not in self._descriptions:
             return False
@@ -339,7 +339,7 @@ class ReplayedSession:
         return self._describe is not None and self._describe.relation.oid == oid
 
     def _drain(self) -> None:
-        """Work off all that was received, and deliver it."""
+        """Process and deliver everything that was received."""
         if not self._over:
             self._until(lambda: False)
 
@@ -362,4 +362,4 @@ _TAKEN: Final[Mapping[type[Any], Callable[[ReplayedSession, Any], None]]] = {
     recorded.LockLost: ReplayedSession._lock_lost,
     recorded.Stopped: ReplayedSession._stopped,
 }
-"""What each event does."""
+"""Method of each event."""

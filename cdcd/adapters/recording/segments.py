@@ -1,9 +1,9 @@
-"""The files of a recording: one folder, one file for each segment, and their names are the index.
+"""Files of a recording: one folder with one file for each segment, whose names are the index.
 
-A name is `<number>-<LSN>-<Unix time in µs>-<kind>.cdcdrec`, all of one width, so that the sorted list of names is
-sorted by number, by LSN within a session, and by time. A list of names cannot be torn, and cannot disagree with the
-files: the head of each file says the same, and is compared when the file is read. To find a place in 10 GB costs a list
-of 160 names.
+A name is `<number>-<LSN>-<Unix time in µs>-<kind>.cdcdrec` with fixed widths, so the sorted list of names is sorted
+by number, by LSN within a session, and by time. A list of names cannot be torn and cannot contradict the files,
+because the head of each file has the same fields and is compared when the file is read. Finding a position in 10 GB
+needs a list of 160 names.
 """
 
 import re
@@ -32,19 +32,19 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Tear:
-    """A segment that ends before its end, because the process was killed. Everything before `offset` is read."""
+    """A segment without an end block, because the process was killed. Everything before `offset` is read."""
 
     path: Path
     offset: int
 
 
 def name_of(head: Head) -> str:
-    """The name of a segment's file."""
+    """Return the name of a segment's file."""
     return f"{head.number:012d}-{head.lsn:016X}-{head.unix_us:016d}-{head.kind}{SUFFIX}"
 
 
 def parse_name(name: str) -> Head | None:
-    """What the name of a file says; None: it is not a segment's."""
+    """Return the head that the name of a file describes; None if the file is no segment."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -53,10 +53,10 @@ def parse_name(name: str) -> Head | None:
 
 
 def list_segments(folder: Path) -> list[Segment]:
-    """The segments of a recording, in their order.
+    """Return the segments of a recording, in their order.
 
     Raises:
-        RecordingError: the folder cannot be read, or holds none, or some are missing in the middle.
+        RecordingError: the folder cannot be read, contains no segment, or lacks segments in the middle.
     """
     try:
         names = sorted(path.name for path in folder.iterdir())
@@ -83,7 +83,7 @@ def list_segments(folder: Path) -> list[Segment]:
 
 
 def open_segment(segment: Segment) -> Iterator[tuple[int, bytes] | Tear]:
-    """The offset and the data of each block, and last a `Tear` if the segment is torn.
+    """Yield the offset and the data of each block, and a final `Tear` if the segment is torn.
 
     Raises:
         RecordingError: the segment cannot be read, or is altered.
@@ -106,11 +106,11 @@ def open_segment(segment: Segment) -> Iterator[tuple[int, bytes] | Tear]:
 
 
 def seek(segments: list[Segment], *, lsn: int | None = None, unix_us: int | None = None) -> int:
-    """The number (from 0) of the segment to begin with, to have every commit from a place on.
+    """Return the index of the segment to begin with, to get every commit from a position on.
 
     Args:
-        lsn, unix_us: the place; neither: as early as possible. A commit is recorded after its time, so the last segment
-            that begins before that time has it, or one after it.
+        lsn, unix_us: the position; neither: as early as possible. A commit is recorded after its time, so it is in
+            the last segment that begins before this time, or in a later one.
 
     Raises:
         RecordingError: the recording begins later.
@@ -127,7 +127,7 @@ def seek(segments: list[Segment], *, lsn: int | None = None, unix_us: int | None
         segments[number].head.lsn if unix_us is None else segments[number].head.unix_us
         for number in beginnings
     ]
-    # Sessions overlap: after a reconnect the LSN goes back to the checkpoint. The newest segment wins.
+    # Sessions overlap, because after a reconnect the LSN returns to the checkpoint. The newest segment wins.
     wanted = unix_us if lsn is None else lsn
     assert wanted is not None
     place = bisect_right(_never_falling(keys), wanted) - 1
@@ -141,7 +141,9 @@ def seek(segments: list[Segment], *, lsn: int | None = None, unix_us: int | None
 
 
 def _never_falling(keys: list[int]) -> list[int]:
-    """Each key, or the least of those after it if that is less: so a search finds no segment that begins too late."""
+    """Return each key, or the least key after it if that is less, so that a search finds no segment that begins too
+    late.
+    """
     found = keys.copy()
     for number in range(len(found) - 2, -1, -1):
         found[number] = min(found[number], found[number + 1])

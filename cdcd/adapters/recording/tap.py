@@ -1,7 +1,7 @@
-"""The one place where a recording takes what the engine takes: it stands before the engine's verbs.
+"""The recorder of the engine's calls, which stands before the engine's methods.
 
-The rule: each call is passed on as it is, and noted. A recording that fails ends by itself, with an event; the engine
-is called all the same.
+The rule: each call is passed on unchanged, and recorded. A recording that fails ends by itself with an event, and
+the engine is still called.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -37,27 +37,27 @@ from cdcd.core.protocol.messages import Relation
 from cdcd.core.snapshot.visibility import Visibility
 
 BLOCK_BYTES: Final = 1 << 18
-"""A block ends when it has this size."""
+"""Size in bytes at which a block ends."""
 
 BLOCK_S: Final = 0.2
-"""Seconds after which everything is written: a process that is killed loses no more of its recording."""
+"""Seconds after which everything is written, so that a killed process loses at most this much of its recording."""
 
 
 class Timer(Protocol):
-    """Something that happens later."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """It does not happen."""
+        """Cancel the call."""
 
 
 class Tap:
-    """The engine's verbs, noted in a recording. Call `begin` first, and `close` last.
+    """The engine's methods with a recording of each call. Call `begin` first, and `close` last.
 
     Args:
-        flushed: the flushed position that the session begins with.
-        later: calls a function after so many seconds (`loop.call_later`); `cancel` of what it returns takes that back.
-        wrote: called with the bytes that this recording has on the disk, now and then.
-        failed: called once, with the reason, when the recording has ended by itself.
+        flushed: flushed position at the beginning of the session.
+        later: calls a function after some seconds (`loop.call_later`); its result has `cancel`.
+        wrote: called from time to time with the bytes of this recording on disk.
+        failed: called once with the reason when the recording has ended because of a failure.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Tap:
         self._known: dict[int, Known] = {}
 
     def begin(self, now: float, unix_us: int) -> None:
-        """The session begins. `now` is the time that the engine was constructed with."""
+        """Begin the recording of the session. `now` is the time with which the engine was constructed."""
         self._unix_us = unix_us
         self._begin_segment("s", now)
 
     def close(self) -> None:
-        """The session is over."""
+        """End the recording of the session."""
         if self._writer is not None:
             self._flush()
         if self._writer is not None:
@@ -105,7 +105,7 @@ class Tap:
             if writer.failure:
                 self._failed(writer.failure)
 
-    # The engine's verbs.
+    # The engine's methods.
 
     def next_action(self, now: float, unix_us: int) -> Action:
         """See `Engine.next_action`."""
@@ -186,10 +186,10 @@ class Tap:
         self._note(Stopped())
         self._engine.stop()
 
-    # What a replay needs to begin here.
+    # State that a replay needs to begin here.
 
     def _kept(self, answer: Answer) -> Answer:
-        """The answer without the types that nothing in it needs."""
+        """Return the answer without types that it does not use."""
         if isinstance(answer, Published):
             self._published = dict(answer.tables)
         if not isinstance(answer, Looked) or answer.table is None:
@@ -201,7 +201,7 @@ class Tap:
         return answer
 
     def _can_begin(self) -> bool:
-        """Whether nothing is open or kept: a replay that begins here misses nothing."""
+        """Return True if nothing is open or pending, so that a replay can begin here."""
         engine = self._engine
         assembler = engine.assembler
         return (
@@ -212,7 +212,7 @@ class Tap:
         )
 
     def _share_of_limits(self, writer: RecordingWriter) -> float:
-        """How full the segment is: 1: it should end where a replay can begin; 2: it should end here."""
+        """Return how full the segment is. 1: it should end where a replay can begin; 2: it should end now."""
         share = writer.segment_bytes / self._limits.segment_bytes
         if self._limits.age_s_max is None:
             return share
@@ -256,7 +256,7 @@ class Tap:
             )
         )
 
-    # How it gets to the writer.
+    # Path of items to the writer.
 
     def _note(self, event: Event) -> None:
         if self._writer is None:
@@ -275,13 +275,13 @@ class Tap:
             self._failed(failure)
 
     def _keep(self, item: Item) -> None:
-        """Add the item to the block, and see to it that the block ends in time."""
+        """Add the item to the block, and schedule the end of the block."""
         self._items.append(item)
         if self._timer is None:
             self._timer = self._later(BLOCK_S, self._flush)
 
     def _put(self, item: Item) -> None:
-        """Add an item that may be large. The block ends if it is full."""
+        """Add an item that may be large. A full block ends."""
         self._keep(item)
         self._size += size_of(item)
         if self._size >= BLOCK_BYTES:
@@ -297,7 +297,7 @@ class Tap:
             self._end(writer.failure)
 
     def _flush(self) -> None:
-        """Everything so far goes to the disk."""
+        """Write everything so far to the disk."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -312,12 +312,12 @@ class Tap:
 
 
 def used_types(relation: Relation, types: Mapping[int, TypeDescription]) -> dict[int, TypeDescription]:
-    """The types that the relation's columns need, without those that every version knows."""
+    """Return the types that the relation's columns need, without those that every version knows."""
     return {each.oid: each for each in types_of(relation, types) if BUILTIN_TYPES.get(each.oid) != each}
 
 
 def _lean(start: SessionStart) -> SessionStart:
-    """The start without the types that nothing in it needs."""
+    """Return the start without types that it does not use."""
     exported = start.exported
     if exported is None:
         return start

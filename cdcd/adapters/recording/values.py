@@ -1,8 +1,8 @@
-"""The engine's arguments as bytes, and back: what a recording has beside frames.
+"""Serialization of the engine's arguments, for everything in a recording besides frames.
 
-The rule: reading makes objects of the classes in `CLASSES` and of nothing else, because a recording may come from a
-stranger. A dataclass is written with the names of its fields, so that a version with a further field, which has a
-default, reads what a former one wrote. A field that this version does not know is refused.
+The rule: reading creates only objects of the classes in `CLASSES`, because a recording may be untrusted. A
+dataclass is written with the names of its fields, so a version with an additional field, which has a default, can
+read the recordings of a former version. A field that this version does not know is refused.
 """
 
 from array import array
@@ -46,16 +46,16 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         FieldRule, RoutedTopics, Route, TableRoutes,
     )
 }  # fmt: skip
-"""The dataclasses that a recording may hold, by name."""
+"""Dataclasses that a recording may contain, by name."""
 
 _SIZE: Final = Struct("<I")
 _DOUBLE: Final = Struct("<d")
 _DEPTH_MAX: Final = 2 * DEPTH_MAX + 20
-"""An expression takes two for each operator that stands in another one; nothing else is nested so deeply."""
+"""Maximum depth: an expression takes two levels for each nested operator; no other value is nested as deeply."""
 
 
 def write_value(value: object) -> bytes:
-    """The bytes of a value. TypeError: it is of a class that is not in `CLASSES`."""
+    """Return the bytes of a value. TypeError: its class is not in `CLASSES`."""
     parts: list[bytes] = []
     _write(value, parts.append)
     return b"".join(parts)
@@ -63,7 +63,7 @@ def write_value(value: object) -> bytes:
 
 def _write(value: object, put: Callable[[bytes], None]) -> None:
     kind = type(value)
-    # An LSN is an int of a class of its own.
+    # An LSN is an int of its own class.
     simple = _SIMPLE.get(int if isinstance(value, int) and kind is not bool else kind)
     if simple is not None:
         put(simple(value))
@@ -84,12 +84,12 @@ def _write(value: object, put: Callable[[bytes], None]) -> None:
             _write(key, put)
             _write(each, put)
     elif isinstance(value, actions.Lost):
-        # Why a connection was lost is an error of one of many classes; what the engine makes of it is the same.
+        # The reason of a lost connection is an error of one of many classes; the engine treats them alike.
         put(b"x")
         _write(value.error.message, put)
     elif CLASSES.get(kind.__name__) is kind:
-        # What is not compared is no part of the value. The ids of schemas are such, and a pipeline that has some is not
-        # recorded (`config/models.py`).
+        # Fields that are not compared are not part of the value, such as the ids of schemas. A pipeline with such ids
+        # is not recorded (`config/models.py`).
         named = [each for each in fields(value) if each.compare]  # type: ignore[arg-type]
         put(b"c" + _text(kind.__name__) + _SIZE.pack(len(named)))
         for field in named:
@@ -100,7 +100,7 @@ def _write(value: object, put: Callable[[bytes], None]) -> None:
 
 
 def _text(text: str) -> bytes:
-    # Of text from a catalog with SQL_ASCII, some characters stand for bytes that are not UTF-8.
+    # In text from an SQL_ASCII catalog, some characters stand for bytes that are not UTF-8.
     encoded = text.encode("utf-8", "surrogateescape")
     return _SIZE.pack(len(encoded)) + encoded
 
@@ -121,15 +121,18 @@ _SIMPLE: Final[dict[type, Callable[[Any], bytes]]] = {
 
 
 def write_pieces(pieces: list[bytes]) -> bytes:
-    """A list of bytes: how many, their sizes, and all of them. The hot path: no step of it is Python for each piece."""
+    """Return a list of bytes as one object: the count, the sizes, and the contents.
+
+    This is the hot path, without Python code for each piece.
+    """
     sizes = array("I", map(len, pieces))
     return b"".join((_SIZE.pack(len(pieces)), sizes.tobytes(), *pieces))
 
 
 class Reader:
-    """Reads values from bytes, one after the other.
+    """Sequential reader of values from bytes.
 
-    Raises (every method) RecordingError: the bytes end too early, or are not what `write_value` writes.
+    Every method raises RecordingError if the bytes end too early, or were not written by `write_value`.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -139,11 +142,11 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Whether all bytes are read."""
+        """True if all bytes are read."""
         return self._at == len(self._data)
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
+        """Return the next `size` bytes."""
         end = self._at + size
         if end > len(self._data):
             raise RecordingError("A recorded value ends too early.")
@@ -152,28 +155,28 @@ class Reader:
         return taken
 
     def size(self) -> int:
-        """A count of what follows: never more than there are bytes left."""
+        """Return a count of following items, which never exceeds the bytes left."""
         (size,) = _SIZE.unpack(self.take(_SIZE.size))
         if size > len(self._data) - self._at:
             raise RecordingError("A recorded value ends too early.")
         return int(size)
 
     def text(self) -> str:
-        """A string without a tag."""
+        """Return a string without a tag."""
         return self.take(self.size()).decode("utf-8", "surrogateescape")
 
     def double(self) -> float:
-        """A float without a tag."""
+        """Return a float without a tag."""
         return float(_DOUBLE.unpack(self.take(_DOUBLE.size))[0])
 
     def pieces(self) -> list[bytes]:
-        """What `write_pieces` has written."""
+        """Return the list that `write_pieces` wrote."""
         sizes = array("I")
         sizes.frombytes(self.take(self.size() * sizes.itemsize))
         return [self.take(size) for size in sizes]
 
     def value(self) -> Any:
-        """What `write_value` has written."""
+        """Return the value that `write_value` wrote."""
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise RecordingError("A recorded value is nested too deeply.")

@@ -1,12 +1,11 @@
-"""Writes a recording into segments of one size. The oldest segments are deleted when there are too many.
+"""Writer of a recording, in segments of a fixed size. If there are too many segments, the oldest are deleted.
 
-The rule: a recording never holds up or ends the daemon. A thread waits for the disk. What is to be written waits in
-memory up to a limit. A disk
-that is full, slow or broken ends the recording: `failure` says why, and whoever records reports that. What was written
-until then can be replayed.
+The rule: a recording never delays or ends the daemon. A separate thread waits for the disk. Data to be written
+waits in memory up to a limit. A disk that is full, slow or broken ends the recording; `failure` has the reason,
+which the caller reports. The part before can be replayed.
 
-The folder has a lock, so that two processes never write one recording. Files are readable by their owner only, because
-they hold every value of the tables.
+The folder has a lock, so that two processes never write the same recording. Files are readable by their owner only,
+because they hold every value of the tables.
 """
 
 import errno
@@ -22,31 +21,31 @@ from cdcd.adapters.recording.blocks import BlockWriter, Head, Kind
 from cdcd.adapters.recording.segments import Segment, name_of, parse_name
 
 WAITING_BYTES_MAX: Final = 64 << 20
-"""Compressed bytes that wait in memory for the disk. A disk that is further behind is slower than the stream."""
+"""Maximum compressed bytes that wait in memory for the disk. With more bytes, the disk is slower than the stream."""
 
 PENDING_BYTES: Final = 1 << 20
-"""Compressed bytes that are handed over to the thread at a time. Each handing over costs about a tenth of a millisecond
-of CPU, because the two threads take turns."""
+"""Compressed bytes that are passed to the thread at a time. Each transfer costs about a tenth of a millisecond of
+CPU, because the two threads take turns."""
 
 CLOSE_S: Final = 2.0
 """Seconds that the end of a session waits for the disk."""
 
 ALIVE_S: Final = 0.05
-"""Seconds after which a caller that waits for the disk looks whether the writer has failed."""
+"""Seconds between two checks by a waiting caller that the writer has not failed."""
 
 LOCK: Final = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a recording may be.
+    """Size limits of a recording.
 
     Attributes:
-        bytes_max: of all segments together. The oldest ones are deleted.
-        age_s_max: segments whose newest event is older are deleted; None: they are kept. A segment spans at most a
-            half of this, so that an idle pipeline's values go too.
-        segment_bytes: a segment ends at this size, at the next place where a replay can begin; at twice the size,
-            anywhere.
+        bytes_max: maximum bytes of all segments together. The oldest segments are deleted.
+        age_s_max: maximum age in seconds of a segment's newest event, after which the segment is deleted; None: no
+            limit. A segment spans at most half of this time, so that an idle pipeline's values are deleted too.
+        segment_bytes: bytes at which a segment ends, at the next position where a replay can begin; at twice the
+            size, anywhere.
     """
 
     bytes_max: int
@@ -55,19 +54,19 @@ class Limits:
 
 
 _Block = tuple[bytes, bytes]
-"""The parts of a block."""
+"""Head and pieces of a block."""
 
 
 class RecordingWriter:
-    """Call `begin_segment`, then `put` as often as there is something, then `close`.
+    """Writer in its own thread; call `begin_segment`, then `put` for each block, then `close`.
 
     Attributes:
-        failure: why nothing is written any more; empty: it is.
+        failure: reason why nothing is written any more; "" while the writer works.
         written_bytes: bytes of all segments that this writer wrote.
     """
 
     def __init__(self, folder: Path, limits: Limits) -> None:
-        """Take the folder. OSError: it cannot be written, or another process records into it (EWOULDBLOCK)."""
+        """Lock the folder. OSError: the folder cannot be written, or another process records into it (EWOULDBLOCK)."""
         self.failure = ""
         self.written_bytes = 0
         self._folder = folder
@@ -87,22 +86,22 @@ class RecordingWriter:
         self._pending: list[_Block] = []
         self._pending_bytes = 0
         self._work: SimpleQueue[Head | list[_Block] | threading.Event | None] = SimpleQueue()
-        # Of the thread.
+        # Attributes that the thread uses.
         self._segment: Segment | None = None
         self._segment_bytes = 0
         self._file = -1
-        # A disk that does not answer must not keep the process from its end.
+        # A disk that does not answer must not prevent the end of the process.
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()
 
     @property
     def segment_bytes(self) -> int:
-        """Bytes that the disk has of the segment that was begun last."""
+        """Bytes on disk of the newest segment."""
         segment = self._segment
         return 0 if segment is None or segment.head.number != self._number else self._segment_bytes
 
     def begin_segment(self, kind: Kind, lsn: int, unix_us: int) -> None:
-        """End the segment that is being written, and begin another one."""
+        """End the current segment, and begin another one."""
         self._end_segment()
         self._number += 1
         head = Head(self._number, lsn, unix_us, kind)
@@ -110,9 +109,10 @@ class RecordingWriter:
         self._work.put(head)
 
     def put(self, data: bytes) -> None:
-        """Write this as one block of the segment, at the next `flush` at the latest.
+        """Write `data` as one block of the segment, at the next `flush` at the latest.
 
-        The calling thread compresses it and makes its checksum, because another core would have to fetch it first.
+        The calling thread compresses the data and computes the checksum, because another core would have to load
+        the data first.
         """
         if self.failure:
             return
@@ -124,7 +124,7 @@ class RecordingWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over to the thread what was put."""
+        """Pass the blocks to the thread."""
         if not self._pending or self.failure:
             return
         self._given += self._pending_bytes
@@ -135,7 +135,7 @@ class RecordingWriter:
         self._pending, self._pending_bytes = [], 0
 
     def wait(self) -> None:
-        """Until the disk has what was given so far. For a caller that has nothing else to do."""
+        """Wait until everything so far is on disk. For a caller that has nothing else to do."""
         self.flush()
         reached = threading.Event()
         self._work.put(reached)
@@ -143,7 +143,7 @@ class RecordingWriter:
             pass
 
     def close(self) -> None:
-        """End the recording in good order, or leave it to the disk if that takes too long."""
+        """End the recording in good order, or leave it unfinished if the disk takes longer than `CLOSE_S`."""
         self._end_segment()
         self._work.put(None)
         if not self.failure:
@@ -155,7 +155,7 @@ class RecordingWriter:
         self._blocks = None
         self.flush()
 
-    # In the thread.
+    # Methods that the thread runs.
 
     def _run(self) -> None:
         try:
@@ -203,13 +203,13 @@ class RecordingWriter:
             rest = memoryview(part)
             while rest:
                 rest = rest[os.write(self._file, rest) :]
-        # A block counts once all of it is written. If the disk is full, `_cut_off` removes what does not count.
+        # A block counts once it is written completely. If the disk is full, `_cut_off` removes the incomplete block.
         size = sum(map(len, parts))
         self._segment_bytes += size
         self.written_bytes += size
 
     def _cut_off(self) -> None:
-        """Take away the part of a block that was still written, so that the segment ends behind a whole one."""
+        """Remove an incomplete block, so that the segment ends after a complete one."""
         if self._file < 0:
             return
         try:
@@ -221,7 +221,7 @@ class RecordingWriter:
             self._file = -1
 
     def _delete_old(self, unix_us: int) -> None:
-        """Delete the oldest segments, so that one more has its place."""
+        """Delete the oldest segments to make room for another one."""
         kept = sorted(self._sizes, key=lambda segment: segment.head.number)
         # A segment that begins within a transaction has up to twice its size.
         total = sum(self._sizes.values()) + 2 * self._limits.segment_bytes
@@ -235,7 +235,7 @@ class RecordingWriter:
 
 
 def _sizes(folder: Path) -> dict[Segment, int]:
-    """The segments that are there, and their sizes."""
+    """Return the existing segments with their sizes in bytes."""
     found = {}
     for entry in os.scandir(folder):
         head = parse_name(entry.name)

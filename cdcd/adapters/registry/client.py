@@ -37,10 +37,10 @@ from cdcd.core.retry import Backoff
 CONTENT: Final = "application/vnd.schemaregistry.v1+json"
 ANSWER_BYTES_MAX: Final = 8 << 20
 SAID_LENGTH_MAX: Final = 500
-"""Characters of the registry's words that an error shows."""
+"""Maximum characters of the registry's message in an error."""
 
 _LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses of a registry that may answer another time."""
+"""HTTP statuses after which a repeated request may succeed."""
 
 _NOT_THERE: Final = 404
 _CONFLICT: Final = 409
@@ -49,7 +49,7 @@ _DENIED: Final = (401, 403)
 
 
 class Registry:
-    """The registry of a configuration, which has `registry.url`.
+    """The registry of a configuration with `registry.url`.
 
     Every method raises:
         RegistryUnavailableError: the registry does not answer, or says that it cannot now.
@@ -63,11 +63,11 @@ class Registry:
         assert settings.url is not None, "the configuration needs a registry"
         self.url = settings.url.rstrip("/")
         self._set: set[str] = set()
-        """Subjects whose compatibility is as configured."""
+        """Subjects whose compatibility has been set as configured."""
         self._opener = opener(_tls(settings) if self.url.startswith("https:") else None)
 
     def register(self, use: SchemaUse) -> int:
-        """The id of a schema. The schema is registered under its subject, if that is allowed and not done."""
+        """Return the id of a schema. The schema is registered under its subject if that is allowed and necessary."""
         settings = self._config.registry
         subject = quote(use.subject, safe="")
         body = {"schema": use.text, "schemaType": use.kind}
@@ -91,7 +91,7 @@ class Registry:
         return schema_id
 
     def has(self, schema_id: int) -> bool:
-        """Whether the registry has a schema with this id."""
+        """Return True if the registry has a schema with this id."""
         try:
             self._ask("GET", f"/schemas/ids/{schema_id}")
         except _RefusedError as refused:
@@ -101,7 +101,7 @@ class Registry:
         return True
 
     def mode(self) -> str:
-        """Whether the registry takes schemas: READWRITE, READONLY, …; "" if it does not say."""
+        """Return the registry's mode: READWRITE, READONLY, …; "" if the registry does not report it."""
         try:
             answer = self._ask("GET", "/mode")
         except _RefusedError as refused:
@@ -111,7 +111,7 @@ class Registry:
         return str(answer.get("mode", "")) if isinstance(answer, dict) else ""
 
     def kinds(self) -> list[str]:
-        """The kinds of schemas that the registry knows: AVRO, PROTOBUF, …; empty if it does not say."""
+        """Return the schema types that the registry supports: AVRO, PROTOBUF, …; empty if it does not report them."""
         try:
             answer = self._ask("GET", "/schemas/types")
         except _RefusedError as refused:
@@ -121,7 +121,7 @@ class Registry:
         return [str(each) for each in answer] if isinstance(answer, list) else []
 
     def subjects(self) -> int:
-        """How many subjects there are. The question shows whether the login is right."""
+        """Return the number of subjects. The request also shows if the login is right."""
         try:
             answer = self._ask("GET", "/subjects")
         except _RefusedError as refused:
@@ -134,9 +134,11 @@ class Registry:
         return len(answer)
 
     def _set_compatibility(self, subject: str, *, is_there: bool) -> None:
-        """Set the compatibility of a subject, unless that is done. `is_there`: the subject has a schema.
+        """Set the compatibility of a subject, unless this was done before.
 
-        Apicurio answers 404 to NONE for a subject without one. The first schema is compatible in any case.
+        `is_there`: True if the subject has a schema.
+
+        Apicurio answers NONE for a subject without a schema with 404. The first schema is compatible in any case.
         """
         wanted = self._config.registry.compatibility
         if wanted is None or subject in self._set:
@@ -191,7 +193,7 @@ class Registry:
 
 
 class _RefusedError(Exception):
-    """An answer that is no success. `said` begins with a colon, or is empty."""
+    """An HTTP answer with an error status. `said` begins with a colon or is empty."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(f"HTTP {status}{said}")
@@ -272,7 +274,7 @@ def _refusal(
 
 
 class Registrar:
-    """Registers schemas, and puts their ids into `ids`.
+    """Registers schemas, and stores their ids in `ids`.
 
     Raises ConfigError if a certificate of the configuration cannot be used.
     """
@@ -285,7 +287,7 @@ class Registrar:
         self._retry = config.kafka.retry
 
     async def verify(self) -> None:
-        """Forget ids that the registry does not have any more. One that is away is not waited for.
+        """Remove ids that the registry no longer has. An unreachable registry is not awaited.
 
         Raises:
             SinkError: the registry refuses to answer.
@@ -303,7 +305,7 @@ class Registrar:
             )
 
     async def ensure(self, uses: Collection[SchemaUse]) -> None:
-        """Have these schemas registered. Waits for as long as the registry is away.
+        """Register these schemas. Waits as long as the registry is unreachable.
 
         Raises:
             SinkError: the registry refuses a schema.

@@ -68,7 +68,7 @@ class TransactionMetadata:
         self._value_head = opening(TRANSACTION_VALUE) if settings.value_format == WITH_SCHEMA else b""
 
     def begin(self, xid: int, commit_lsn: int, unix_us: int) -> None:
-        """A transaction begins."""
+        """Register that a transaction begins."""
         self.id = b'"%d:%d"' % (xid, commit_lsn)
         self._time_ms = unix_us // 1000
         self.total = 0
