@@ -22,7 +22,7 @@ from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.adapters.postgres.source import read_source
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.catalog.chosen_keys import ChosenKeys
+from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.checkpoint import Checkpoint, Source
 from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.logged import DurableLog

@@ -30,9 +30,8 @@ from cdcd.core.transactions.ledger import Ledger
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
-from cdcd.daemon.rules.filters import look_at_filters
+from cdcd.daemon.rules.expressions import look_at_filters, look_at_routes
 from cdcd.daemon.rules.outbox import look_at_outbox
-from cdcd.daemon.rules.routes import look_at_routes
 from cdcd.daemon.settings import start_settings
 from cdcd.daemon.start_requests import StartRequests
 from cdcd.daemon.tables import tell_tables

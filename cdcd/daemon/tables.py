@@ -16,9 +16,8 @@ from cdcd.core.facts import (
     TablePatternUnmatched,
     TablesLeftOut,
 )
-from cdcd.daemon.rules.fields import FieldFacts, look_at_fields
-from cdcd.daemon.rules.keys import KeyFacts, look_at_keys
-from cdcd.daemon.rules.partitions import PartitionFacts, look_at_partitions
+from cdcd.daemon.rules.columns import FieldFacts, look_at_fields
+from cdcd.daemon.rules.keys import KeyFacts, PartitionFacts, look_at_keys, look_at_partitions
 from cdcd.daemon.settings import encoder_settings
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 

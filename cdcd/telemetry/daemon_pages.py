@@ -14,9 +14,8 @@ from cdcd.telemetry.daemon_status import ALL_TABLES_MAX, TABLES_MAX, daemon_stat
 from cdcd.telemetry.html_page import html_page, runbook_page
 from cdcd.telemetry.html_style import HEADERS
 from cdcd.telemetry.http import Reply, Request, Route, Routes, serve
-from cdcd.telemetry.kept import Kept
 from cdcd.telemetry.look_ups import HTML, LookUps, Tools
-from cdcd.telemetry.pages import json_reply, metrics_and_probes
+from cdcd.telemetry.pages import Kept, json_reply, metrics_and_probes
 from cdcd.telemetry.state import Health, Telemetry, liveness, readiness
 from cdcd.telemetry.tls import Tls
 

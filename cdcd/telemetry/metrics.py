@@ -25,8 +25,7 @@ from cdcd.build import is_compiled
 from cdcd.core.facts import Side
 from cdcd.core.snapshot.table_task import TableTask
 from cdcd.core.visible import visible
-from cdcd.telemetry.histogram import Histogram
-from cdcd.telemetry.state import ROLES, Telemetry
+from cdcd.telemetry.state import ROLES, Histogram, Telemetry
 
 Sample = tuple[tuple[str, ...], float | None]
 """The labels' values, and the value; None: not known, so there is no sample."""

@@ -25,7 +25,7 @@ from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
 from cdcd.tools.verify.folding import Fault, FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
 from cdcd.tools.verify.row_store import RowStore
-from cdcd.tools.verify.sight import Sight
+from cdcd.tools.verify.snapshot_visibility import Sight
 from cdcd.tools.verify.source import ReadersAtSnapshot, SourceRows
 from deploy.demo.daemon import parse_metrics
 from deploy.demo.fold import await_flushed

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from cdcd.core.catalog.chosen_partitions import PartitionRule
+from cdcd.core.catalog.table_rules import PartitionRule
 from cdcd.core.records.encoder import HEADER_NEW_KEY
 from cdcd.core.records.shaping.murmur2 import positive_murmur2
 from cdcd.core.records.shaping.partitioning import taken_out

@@ -29,9 +29,8 @@ from cdcd.adapters.postgres.publication_history import find_too_young
 from cdcd.adapters.postgres.refusals import translated
 from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.postgres.slot import PLUGIN, SlotState, read_slot
-from cdcd.core.catalog.patterns import parse_pattern
+from cdcd.core.catalog.patterns import TableSelection, parse_pattern
 from cdcd.core.catalog.routing import TopicNames
-from cdcd.core.catalog.selection import TableSelection
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.versions import StreamingMode
 

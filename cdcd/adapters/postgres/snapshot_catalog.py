@@ -22,8 +22,8 @@ from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.refusals import TableBusyError, answer_of, translated
 from cdcd.adapters.postgres.replication import literal
 from cdcd.adapters.postgres.snapshot_queries import SETTINGS, unwritable
+from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
-from cdcd.core.catalog.selection import TableSelection
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.retry import Backoff

@@ -12,13 +12,12 @@ from struct import Struct
 from typing import Any, Final
 
 from cdcd.adapters.recording.errors import RecordingError
-from cdcd.core.catalog.chosen_keys import KeyRule
-from cdcd.core.catalog.chosen_partitions import PartitionRule
 from cdcd.core.catalog.field_names import FieldRule
 from cdcd.core.catalog.modes import Modes
+from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.core.catalog.routing import RoutedTopics
-from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
 from cdcd.core.engine import actions
 from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.settings import EngineSettings

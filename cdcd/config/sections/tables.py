@@ -5,10 +5,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from cdcd.config.types import Section, TablePattern, TablePatterns, Text
-from cdcd.core.catalog.chosen_keys import KeyRule
-from cdcd.core.catalog.chosen_partitions import PartitionRule
 from cdcd.core.catalog.field_names import FieldRule
-from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.catalog.patterns import TableSelection
+from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
 
 KeyColumns = Annotated[tuple[Text, ...], Field(strict=False, min_length=1)]
 

@@ -3,6 +3,9 @@
 With `binary` in the start options a value of a type that has a send function comes in that form. It is taken to
 the type's text form here, so that what is made of it cannot depend on how it came. Formats: the send functions of
 PostgreSQL's adt directory. ValueError for bytes that are not of the form.
+
+`Fields` reads the fields of a value one after the other. Types of extensions are hstore and cube (contrib/hstore,
+contrib/cube).
 """
 
 from decimal import ROUND_UP, Context
@@ -11,11 +14,62 @@ from math import inf, isinf, isnan, nextafter
 from struct import Struct, pack, unpack
 from typing import TYPE_CHECKING, Final
 
-from cdcd.core.catalog.fields import Fields
 from cdcd.core.protocol.peek import COMPILED
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
+import re
+
+
+class Fields:
+    """Where the reading of one value stands. The caller owes `end` after the last field."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        """The next so many bytes."""
+        begin = self._at
+        end = begin + size
+        if size < 0 or end > len(self._data):
+            raise ValueError("a field ends after the value")
+        self._at = end
+        return self._data[begin:end]
+
+    def integer(self, size: int) -> int:
+        """An integer with a sign, of so many bytes."""
+        return int.from_bytes(self.take(size), "big", signed=True)
+
+    def unsigned(self, size: int) -> int:
+        """An integer without a sign."""
+        return int.from_bytes(self.take(size), "big")
+
+    def value(self) -> bytes | None:
+        """A length and so many bytes; a length of -1 is NULL."""
+        size = self.integer(4)
+        return None if size == -1 else self.take(size)
+
+    def string(self) -> str:
+        """Wire text up to a zero byte."""
+        end = self._data.find(b"\0", self._at)
+        if end < 0:
+            raise ValueError("a string has no end")
+        text = self.take(end - self._at).decode("latin-1")
+        self._at += 1
+        return text
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        return self.take(len(self._data) - self._at)
+
+    def end(self) -> None:
+        """Nothing is left."""
+        if self._at != len(self._data):
+            raise ValueError("bytes are left over")
+
 
 _NUMERIC_HEAD: Final = Struct("!HhHH")
 _NUMERIC_SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
@@ -210,3 +264,41 @@ def _exactly(data: bytes, size: int) -> bytes:
     if len(data) != size:
         raise ValueError(f"{size} bytes expected, not {len(data)}")
     return data
+
+
+_ESCAPED: Final = re.compile(r'(["\\])')
+
+
+def hstore_text(data: bytes) -> str:
+    """hstore_out: `"a"=>"1", "b"=>NULL`."""
+    fields = Fields(data)
+    pairs: list[str] = []
+    for _ in range(fields.integer(4)):
+        key, value = fields.value(), fields.value()
+        if key is None:
+            raise ValueError("a key of an hstore is NULL")
+        pairs.append(f"{_hstore_quoted(key)}=>{'NULL' if value is None else _hstore_quoted(value)}")
+    fields.end()
+    return ", ".join(pairs)
+
+
+def _hstore_quoted(data: bytes) -> str:
+    escaped = _ESCAPED.sub(r"\\\1", data.decode("latin-1"))
+    return f'"{escaped}"'
+
+
+def cube_text(data: bytes) -> str:
+    """cube_out: `(1, 2),(3, 4)`; a cube that is a point has its coordinates once (contrib/cube)."""
+    fields = Fields(data)
+    header = fields.unsigned(4)
+    is_point, dimensions = bool(header >> 31), header & 0x7FFFFFFF
+    count = dimensions if is_point else 2 * dimensions
+    if 8 * count > len(data):
+        raise ValueError("a cube's dimensions do not fit its coordinates")
+    numbers = [float8_text(fields.take(8)) for _ in range(count)]
+    fields.end()
+    lower, upper = numbers[:dimensions], numbers[dimensions:]
+    text = f"({', '.join(lower)})"
+    if is_point or all(float(one) == float(other) for one, other in zip(lower, upper, strict=True)):
+        return text
+    return f"{text},({', '.join(upper)})"

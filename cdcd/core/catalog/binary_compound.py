@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdcd.core.catalog import binary
+from cdcd.core.catalog.binary import Fields
 from cdcd.core.catalog.binary_text import Reader, WithoutReaderError, plain
-from cdcd.core.catalog.fields import Fields
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES, EXTENSIONS, NESTING_MAX, READERS
 

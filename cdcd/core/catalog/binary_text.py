@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cdcd.core.catalog import binary, temporal
-from cdcd.core.catalog.fields import Fields
+from cdcd.core.catalog.binary import Fields
 
 Reader = Callable[[bytes], str]
 """Binary form to wire text."""

@@ -3,10 +3,14 @@ r"""Patterns of tables and columns, in the one dialect that every key of the con
 A pattern is `schema.table`, or `schema.table.column`, in which `*` stands for any characters and `?` for one. A part in
 double quotes is taken literally ("" in it is one quote). Case counts, and a pattern matches whole names. A part may
 also be written as PostgreSQL writes names with hidden characters: U&"\202e".
+
+`tables.include` and `tables.exclude` choose the tables of a publication that a pipeline has. A table is left out as a
+whole, by the name under which its changes are sent. It has no topic, no description and no snapshot. The catalog's
+lists lack it, and `engine/left_out.py` takes its events out of the stream.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -124,3 +128,37 @@ def matcher(patterns: Iterable[str], key: str) -> Callable[[str], bool]:
     """A test whether `schema.table` matches any of the patterns. ConfigError: one is malformed."""
     parsed = [parse_pattern(pattern, key) for pattern in patterns]
     return lambda name: any(pattern.matches_name(name) for pattern in parsed)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSelection:
+    """Patterns of tables.
+
+    Attributes:
+        include: the tables that the pipeline has; None: all that are published.
+        exclude: of these, the tables that it leaves out.
+    """
+
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no table can be left out."""
+        return self.include is None and not self.exclude
+
+    def unmatched(self, names: Collection[str]) -> list[str]:
+        """The patterns that match none of these tables, as `schema.table`. ConfigError: a pattern is malformed."""
+        return [
+            pattern
+            for pattern in (*(self.include or ()), *self.exclude)
+            if not any(map(parse_pattern(pattern).matches_name, names))
+        ]
+
+    def test(self) -> Callable[[str], bool]:
+        """Whether the pipeline has a table, by its name as `schema.table`. ConfigError: a pattern is malformed."""
+        excluded = matcher(self.exclude, "tables.exclude")
+        if self.include is None:
+            return lambda name: not excluded(name)
+        included = matcher(self.include, "tables.include")
+        return lambda name: included(name) and not excluded(name)

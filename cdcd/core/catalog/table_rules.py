@@ -1,9 +1,32 @@
-"""Rules of the configuration for tables (keys, partitions, fields, filters, routes), and which tables each matches."""
+"""Rules of the configuration for tables (keys, partitions, fields, filters, routes), and which tables each matches.
+
+`key.columns` chooses the keys of records, in place of the primary key or the replica identity. The rule: the former key
+of a row must be known wherever a row changes or goes, or its delete could not be written. So the columns must be among
+those of which PostgreSQL sends the former values: all of them under REPLICA IDENTITY FULL, else those of the replica
+identity.
+
+A chosen key tells rows apart if it has all columns of a key of the table, and none that may be NULL. Then it is a key
+like any other. If it does not, several rows may share it (`repeats`): a change then says nothing of the one row that a
+snapshot beside the stream has read, and a mirror could not tell whose row it is. Both leave such a table out, by name.
+
+`partitioner.columns` chooses the partitions of records, in place of the key. The rule: the partition of a record
+follows from the row that the record is about. A change that gives a row other values in the chosen columns moves it:
+the former partition gets a delete, and the other one an insert. So the former values must be known wherever a row
+changes or goes (`replica_identity.py`).
+
+If all chosen columns are of the key, a row moves when its key changes, and at no other time: all records of a key lie
+in one partition. If not, records of one key may lie in several partitions (`moves`). Readers that need the order of a
+key within one partition, which are the mirror and `cdcd verify`, leave such a table out, by name.
+"""
 
 from collections.abc import Iterable, Sequence
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
 
 from cdcd.core.catalog.patterns import parse_pattern
+from cdcd.core.catalog.protection import Protections
+from cdcd.core.catalog.relations import TableDescription, key_columns
+from cdcd.core.catalog.replica_identity import check_former_values
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
 
@@ -62,3 +85,145 @@ def both_match(key: str, patterns: Sequence[str]) -> str:
     if len(patterns) < 2:
         return ""
     return f"{key}.{patterns[0]} and {key}.{patterns[1]} both match it"
+
+
+_KEY_CONSEQUENCE: Final = "A row whose key changes could not be deleted under its former key."
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """The columns that make the key of the tables that a pattern matches."""
+
+    pattern: str
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"key.columns ({self.pattern})"
+
+
+class ChosenKeys:
+    """The rules of a configuration. ConfigError: a pattern is malformed.
+
+    Args:
+        has_schemas: the records' schemas say that values of a key are never null.
+    """
+
+    def __init__(self, rules: Sequence[KeyRule] = (), *, has_schemas: bool = False) -> None:
+        self._rules = TableRules("key.columns", [(rule.pattern, rule) for rule in rules])
+        self._has_schemas = has_schemas
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def unmatched(self, relations: Sequence[Relation]) -> list[KeyRule]:
+        """The rules that match none of these relations."""
+        return self._rules.unmatched(relations)
+
+    def applied(self, relation: Relation, table: TableDescription) -> TableDescription:
+        """The description with the key that is chosen, if one is.
+
+        Raises:
+            ConfigError: two rules match the table, or the chosen columns cannot be its key.
+        """
+        rule = self._rules.only(relation, "decides what the table's key is")
+        if rule is None:
+            return table
+        check_former_values(str(rule), rule.columns, relation, table, _KEY_CONSEQUENCE)
+        never_null = _never_null(relation, table)
+        others = [column for column in rule.columns if column not in never_null]
+        if others and self._has_schemas:
+            raise ConfigError(
+                f"{rule} has column {others[0]} of {relation.schema}.{relation.name}, which is in no key of the table, "
+                "so it may be NULL. The schemas of keys have no null.",
+                hint="Choose among the columns of its primary key, or set format.key and format.value to json.",
+            )
+        return replace(
+            table, chosen_key=rule.columns, repeats=bool(others) or not _is_unique(rule, relation, table)
+        )
+
+
+def _keys(relation: Relation, table: TableDescription) -> list[tuple[str, ...]]:
+    """The keys of the table, as far as they are known."""
+    identity = tuple([column.name for column in relation.columns if column.is_key])
+    keys = [table.primary_key, table.unique_key]
+    if relation.replica_identity in ("d", "i"):
+        keys.append(identity)
+    return [key for key in keys if key]
+
+
+def _never_null(relation: Relation, table: TableDescription) -> set[str]:
+    return {column for key in _keys(relation, table) for column in key}
+
+
+def _is_unique(rule: KeyRule, relation: Relation, table: TableDescription) -> bool:
+    return any(set(rule.columns).issuperset(key) for key in _keys(relation, table))
+
+
+KEY: Final = "partitioner.columns"
+
+_PARTITION_CONSEQUENCE: Final = "The partition of a row that is updated or deleted would not be known."
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRule:
+    """The columns whose values choose the partition, in their order, for the tables that a pattern matches."""
+
+    pattern: str
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{KEY} ({self.pattern})"
+
+
+class ChosenPartitions:
+    """The rules of a configuration. ConfigError: a pattern is malformed.
+
+    Args:
+        protected: which columns' values are replaced. None of them may choose a partition, because the partition would
+            tell of the value.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[PartitionRule] = (),
+        protected: Protections = Protections(),  # noqa: B008 - without rules nothing of it changes
+    ) -> None:
+        self._rules = TableRules(KEY, [(rule.pattern, rule) for rule in rules])
+        self._protected = protected
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def unmatched(self, relations: Sequence[Relation]) -> list[PartitionRule]:
+        """The rules that match none of these relations."""
+        return self._rules.unmatched(relations)
+
+    def columns(self, relation: Relation, table: TableDescription) -> tuple[str, ...]:
+        """The columns that choose the partitions of the table's records; () where the key does.
+
+        Raises:
+            ConfigError: two rules match the table, or the columns cannot choose its partitions.
+        """
+        rule = self._rules.only(relation, "chooses the table's partitions")
+        if rule is None:
+            return ()
+        name = f"{relation.schema}.{relation.name}"
+        check_former_values(str(rule), rule.columns, relation, table, _PARTITION_CONSEQUENCE)
+        protected = self._protected.in_force(relation, table)
+        for column, each in zip(relation.columns, protected, strict=True):
+            if each is not None and column.name in rule.columns:
+                raise ConfigError(
+                    f"{rule} has column {column.name} of {name}, which {each} protects, and the partition would tell "
+                    "of the value.",
+                    hint=f"Choose the partitions of {name} by other columns, or narrow one of the patterns.",
+                )
+        return rule.columns
+
+
+def moves(columns: Sequence[str], relation: Relation, table: TableDescription) -> bool:
+    """Whether records of one key may lie in several partitions, if these columns choose them.
+
+    Args:
+        table: with the key that is chosen, if one is (`ChosenKeys.applied`).
+    """
+    return not set(columns).issubset(key_columns(relation, table))

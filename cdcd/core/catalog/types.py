@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.core.catalog import binary
-from cdcd.core.catalog.binary_extension import cube_text, hstore_text
+from cdcd.core.catalog.binary import cube_text, hstore_text
 from cdcd.core.catalog.binary_text import (
     Reader,
     boolean_text,

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cdcd.core.catalog.patterns import matcher
-from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.catalog.patterns import TableSelection, matcher
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.exported import ExportedTables

@@ -9,9 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cdcd.core.catalog.relation_changes import Described as Known
-from cdcd.core.catalog.relation_changes import differences
-from cdcd.core.catalog.relations import TENTATIVE, UNKNOWN_PLACE, TableDescription, TypeDescription
+from cdcd.core.catalog.relations import (
+    TENTATIVE,
+    UNKNOWN_PLACE,
+    TableDescription,
+    TypeDescription,
+    differences,
+)
+from cdcd.core.catalog.relations import Described as Known
 from cdcd.core.engine.actions import Describe
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.tables import PublishedTables

@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.catalog.chosen_keys import ChosenKeys
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.actions import Action, Answer, End, Status, Turn, Wait
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.delivery import Delivery

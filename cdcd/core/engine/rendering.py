@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from cdcd.core.catalog.chosen_keys import ChosenKeys
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.refused_rows import LOOKED_AT_BYTES, refuse_lines
 from cdcd.core.engine.topics import Topics

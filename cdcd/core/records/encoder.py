@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.catalog.chosen_keys import ChosenKeys, KeyRule
-from cdcd.core.catalog.chosen_partitions import ChosenPartitions, PartitionRule
 from cdcd.core.catalog.field_names import ChosenFields, FieldRule
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.protection import ColumnRule, Protections
-from cdcd.core.catalog.relation_changes import Described
-from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.relations import Described, TableDescription, TypeDescription
 from cdcd.core.catalog.routing import RoutedTopics, Table, TopicNames, topic_name
+from cdcd.core.catalog.table_rules import ChosenKeys, ChosenPartitions, KeyRule, PartitionRule
 from cdcd.core.catalog.topic_templates import DEFAULT as DEFAULT_TEMPLATE
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.cloud_events import CloudEvents

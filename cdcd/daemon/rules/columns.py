@@ -1,20 +1,56 @@
-"""Whether the rules of `columns` can be followed for the published tables, and whether each protects something.
+"""The check of `columns` and `fields.tables`: whether each rule fits the published tables, and matches a column.
 
 `cdcd check` and every start of a session look. A rule that matches nothing is most often a name that was spelled wrong,
 and then values go out in clear.
+
+The tables are described as the stream would describe them now.
 """
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.core.catalog.chosen_keys import ChosenKeys
+from cdcd.core.catalog.field_names import KEY, ChosenFields
 from cdcd.core.catalog.protection import ColumnRule, Protections
-from cdcd.core.catalog.relations import key_columns
+from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns
+from cdcd.core.catalog.table_rules import ChosenKeys
+from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError
-from cdcd.daemon.rules.described import column_types, numbered
-from cdcd.telemetry.findings import Finding, of_error
+from cdcd.core.protocol.messages import Relation
+from cdcd.telemetry.findings import Finding, named, of_error
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTables:
+    """Tables, what the catalog says of each by its oid, and the types of their columns."""
+
+    relations: list[Relation]
+    descriptions: Mapping[int, TableDescription]
+    types: Mapping[int, TypeDescription]
+
+
+async def column_types(connection: Connection, relations: Iterable[Relation]) -> dict[int, TypeDescription]:
+    """The types of all columns, and those that are built in. Raises TransientError and SourceError."""
+    wanted = {column.type_oid for relation in relations for column in relation.columns}
+    return {**BUILTIN_TYPES, **await catalog.types(connection, wanted - BUILTIN_TYPES.keys())}
+
+
+async def described_tables(connection: Connection, oids: Collection[int]) -> DescribedTables:
+    """The tables with these oids. Raises TransientError and SourceError."""
+    relations = await catalog.relations(connection, oids)
+    types = await column_types(connection, relations)
+    found = await catalog.describe(connection, oids, with_kin=True)
+    descriptions = {relation.oid: numbered(relation, found[relation.oid]) for relation in relations}
+    return DescribedTables(relations, descriptions, types)
+
+
+def numbered(relation: Relation, table: TableDescription) -> TableDescription:
+    """The description with the attribute numbers of the relation's columns, both of which the catalog has now."""
+    ids = {column.name: column.id for column in table.columns}
+    names = [column.name for column in relation.columns]
+    numbers = tuple([ids[name] for name in names]) if ids.keys() >= set(names) else ()
+    return replace(table, numbers=numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +101,51 @@ def check_columns(facts: RuleFacts) -> Iterator[Finding]:
         )
     if not facts.refused and not facts.unmatched:
         yield Finding("ok", "columns.rule", "columns", f"{facts.columns} columns are protected")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFacts:
+    """How the rules meet the tables.
+
+    Attributes:
+        refused: why a table cannot have its fields, at most one error for each table.
+        unmatched: what of the rules matches nothing, as sentences without their point.
+        tables: those whose fields are not just their columns, as `schema.table`.
+    """
+
+    refused: tuple[ConfigError, ...]
+    unmatched: tuple[str, ...]
+    tables: frozenset[str]
+
+
+async def look_at_fields(connection: Connection, oids: Collection[int], fields: ChosenFields) -> FieldFacts:
+    """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
+    tables_now = await described_tables(connection, oids)
+    relations = tables_now.relations
+    refused: list[ConfigError] = []
+    tables: set[str] = set()
+    for relation in relations:
+        try:
+            found = fields.of_table(relation, tables_now.descriptions[relation.oid])
+        except ConfigError as error:
+            refused.append(error)
+            continue
+        if found.constants or found.renamed(relation) is not relation:
+            tables.add(f"{relation.schema}.{relation.name}")
+    return FieldFacts(tuple(refused), tuple(fields.unmatched(relations)), frozenset(tables))
+
+
+def check_fields(facts: FieldFacts) -> Iterator[Finding]:
+    """What `cdcd check` says of the rules."""
+    for error in facts.refused:
+        yield of_error("fields.rule", KEY, error)
+    for said in facts.unmatched:
+        yield Finding(
+            "warning",
+            "fields.unmatched",
+            KEY,
+            said,
+            "Correct the name, or take it out. Names are as PostgreSQL spells them, case included.",
+        )
+    if facts.tables and not facts.refused:
+        yield Finding("ok", "fields.rule", KEY, f"names fields of {named(sorted(facts.tables))}")

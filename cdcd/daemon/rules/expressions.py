@@ -1,6 +1,7 @@
-"""How the rules of a section whose expressions ask for columns (`filters`, `routes`) meet the published tables.
+"""The check of `filters.tables` and `routes.tables`: whether each rule fits the published tables, and matches one.
 
-`cdcd check` and every start of a session look.
+`cdcd check` and every start of a session look. A filter that matches no table is most often a name that was spelled
+wrong, and then the topic has all rows. If rules of routes match no table, all rows are in the table's own topic.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,8 +13,12 @@ from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
-from cdcd.daemon.rules.described import described_tables
+from cdcd.core.records.shaping.row_filters import TableFilters, check_filter
+from cdcd.core.records.shaping.row_routes import ChosenRoutes, check_routes
+from cdcd.core.records.shaping.settings import TableFilter, TableRoutes
+from cdcd.daemon.rules.columns import described_tables
 from cdcd.telemetry.findings import Finding, of_error
+from cdcd.telemetry.terminal_text import number
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
@@ -93,3 +98,33 @@ def check_expressions(
         )
     if not facts.refused and not facts.unmatched:
         yield Finding("ok", rule, section, said)
+
+
+async def look_at_filters(
+    connection: Connection, oids: Collection[int], filters: tuple[TableFilter, ...], protections: Protections
+) -> ExpressionFacts:
+    """Hold the filters against the published tables with these oids. Raises TransientError and SourceError."""
+    return await look_at_expressions(connection, oids, TableFilters(filters), protections, check_filter)
+
+
+def check_filters(facts: ExpressionFacts, filters: int) -> Iterator[Finding]:
+    """What `cdcd check` says of so many filters."""
+    said = f"{number(filters, 'filter')} for {number(facts.tables, 'table')}"
+    return check_expressions(
+        facts, "filters", rule="filters.rule", unmatched="filters.unmatched", does="filters", said=said
+    )
+
+
+async def look_at_routes(
+    connection: Connection, oids: Collection[int], routes: tuple[TableRoutes, ...], protections: Protections
+) -> ExpressionFacts:
+    """Hold the routes against the published tables with these oids. Raises TransientError and SourceError."""
+    return await look_at_expressions(connection, oids, ChosenRoutes(routes), protections, check_routes)
+
+
+def check_all_routes(facts: ExpressionFacts, routes: int) -> Iterator[Finding]:
+    """What `cdcd check` says of the routes of so many patterns."""
+    said = f"{number(routes, 'pattern')} with rules for {number(facts.tables, 'table')}"
+    return check_expressions(
+        facts, "routes", rule="routes.rule", unmatched="routes.unmatched", does="routes", said=said
+    )

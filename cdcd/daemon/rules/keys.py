@@ -1,6 +1,9 @@
-"""The check of keys: whether cdcd can make the keys that `key.columns` chooses, and those of partitioned tables.
+"""The check of `key.columns` and `partitioner.columns`: whether published tables have such keys and partitions.
 
 `cdcd check` and every start of a session look.
+
+A pattern of `partitioner.columns` that matches no table is most often a name that was spelled
+wrong, and then the key chooses the partition.
 """
 
 from collections.abc import Collection, Iterator
@@ -8,9 +11,11 @@ from dataclasses import dataclass
 
 from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.core.catalog.chosen_keys import ChosenKeys, KeyRule
-from cdcd.core.catalog.partition_identity import check_partitions
+from cdcd.core.catalog.replica_identity import check_partitions
+from cdcd.core.catalog.table_rules import ChosenKeys, ChosenPartitions, KeyRule, PartitionRule, moves
 from cdcd.core.errors import ConfigError
+from cdcd.core.records.shaping.partitioning import PartitionedTable
+from cdcd.daemon.rules.columns import column_types, numbered
 from cdcd.telemetry.findings import Finding, named, of_error
 
 
@@ -96,4 +101,79 @@ def check_keys(facts: KeyFacts) -> Iterator[Finding]:
     if facts.chosen and not facts.refused:
         yield Finding(
             "ok", "key.columns", "key.columns", f"chooses the keys of {named(sorted(facts.chosen))}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """How the rules meet the tables.
+
+    Attributes:
+        refused: why columns cannot choose the partitions of a table, at most one error for each table.
+        unmatched: the rules that match no published table.
+        chosen: the tables whose partitions are chosen by columns, as `schema.table`.
+        moving: those of them in which records of one key may lie in several partitions.
+    """
+
+    refused: tuple[ConfigError, ...]
+    unmatched: tuple[PartitionRule, ...]
+    chosen: frozenset[str]
+    moving: frozenset[str]
+
+
+async def look_at_partitions(
+    connection: Connection, oids: Collection[int], partitions: ChosenPartitions, keys: ChosenKeys
+) -> PartitionFacts:
+    """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
+    relations = await catalog.relations(connection, oids)
+    tables = await catalog.describe(connection, oids, with_kin=True)
+    types = await column_types(connection, relations)
+    refused: list[ConfigError] = []
+    chosen: set[str] = set()
+    moving: set[str] = set()
+    for relation in relations:
+        name = f"{relation.schema}.{relation.name}"
+        try:
+            table = keys.applied(relation, numbered(relation, tables[relation.oid]))
+            columns = partitions.columns(relation, table)
+            if columns:
+                PartitionedTable(relation, columns, types, table)
+        except ConfigError as error:
+            refused.append(error)
+            continue
+        if columns:
+            chosen.add(name)
+            if moves(columns, relation, table):
+                moving.add(name)
+    unmatched = tuple(partitions.unmatched(relations))
+    return PartitionFacts(tuple(refused), unmatched, frozenset(chosen), frozenset(moving))
+
+
+def check_partition_columns(facts: PartitionFacts) -> Iterator[Finding]:
+    """What `cdcd check` says of the rules."""
+    for error in facts.refused:
+        yield of_error("partitioner.columns", "partitioner.columns", error)
+    for rule in facts.unmatched:
+        yield Finding(
+            "warning",
+            "partitioner.unmatched",
+            "partitioner.columns",
+            f"{rule} matches no published table",
+            "Correct the pattern, or take it out: <schema>.<table> as PostgreSQL spells them, case included.",
+        )
+    if facts.moving:
+        yield Finding(
+            "warning",
+            "partitioner.moves",
+            "partitioner.columns",
+            f"records of one key may lie in several partitions: {named(sorted(facts.moving))}. cdcd mirror and "
+            "cdcd verify leave these tables out, and consumers need docs/partitions.md",
+            "Choose the partitions by columns of the key, or leave it so if consumers know what to do when rows move.",
+        )
+    if facts.chosen and not facts.refused:
+        yield Finding(
+            "ok",
+            "partitioner.columns",
+            "partitioner.columns",
+            f"choose the partitions of {named(sorted(facts.chosen))}",
         )

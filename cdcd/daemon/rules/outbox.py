@@ -11,7 +11,7 @@ from cdcd.core.catalog.protection import Protections
 from cdcd.core.errors import ConfigError
 from cdcd.core.records.shaping.outbox_rows import check_columns
 from cdcd.core.records.shaping.settings import Outbox
-from cdcd.daemon.rules.described import described_tables
+from cdcd.daemon.rules.columns import described_tables
 from cdcd.telemetry.findings import Finding, of_error
 from cdcd.telemetry.terminal_text import number
 

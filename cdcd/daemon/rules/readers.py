@@ -4,9 +4,14 @@ The owner of a table runs code with the rights of the role that reads the table,
 table's index expressions when it plans a query. So the role of postgres.dsn reads tables of trusted owners only, and a
 reader has no right beyond SELECT on the tables of one owner. `cdcd check` tells of everything else; with
 `security.strict` no session starts.
+
+A proposal is the reader that an owner's tables should have: the SQL for the role, and the lines for cdcd.yaml.
 """
 
+import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cdcd.adapters.postgres.connection import Connection
@@ -15,8 +20,69 @@ from cdcd.config.loading import Config
 from cdcd.core.errors import ConfigError
 from cdcd.core.pasted import quoted as identifier
 from cdcd.daemon.reader_settings import readers_of
-from cdcd.daemon.rules.reader_proposal import OwnedTables, flow
 from cdcd.telemetry.findings import NAMED_MAX, Finding, Level, named, of_error
+
+_ROLE_MAX: Final = 63
+"""Bytes of a role's name (NAMEDATALEN - 1)."""
+
+_PLAIN: Final = re.compile(r'[^".*?\s]+')
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedTables:
+    """Tables of one owner.
+
+    Attributes:
+        owner: the role that owns them.
+        tables: the names under which they are published, as (schema, table).
+        parts: all relations that have their rows, partitions too, as (schema, name).
+    """
+
+    owner: str
+    tables: tuple[tuple[str, str], ...]
+    parts: tuple[tuple[str, str], ...]
+
+    @property
+    def reader(self) -> str:
+        """A name for the role that reads them."""
+        name = f"cdcd_reads_{self.owner}"
+        while len(name.encode()) > _ROLE_MAX:
+            name = name[:-1]
+        return name
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Patterns of `postgres.readers` that match these tables and no other."""
+        return tuple([f"{_quoted(schema)}.{_quoted(table)}" for schema, table in self.tables])
+
+    def statements(self, *, password: str = "") -> list[str]:
+        """SQL that makes the reader with the rights that it needs. `password`: what stands behind PASSWORD."""
+        role = identifier(self.reader)
+        schemas = ", ".join(identifier(schema) for schema in sorted({schema for schema, _ in self.parts}))
+        parts = ", ".join(f"{identifier(schema)}.{identifier(name)}" for schema, name in self.parts)
+        return [
+            f"CREATE ROLE {role} LOGIN{f' PASSWORD {password}' if password else ''};",
+            f"GRANT USAGE ON SCHEMA {schemas} TO {role};",
+            f"GRANT SELECT ON {parts} TO {role};",
+        ]
+
+    def entry(self, *, password: str = "") -> str:
+        """The entry of `postgres.readers`, as YAML in one line. `password`: for example ${NAME}; "": no password."""
+        given = f", password: {json.dumps(password)}" if password else ""
+        return (
+            f"{{tables: {flow(self.patterns)}, user: {json.dumps(self.reader, ensure_ascii=False)}{given}}}"
+        )
+
+
+def flow(texts: Sequence[str]) -> str:
+    """The texts as a list of YAML in one line."""
+    return f"[{', '.join(json.dumps(text, ensure_ascii=False) for text in texts)}]"
+
+
+def _quoted(name: str) -> str:
+    """A name as a part of a pattern that matches this name alone."""
+    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
+
 
 SUBJECT: Final = "postgres.readers"
 

@@ -12,13 +12,13 @@ from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.publication import Publication, PublishedTable, creation
 from cdcd.config.loading import Config
-from cdcd.core.catalog.chosen_keys import ChosenKeys
 from cdcd.core.catalog.modes import form_under
 from cdcd.core.catalog.relations import TableDescription, key_columns
+from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.errors import ConfigError
 from cdcd.core.pasted import quoted as identifier
 from cdcd.core.protocol.messages import Relation
-from cdcd.daemon.rules.described import column_types
+from cdcd.daemon.rules.columns import column_types
 from cdcd.daemon.settings import modes
 from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.tables import Lists

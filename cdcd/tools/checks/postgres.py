@@ -1,15 +1,20 @@
 """What `cdcd check` says of PostgreSQL: one pure check after another over the facts of `inspection.py`.
 
 A check looks at the facts and says what it finds, with the SQL that mends it; it never asks the server itself.
+
+One check asks whether PostgreSQL would run `heartbeat.action_query`, and runs nothing.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from cdcd.adapters.postgres.connection import Dsn
+from cdcd.adapters.postgres.heartbeat_query import HeartbeatQuery
 from cdcd.adapters.postgres.inspection import Facts, Wanted
 from cdcd.adapters.postgres.money import MoneyLocale, hidden, reset
 from cdcd.adapters.postgres.replication import STREAMED_FROM
-from cdcd.core.errors import ConfigError
+from cdcd.config.loading import Config
+from cdcd.core.errors import CdcdError, ConfigError, SourceError
 from cdcd.core.pasted import quoted as identifier
 from cdcd.core.protocol.versions import Options, StreamingMode, start_options
 from cdcd.telemetry.findings import Finding, of_error
@@ -21,8 +26,7 @@ from cdcd.tools.checks.publication import (
     check_selection,
     check_topic_names,
 )
-from cdcd.tools.checks.slot import check_retention, check_slot_state
-from cdcd.tools.checks.standby import check_failover, check_takeover
+from cdcd.tools.checks.slot import check_failover, check_retention, check_slot_state, check_takeover
 
 WALSENDERS_UNCOUNTED_SINCE: Final = 180000
 """The server version that does not count walsenders as connections of the role and the database."""
@@ -370,3 +374,47 @@ CHECKS: Final[tuple[Callable[[Facts, Wanted], Iterator[Finding]], ...]] = (
     check_synchronous,
     check_signals,
 )
+
+
+CODE = "heartbeat.query"
+SUBJECT = "heartbeat query"
+
+
+async def check_heartbeat(config: Config, dsn: Dsn) -> Iterator[Finding]:
+    """What `cdcd check` says of the query; nothing if there is none.
+
+    Raises:
+        TransientError: the server does not answer.
+        FatalError: it refuses the connection.
+    """
+    query = config.heartbeat.action_query
+    if query is None:
+        return iter(())
+    opened = await HeartbeatQuery.open(
+        dsn,
+        query,
+        application_name=f"{config.name} check",
+        connect_timeout_s=config.postgres.connect_timeout_s,
+        timeout_s=config.heartbeat.action_timeout_s,
+    )
+    try:
+        planned = await opened.plan()
+    except SourceError as error:
+        return iter((_refused(error),))
+    finally:
+        opened.close()
+    if planned:
+        found = Finding("ok", CODE, SUBJECT, "the server plans it, and the role may run it")
+    else:
+        found = Finding(
+            "unknown",
+            CODE,
+            SUBJECT,
+            "the server knows the statement, but has no plan of it; whether the role may run it shows when it runs",
+            "Look at the metric cdcd_heartbeat_queries_total, or write the statement as SELECT, INSERT or UPDATE.",
+        )
+    return iter((found,))
+
+
+def _refused(error: CdcdError) -> Finding:
+    return Finding("warning", CODE, SUBJECT, f"{error.message} The stream goes on without it", error.hint)

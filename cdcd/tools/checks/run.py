@@ -27,20 +27,23 @@ from cdcd.adapters.postgres.publication import OPERATIONS
 from cdcd.adapters.postgres.reader_facts import ReadersFacts
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.catalog.chosen_keys import ChosenKeys
+from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.errors import CdcdError, ConfigError, LimitError, PositionError, SinkError, TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.versions import OPTION_SINCE
 from cdcd.core.snapshot.beginning import WHEN_NEEDED
 from cdcd.daemon.file_limit import FILES_MIN, file_limit
-from cdcd.daemon.rules.columns import check_columns, look_at_columns
-from cdcd.daemon.rules.fields import check_fields, look_at_fields
-from cdcd.daemon.rules.filters import check_filters, look_at_filters
-from cdcd.daemon.rules.keys import KeyFacts, check_keys, look_at_keys
+from cdcd.daemon.rules.columns import check_columns, check_fields, look_at_columns, look_at_fields
+from cdcd.daemon.rules.expressions import check_all_routes, check_filters, look_at_filters, look_at_routes
+from cdcd.daemon.rules.keys import (
+    KeyFacts,
+    check_keys,
+    check_partition_columns,
+    look_at_keys,
+    look_at_partitions,
+)
 from cdcd.daemon.rules.outbox import check_outbox, look_at_outbox
-from cdcd.daemon.rules.partitions import check_partitions, look_at_partitions
 from cdcd.daemon.rules.readers import ask_about_readers, check_readers
-from cdcd.daemon.rules.routes import check_all_routes, look_at_routes
 from cdcd.daemon.settings import (
     TRANSACTION_S,
     checkpoint_records,
@@ -53,11 +56,10 @@ from cdcd.daemon.settings import (
 from cdcd.telemetry.findings import Finding, of_error
 from cdcd.telemetry.terminal_text import number, plain
 from cdcd.tools.checks import kafka, machine, postgres
-from cdcd.tools.checks.heartbeat import check_heartbeat
 from cdcd.tools.checks.kafka import TableTopic
+from cdcd.tools.checks.postgres import check_heartbeat
 from cdcd.tools.checks.publication import check_root_topics
-from cdcd.tools.checks.records import look_at_records
-from cdcd.tools.checks.registry import SUBJECT, ask_registry
+from cdcd.tools.checks.records import SUBJECT, ask_registry, look_at_records
 from cdcd.tools.checks.rehearsal import Outcome, rehearse
 from cdcd.tools.checks.rows import check_rows
 from cdcd.tools.checks.topics import check_existing
@@ -278,7 +280,7 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
                 await look_at_filters(connection, published.keys(), filters, rules), len(filters)
             )
         if partitions:
-            found += check_partitions(
+            found += check_partition_columns(
                 await look_at_partitions(connection, published.keys(), partitions, settings.chosen_keys)
             )
         if fields:

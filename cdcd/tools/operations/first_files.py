@@ -10,8 +10,7 @@ from cdcd.adapters.postgres.surroundings import Surroundings
 from cdcd.config.types import NAME_LENGTH_MAX
 from cdcd.core.pasted import cdcd, literal, shell
 from cdcd.core.pasted import quoted as identifier
-from cdcd.daemon.rules.reader_proposal import OwnedTables, flow
-from cdcd.daemon.rules.readers import untrusted
+from cdcd.daemon.rules.readers import OwnedTables, flow, untrusted
 from cdcd.telemetry.findings import named
 from cdcd.telemetry.terminal_text import number
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Self
 
 from cdcd.adapters.postgres.pipeline_state import PipelineState
 from cdcd.adapters.postgres.slot import SlotState
-from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import Ignored
 from cdcd.core.errors import CdcdError

@@ -20,9 +20,9 @@ from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
 from cdcd.adapters.postgres.tables import relatives
 from cdcd.config.loading import Config
-from cdcd.core.catalog.chosen_keys import ChosenKeys
 from cdcd.core.catalog.relations import key_columns
 from cdcd.core.catalog.routing import table_named
+from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.queries import page_query, sql_names
 from cdcd.core.errors import CdcdError, ConfigError, SourceError
 from cdcd.core.pasted import identifier, on_table, qualified

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from cdcd.tools.verify.columns import Columns
 from cdcd.tools.verify.folding import TableFold, shown_key
-from cdcd.tools.verify.row_store import Seen, Tally
-from cdcd.tools.verify.stored import ELSEWHERE, FOREIGN, MOVED, Stored
+from cdcd.tools.verify.row_store import ELSEWHERE, FOREIGN, MOVED, Seen, Stored, Tally
 from cdcd.tools.verify.values import (
     NULL,
     UNSENT,

@@ -5,9 +5,9 @@ partitions there is no order, and what crosses them is told by places, `(commit_
 all rows that are from before its place, and a row with a changed key takes values that were not sent from the row that
 had the former key at that place. Both are settled when everything was read.
 
-Only what a snapshot of the source sees is folded (`sight.py`). Of the changes of one key, those that it sees come
-first, because a transaction that changes a row waits until the one before it is visible. So what is left out can be
-read again later, with all that follows it in the partition: taking a record again changes nothing.
+Only what a snapshot of the source sees is folded (`snapshot_visibility.py`). Of the changes of one key, those that it
+sees come first, because a transaction that changes a row waits until the one before it is visible. So what is left
+out can be read again later, with all that follows it in the partition: taking a record again changes nothing.
 
 What is wrong with the records themselves, whatever rows they make, is a `Fault`: a record that comes twice or out of
 order, one that is no record, a key that is not the row's, a delete without its tombstone.
@@ -19,11 +19,10 @@ from typing import Final, NamedTuple
 
 from cdcd.core.records.schemas import TableForm
 from cdcd.tools.verify.columns import Shape, place_in
-from cdcd.tools.verify.cutting import Row, RowForm
 from cdcd.tools.verify.partition import Partition
-from cdcd.tools.verify.row_store import RowStore
-from cdcd.tools.verify.sight import Sight
-from cdcd.tools.verify.stored import ELSEWHERE, KEY_MAX, MOVED, UNSENT, WHOLE, Place, Stored
+from cdcd.tools.verify.record_parsing import Row, RowForm
+from cdcd.tools.verify.row_store import ELSEWHERE, KEY_MAX, MOVED, UNSENT, WHOLE, Place, RowStore, Stored
+from cdcd.tools.verify.snapshot_visibility import Sight
 from cdcd.tools.verify.values import BEFORE as BEFORE_VALUE
 from cdcd.tools.verify.values import MOVED as MOVED_VALUE
 from cdcd.tools.verify.values import UNSENT as UNSENT_VALUE

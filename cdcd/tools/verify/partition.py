@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdcd.core.records.encoder import is_watermark
-from cdcd.tools.verify.cutting import NULL as JSON_NULL
-from cdcd.tools.verify.cutting import SCHEMA, Cut, Headers, NotARecordError, Row, cut, pairs, payload
-from cdcd.tools.verify.row_store import PARTIAL
-from cdcd.tools.verify.sight import Sight
-from cdcd.tools.verify.stored import ELSEWHERE, FOREIGN, KEY_MAX, MOVED, WHOLE, Loose, Stored
+from cdcd.tools.verify.record_parsing import NULL as JSON_NULL
+from cdcd.tools.verify.record_parsing import SCHEMA, Cut, Headers, NotARecordError, Row, cut, pairs, payload
+from cdcd.tools.verify.row_store import ELSEWHERE, FOREIGN, KEY_MAX, MOVED, PARTIAL, WHOLE, Loose, Stored
+from cdcd.tools.verify.snapshot_visibility import Sight
 from cdcd.tools.verify.values import BEFORE as BEFORE_VALUE
 from cdcd.tools.verify.values import MOVED as MOVED_VALUE
 from cdcd.tools.verify.values import UNSENT as UNSENT_VALUE

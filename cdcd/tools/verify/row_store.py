@@ -3,18 +3,133 @@
 Changes are kept in their order, and not applied (`bucket_log.py`). Whoever asks for rows gets them a part at a time:
 then the changes of each of the part's keys are applied one after the other. A row is known by its table's number and
 the hash of its key; a row without a key by its place.
+
+Rows that got another key while they had values that their records leave out are kept with what they were before. The
+rule: both records of a changed key have the same place, and may lie in two partitions. So what a row was is kept by
+its former key and that place, and is looked for from the row with the new key.
+
+In SQLite, because these rows are few and are looked for one by one.
 """
 
+import sqlite3
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from cdcd.tools.verify.bucket_log import BucketLog, Chunks, entries, parts
-from cdcd.tools.verify.moves import Moves
-from cdcd.tools.verify.stored import Loose, Place, Stored
+from cdcd.tools.verify.bucket_log import BucketLog, Chunks, entries, not_kept, parts
 from cdcd.tools.verify.values import HASH_BYTES
+
+Place = tuple[int, int]
+"""Where a change stands in the stream: commit_lsn and event_serial_no."""
+
+KEY_MAX: Final = 1000
+"""Bytes of a key that are kept to be shown."""
+
+WHOLE: Final = 0
+UNSENT: Final = 1
+MOVED: Final = 2
+ELSEWHERE: Final = 3
+FOREIGN: Final = 4
+"""What a row lacks: nothing; a value that was never sent; a value that the row with its former key has; all of its
+values, which are in a file (claim check); a place, because another connector wrote it."""
+
+
+class Stored(NamedTuple):
+    """A row as its last change left it.
+
+    Attributes:
+        lsn, serial: the place of that change.
+        state: what the row lacks.
+        shape: the number of its shape (`TableFold.shapes`).
+        packed: its values (`values.py`).
+        name: its key, as far as it is kept.
+    """
+
+    lsn: int
+    serial: int
+    state: int
+    shape: int
+    packed: bytes
+    name: bytes
+
+
+class Loose(NamedTuple):
+    """A row without a key that came (`sign` 1) or went (-1) at a place."""
+
+    lsn: int
+    serial: int
+    half: int
+    sign: int
+    shape: int
+    packed: bytes
+
+
+_SCHEMA: Final = """
+PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-8192; PRAGMA temp_store=FILE;
+CREATE TABLE moved (t INTEGER, k BLOB, lsn INTEGER, serial INTEGER, former BLOB, PRIMARY KEY (t, k, lsn, serial))
+    WITHOUT ROWID;
+CREATE TABLE gone (t INTEGER, k BLOB, lsn INTEGER, serial INTEGER, state INTEGER, shape INTEGER, packed BLOB,
+    PRIMARY KEY (t, k, lsn, serial)) WITHOUT ROWID;
+BEGIN
+"""
+
+
+class Moves:
+    """Rows by table, hash of the key, and place. The caller owes `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        path = folder / "moves.sqlite"
+        self._sql = sqlite3.connect(path, isolation_level=None)
+        self._sql.executescript(_SCHEMA)
+        # Without a name, the file is gone with the process, however that ends.
+        path.unlink()
+        self._tables: set[int] = set()
+
+    def close(self) -> None:
+        self._sql.close()
+
+    def has(self, table: int) -> bool:
+        """Whether a row of the table has another key and lacks values."""
+        return table in self._tables
+
+    def add(self, table: int, key: bytes, place: Place, former: bytes) -> None:
+        """A row that has another key since this place, and lacks values that it had before."""
+        self._tables.add(table)
+        self._insert("INSERT OR REPLACE INTO moved VALUES (?, ?, ?, ?, ?)", (table, key, *place, former))
+
+    def add_gone(self, table: int, key: bytes, place: Place, row: Stored) -> None:
+        """What a row was when it got another key."""
+        values = (table, key, *place, row.state, row.shape, row.packed)
+        self._insert("INSERT OR REPLACE INTO gone VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+    def _insert(self, statement: str, values: tuple[int | bytes, ...]) -> None:
+        try:
+            self._sql.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            raise not_kept(self._folder, str(error)) from None
+
+    def of(self, table: int, key: bytes) -> list[Place]:
+        """The places at which a row got this key and lacked values, the last one first."""
+        return self._sql.execute(
+            "SELECT lsn, serial FROM moved WHERE t = ? AND k = ? ORDER BY lsn DESC, serial DESC", (table, key)
+        ).fetchall()
+
+    def former(self, table: int, key: bytes, place: Place) -> tuple[bytes, Stored] | None:
+        """The former key's hash of a row that got this key at the place, and the row as it was then."""
+        found = self._sql.execute(
+            "SELECT g.k, g.lsn, g.serial, g.state, g.shape, g.packed FROM moved m JOIN gone g "
+            "ON g.t = m.t AND g.k = m.former AND g.lsn = m.lsn AND g.serial = m.serial "
+            "WHERE m.t = ? AND m.k = ? AND m.lsn = ? AND m.serial = ?",
+            (table, key, *place),
+        ).fetchone()
+        if found is None:
+            return None
+        key, lsn, serial, state, shape, packed = found
+        return key, Stored(lsn, serial, state, shape, packed, b"")
+
 
 GARBAGE_MAX: Final = 500_000
 """Changes that no row shows any more and that may be kept, beside as many as there are rows."""

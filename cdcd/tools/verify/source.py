@@ -12,9 +12,9 @@ from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
 from cdcd.adapters.postgres.table_chunks import Rate, TableChunks
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.catalog.chosen_partitions import moves
 from cdcd.core.catalog.copytext import split_row, unescape
 from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns
+from cdcd.core.catalog.table_rules import moves
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.catalog.wiretext import to_bytes, wire
 from cdcd.core.errors import CdcdError
@@ -28,7 +28,7 @@ from cdcd.core.snapshot.table_task import Part
 from cdcd.daemon.reader_settings import readers_of
 from cdcd.daemon.settings import encoder_settings
 from cdcd.tools.verify.comparing import SourceRow
-from cdcd.tools.verify.cutting import RowForm, after_of
+from cdcd.tools.verify.record_parsing import RowForm, after_of
 
 CHUNK_BYTES: Final = 1 << 20
 """Of a table, on disk, read at a time."""

@@ -5,9 +5,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from cdcd.telemetry.html_page import RUNBOOK, html_page, runbook_page
+from cdcd.telemetry.html_page import RUNBOOK, bars, html_page, runbook_page
 from cdcd.telemetry.html_style import HEADERS, SCRIPT, STYLE
-from cdcd.telemetry.plot import bars
 from cdcd.telemetry.state import ActiveElsewhere, Telemetry
 from deploy.local.cache import REPOSITORY
 from tests.unit.telemetry.status_examples import HOSTILE, busy, status_of

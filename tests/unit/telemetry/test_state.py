@@ -1,9 +1,11 @@
+import random
+
 import pytest
 
 from cdcd.core.errors import TransientError
 from cdcd.core.facts import Fact
 from cdcd.core.facts_operation import KafkaUnreachable
-from cdcd.telemetry.state import COMMIT_BUCKETS_S, Telemetry, liveness, readiness
+from cdcd.telemetry.state import COMMIT_BUCKETS_S, Histogram, Telemetry, liveness, readiness
 
 NOW = 1_800_000_000.0
 
@@ -197,3 +199,39 @@ def test_what_waits_is_told_with_an_outage(active):
     active.queue_records, active.queue_bytes, active.retained_wal_bytes = 3, 500, 1 << 20
     active.reach.failed("kafka", TransientError("gone", hint="h"), asked_at=1.0, patience_s=3.0, now=4.0)
     assert facts == [KafkaUnreachable("gone", "h", 3, 500, 1000, 1 << 20)]
+
+
+BOUNDS = (0.01, 0.1, 1.0)
+FILLED_AT = 800_000_000_000_000
+
+
+def test_a_bucket_has_its_upper_end():
+    histogram = Histogram(BOUNDS)
+    for value in (0.0, 0.01, 0.011, 1.0, 1.1):
+        histogram.observe(value)
+    assert histogram.counts == [2, 1, 1, 1]
+    assert histogram.sum == pytest.approx(2.121)
+
+
+def test_many_ages_at_once_are_counted_as_they_are_one_by_one():
+    dice = random.Random(7)
+    ages_us = [dice.choice((0, 9_999, 10_000, 10_001, 100_000, 999_999, 1_000_001)) for _ in range(500)]
+    single, together = Histogram(BOUNDS), Histogram(BOUNDS)
+    for age in ages_us:
+        single.observe(age / 1e6)
+    together.observe_ages([FILLED_AT - age for age in ages_us], FILLED_AT)
+    assert together.counts == single.counts
+    assert together.sum == pytest.approx(single.sum)
+
+
+def test_a_commit_after_now_is_no_age_at_all():
+    histogram = Histogram(BOUNDS)
+    histogram.observe_ages([FILLED_AT + 5_000_000, FILLED_AT - 50_000], FILLED_AT)
+    assert histogram.counts == [1, 1, 0, 0]
+    assert histogram.sum == pytest.approx(0.05)
+
+
+def test_no_ages_count_nothing():
+    histogram = Histogram(BOUNDS)
+    histogram.observe_ages([], FILLED_AT)
+    assert (histogram.counts, histogram.sum) == ([0, 0, 0, 0], 0)

@@ -3,7 +3,7 @@
 import re
 from typing import ClassVar, Literal
 
-from cdcd.core.catalog.binary_extension import hstore_text
+from cdcd.core.catalog.binary import hstore_text
 from cdcd.core.catalog.wiretext import wire
 from cdcd.core.records.debezium_json import literals
 from cdcd.core.records.debezium_json.converter import Converter, Number, base64_json, float_json

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cdcd.core.catalog.binary_columns import require_binary
-from cdcd.core.catalog.chosen_partitions import moves
 from cdcd.core.catalog.field_names import Fields
-from cdcd.core.catalog.partition_identity import check_partitions
 from cdcd.core.catalog.protection import ColumnRule
-from cdcd.core.catalog.relation_changes import Described
-from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns, types_of
+from cdcd.core.catalog.relations import Described, TableDescription, TypeDescription, key_columns, types_of
+from cdcd.core.catalog.replica_identity import check_partitions
 from cdcd.core.catalog.routing import ClaimedTopics
+from cdcd.core.catalog.table_rules import moves
 from cdcd.core.catalog.wiretext import checked, to_bytes
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import Binary, Relation, TupleData, Value

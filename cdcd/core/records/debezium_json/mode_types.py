@@ -25,8 +25,7 @@ from decimal import Decimal
 from typing import ClassVar, Final
 
 from cdcd.core.catalog import money, temporal
-from cdcd.core.catalog.binary import numeric_text
-from cdcd.core.catalog.binary_extension import hstore_text
+from cdcd.core.catalog.binary import hstore_text, numeric_text
 from cdcd.core.catalog.binary_text import (
     Reader,
     bytea_text,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from librt.strings import BytesWriter, read_i32_be, read_i64_be
 
 from cdcd.core.catalog import binary, temporal
-from cdcd.core.catalog.temporal_reading import DAY_BYTES, UNUSUAL, read_days, read_timestamp
+from cdcd.core.catalog.temporal import DAY_BYTES, UNUSUAL, read_days, read_timestamp
 from cdcd.core.catalog.wiretext import MINUS
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.core.records.debezium_json.converter import Converter, Number

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.core.catalog.temporal_reading import (
+from cdcd.core.catalog.temporal import (
     DAY_BYTES,
     DAY_US,
     FRACTION_DIGITS,

@@ -10,8 +10,7 @@ inner encoder as they came. Events that are shaped are not drafted: they stay fr
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from cdcd.core.catalog.relation_changes import Described
-from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.relations import Described, TableDescription, TypeDescription
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoder, Record, TransactionRecords

@@ -1,6 +1,6 @@
 """An encoder in front of another one: it says which partition the records of a table belong to.
 
-`catalog/chosen_partitions.py` says which columns choose it.
+`catalog/table_rules.py` says which columns choose it.
 
 The hash is Murmur2, as of Kafka's default partitioner, over the texts that PostgreSQL has for the values, joined by
 commas; NULL is an empty text. So it depends on the values alone: not on `format`, and not on the columns' names. A
@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cdcd.core.catalog.binary_text import Reader
-from cdcd.core.catalog.chosen_partitions import KEY
 from cdcd.core.catalog.logical import logical_type
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.table_rules import KEY
 from cdcd.core.errors import ConfigError, SourceError
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Binary, Relation, Value

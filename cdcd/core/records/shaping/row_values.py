@@ -7,7 +7,7 @@ old row, if that was sent.
 
 Of a row of a partitioned table, PostgreSQL sends what the replica identity of its partition has, and calls it whole
 where that of the partitioned table is FULL. A replica identity has no NULL, so NULL stands for what was not sent
-(`partition_identity.py`).
+(`replica_identity.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.core.catalog.copytext import NULL, split_row, unescape
-from cdcd.core.catalog.partition_identity import known_before
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.replica_identity import known_before
 from cdcd.core.pasted import identifier
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER

@@ -26,12 +26,11 @@ from cdcd.adapters.recording.events import (
 from cdcd.adapters.recording.packed import pack
 from cdcd.adapters.recording.values import Reader, write_value
 from cdcd.config.expressions import parse_expression
-from cdcd.core.catalog.chosen_keys import KeyRule
-from cdcd.core.catalog.chosen_partitions import PartitionRule
 from cdcd.core.catalog.field_names import FieldRule
+from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription
 from cdcd.core.catalog.routing import RoutedTopics
-from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import Ask, FindWriters, Lost, Published, Read, Turn
 from cdcd.core.engine.building import SessionStart

@@ -4,8 +4,8 @@ from struct import pack
 
 import pytest
 
+from cdcd.core.catalog.binary import cube_text, hstore_text
 from cdcd.core.catalog.binary_compound import reader_for
-from cdcd.core.catalog.binary_extension import cube_text, hstore_text
 from cdcd.core.catalog.binary_text import WithoutReaderError
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES

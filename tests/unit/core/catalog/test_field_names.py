@@ -6,7 +6,7 @@ from cdcd.core.catalog.field_names import ChosenFields, FieldRule, Fields
 from cdcd.core.catalog.patterns import parse_column_pattern
 from cdcd.core.catalog.protection import ColumnRule, Protections
 from cdcd.core.errors import ConfigError
-from tests.unit.core.catalog.test_chosen_keys import FULL
+from tests.unit.core.catalog.test_table_rules import FULL
 
 
 def chosen(*rules: FieldRule, hidden: str = "") -> ChosenFields:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.core.catalog.patterns import matcher, parse_column_pattern, parse_pattern
+from cdcd.core.catalog.patterns import TableSelection, matcher, parse_column_pattern, parse_pattern
 from cdcd.core.errors import ConfigError
 from cdcd.core.snapshot.beginning import wanted
 
@@ -89,3 +89,37 @@ def test_a_pattern_of_columns_has_three_parts_of_the_same_dialect(pattern: str, 
 def test_what_is_no_pattern_of_columns_is_refused_with_its_key(pattern: str):
     with pytest.raises(ConfigError, match=r"^columns\.mask: .*schema\.table\.column"):
         parse_column_pattern(pattern, "columns.mask")
+
+
+NAMES = ("public.orders", "public.audit_1", "audit.log", "a.b.c")
+
+
+@pytest.mark.parametrize(
+    ("selection", "has"),
+    [
+        (TableSelection(), set(NAMES)),
+        (TableSelection(("public.*",)), {"public.orders", "public.audit_1"}),
+        (TableSelection(None, ("*.audit*", "audit.*")), {"public.orders", "a.b.c"}),
+        (TableSelection(("public.*",), ("public.audit_?",)), {"public.orders"}),
+        (TableSelection(('"a.b".c',)), {"a.b.c"}),
+        (TableSelection((), ()), set()),
+    ],
+)
+def test_a_table_is_included_and_not_excluded(selection, has):
+    assert set(filter(selection.test(), NAMES)) == has
+    assert selection.is_all == (selection == TableSelection())
+
+
+@pytest.mark.parametrize(
+    ("selection", "key"),
+    [(TableSelection(("x",)), "tables.include"), (TableSelection(None, ("x",)), "tables.exclude")],
+)
+def test_a_malformed_pattern_of_a_selection_names_its_key(selection, key):
+    with pytest.raises(ConfigError, match=key):
+        selection.test()
+
+
+def test_patterns_that_match_no_table_are_named():
+    selection = TableSelection(("public.*", "sales.*"), ("*.audit*", "public.salarys"))
+    assert selection.unmatched(NAMES) == ["sales.*", "public.salarys"]
+    assert TableSelection().unmatched(NAMES) == []

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.core.catalog.relation_changes import Described
-from cdcd.core.catalog.relations import TableDescription
+from cdcd.core.catalog.relations import Described, TableDescription
 from cdcd.core.engine.refused_rows import (
     LOOKED_AT_BYTES,
     least_bytes,

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from cdcd.core.catalog.chosen_keys import KeyRule
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.routing import RoutedTopics
+from cdcd.core.catalog.table_rules import KeyRule
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.topics import Topics
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder

@@ -1,8 +1,11 @@
-"""What `cdcd check` says of the keys that are chosen."""
+"""What `cdcd check` says of the keys that are chosen.
 
-from cdcd.core.catalog.chosen_keys import KeyRule
+What `cdcd check` says of the columns that choose partitions.
+"""
+
+from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
 from cdcd.core.errors import ConfigError
-from cdcd.daemon.rules.keys import KeyFacts, check_keys
+from cdcd.daemon.rules.keys import KeyFacts, PartitionFacts, check_keys, check_partition_columns
 
 
 def test_keys_that_can_be_made_are_named():
@@ -36,3 +39,34 @@ def test_without_rules_there_is_nothing_to_say():
 def test_partitions_that_do_not_send_what_a_key_needs_are_an_error():
     (found,) = check_keys(KeyFacts(unsent=(ConfigError("It is not sent.", hint="Alter it."),)))
     assert (found.level, found.code, found.fix) == ("error", "key.partitions", "Alter it.")
+
+
+NONE: frozenset[str] = frozenset()
+
+
+def test_tables_whose_partitions_columns_choose_are_named():
+    (found,) = check_partition_columns(PartitionFacts((), (), frozenset({"public.a", "public.b"}), NONE))
+    assert (found.level, found.code) == ("ok", "partitioner.columns")
+    assert "public.a, public.b" in found.found
+
+
+def test_columns_that_cannot_choose_are_an_error_and_what_is_doubtful_a_warning():
+    facts = PartitionFacts(
+        (ConfigError("No column x.", hint="Compare the name."),),
+        (PartitionRule("public.none", ("id",)),),
+        frozenset({"public.a"}),
+        frozenset({"public.a"}),
+    )
+    found = list(check_partition_columns(facts))
+    assert [(one.level, one.code) for one in found] == [
+        ("error", "partitioner.columns"),
+        ("warning", "partitioner.unmatched"),
+        ("warning", "partitioner.moves"),
+    ]
+    assert found[0].fix == "Compare the name."
+    assert "partitioner.columns (public.none) matches no published table" in found[1].found
+    assert "records of one key may lie in several partitions: public.a" in found[2].found
+
+
+def test_without_a_table_there_is_nothing_to_say():
+    assert list(check_partition_columns(PartitionFacts((), (), NONE, NONE))) == []

@@ -11,8 +11,7 @@ from cdcd.adapters.postgres.reader_facts import Owned, ReaderFacts, ReadersFacts
 from cdcd.adapters.postgres.readers import Access
 from cdcd.config.loading import Config, parse_config
 from cdcd.core.errors import SourceError
-from cdcd.daemon.rules.reader_proposal import OwnedTables
-from cdcd.daemon.rules.readers import check_readers, untrusted
+from cdcd.daemon.rules.readers import OwnedTables, check_readers, untrusted
 from cdcd.telemetry.findings import Finding
 
 

@@ -11,8 +11,8 @@ from cdcd.adapters.postgres.inspection import Facts, Session, Setting, Wanted
 from cdcd.adapters.postgres.publication import OPERATIONS, Publication, PublishedTable
 from cdcd.adapters.postgres.publication_history import too_young
 from cdcd.adapters.postgres.slot import SlotState
+from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.catalog.routing import TopicNames
-from cdcd.core.catalog.selection import TableSelection
 from cdcd.core.errors import CdcdError, SourceError
 from cdcd.telemetry.findings import Finding
 from cdcd.tools.checks import postgres as preflight

@@ -8,7 +8,7 @@ from cdcd.adapters.postgres.pipeline_state import Instance, PipelineState, Prepa
 from cdcd.adapters.postgres.publication import Publication, PublishedTable
 from cdcd.adapters.postgres.slot import SlotState
 from cdcd.core.catalog.oids import Oids
-from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import Ignored
 from cdcd.core.errors import EXIT_CODES, PositionError, SinkUnavailableError, TransientError

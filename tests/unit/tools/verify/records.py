@@ -10,11 +10,11 @@ from cdcd.core.records.schemas import TableForm
 from cdcd.core.snapshot.visibility import Visibility
 from cdcd.tools.verify.columns import Columns
 from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
-from cdcd.tools.verify.cutting import row as cut_row
 from cdcd.tools.verify.folding import FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
+from cdcd.tools.verify.record_parsing import row as cut_row
 from cdcd.tools.verify.row_store import RowStore
-from cdcd.tools.verify.sight import Sight
+from cdcd.tools.verify.snapshot_visibility import Sight
 
 
 def text(value: Any) -> bytes:

@@ -8,8 +8,7 @@ import pytest
 
 from cdcd.core.errors import LimitError
 from cdcd.tools.verify import bucket_log, row_store
-from cdcd.tools.verify.row_store import PARTIAL, RowStore
-from cdcd.tools.verify.stored import WHOLE, Loose, Stored
+from cdcd.tools.verify.row_store import PARTIAL, WHOLE, Loose, RowStore, Stored
 from cdcd.tools.verify.values import key_hash
 
 BEGIN = (-1, -1)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cdcd.core.catalog.chosen_keys import KeyRule
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.core.catalog.routing import TOPIC_LENGTH_MAX
+from cdcd.core.catalog.table_rules import KeyRule
 from cdcd.core.errors import ConfigError, ProtocolError, SinkError, SourceError
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import (

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.core.catalog.chosen_keys import KeyRule
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription
+from cdcd.core.catalog.table_rules import KeyRule
 from cdcd.core.errors import WithoutBinaryError
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.debezium_json.known_tables import KnownTables

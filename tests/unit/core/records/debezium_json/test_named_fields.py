@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from cdcd.core.catalog.chosen_partitions import PartitionRule
 from cdcd.core.catalog.field_names import FieldRule
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.patterns import parse_column_pattern
 from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription
+from cdcd.core.catalog.table_rules import PartitionRule
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.frames import XLogData, write_frame

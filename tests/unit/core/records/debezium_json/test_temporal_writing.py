@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
 from cdcd.core.catalog import temporal
-from cdcd.core.catalog.temporal_reading import DAY_BYTES, UNUSUAL, read_days, read_timestamp
+from cdcd.core.catalog.temporal import DAY_BYTES, UNUSUAL, read_days, read_timestamp
 from cdcd.core.records.debezium_json.temporal_writing import write_timestamp, write_timestamp_text
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  as of `timestamp`

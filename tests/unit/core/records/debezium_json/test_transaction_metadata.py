@@ -26,7 +26,7 @@ from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.transactions.drafts import SpoolItem, without_first
-from cdcd.tools.verify.cutting import cut
+from cdcd.tools.verify.record_parsing import cut
 
 NOW_US = 1_700_000_000_000_000
 XID = 7

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from cdcd.adapters.credentials.columns import hashing
-from cdcd.core.catalog.chosen_keys import KeyRule
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.patterns import parse_column_pattern
 from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.core.catalog.table_rules import KeyRule
 from cdcd.core.errors import ProtocolError, SourceError, TransientError
 from cdcd.core.facts import Fact, Observer, ValueUnwritable, unheard
 from cdcd.core.protocol.frames import XLogData, write_frame

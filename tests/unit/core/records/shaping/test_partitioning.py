@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from cdcd.config.expressions import parse_expression
-from cdcd.core.catalog.chosen_keys import KeyRule
-from cdcd.core.catalog.chosen_partitions import PartitionRule
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.relations import TableDescription
+from cdcd.core.catalog.table_rules import KeyRule, PartitionRule
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError, ProtocolError, SourceError
 from cdcd.core.facts import unheard

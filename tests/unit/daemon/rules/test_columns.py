@@ -1,7 +1,7 @@
 """What `cdcd check` says of the fields that are named."""
 
 from cdcd.core.errors import ConfigError
-from cdcd.daemon.rules.fields import FieldFacts, check_fields
+from cdcd.daemon.rules.columns import FieldFacts, check_fields
 
 
 def test_tables_whose_fields_are_named_are_listed():

@@ -7,7 +7,7 @@ import pytest
 
 from cdcd.adapters.postgres.inspection import Facts, Setting, Wanted
 from cdcd.telemetry.findings import Finding
-from cdcd.tools.checks.standby import check_failover, check_takeover
+from cdcd.tools.checks.slot import check_failover, check_takeover
 from tests.unit.tools.checks.test_postgres import FACTS, WANTED, with_setting, with_slot
 
 FAILOVER = replace(WANTED, failover=True)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from cdcd.tools.verify.cutting import (
+from cdcd.tools.verify.record_parsing import (
     Cut,
     NotARecordError,
     Row,

@@ -1,5 +1,5 @@
 from cdcd.core.snapshot.visibility import Visibility
-from cdcd.tools.verify.sight import Sight
+from cdcd.tools.verify.snapshot_visibility import Sight
 
 ROUND = 1 << 32
 

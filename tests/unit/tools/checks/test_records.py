@@ -6,7 +6,7 @@ import pytest
 from cdcd.config.loading import Config
 from cdcd.core.errors import ConfigError, RegistryUnavailableError, SinkError
 from cdcd.daemon.settings import require_json
-from cdcd.tools.checks.registry import ask_registry, examine_kinds, examine_registry
+from cdcd.tools.checks.records import ask_registry, examine_kinds, examine_registry
 from tests.schema_registry import SchemaRegistry
 
 

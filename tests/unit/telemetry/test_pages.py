@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cdcd.telemetry.kept import KINDS_MAX, Kept
+from cdcd.telemetry.pages import KINDS_MAX, Kept
 
 
 def spend(seconds: float) -> str:
@@ -29,7 +29,7 @@ def test_an_answer_that_is_old_is_made_anew():
 def test_an_answer_is_kept_as_long_as_its_cost_demands(monkeypatch: pytest.MonkeyPatch):
     now = [0.0]
     clocks = SimpleNamespace(monotonic=lambda: now[0], thread_time=time.thread_time)
-    monkeypatch.setattr("cdcd.telemetry.kept.time", clocks)
+    monkeypatch.setattr("cdcd.telemetry.pages.time", clocks)
     kept: Kept[str, str] = Kept(0.01)
     times = 0
 
