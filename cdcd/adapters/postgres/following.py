@@ -16,8 +16,7 @@ from typing import Any, Final
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.publication import SCHEMA_SINCE, Candidate, PublishedTable, read_candidates
 from cdcd.adapters.postgres.refusals import translated
-from cdcd.core.catalog.patterns import parse_pattern
-from cdcd.core.catalog.selection import TableSelection
+from cdcd.core.catalog.patterns import TableSelection, parse_pattern
 from cdcd.core.errors import CdcdError
 from cdcd.core.pasted import identifier, quoted
 

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from cdcd.core.catalog.selection import TableSelection
 
 from cdcd.adapters.postgres.following import (
     PASTED_MAX,
@@ -14,6 +13,7 @@ from cdcd.adapters.postgres.following import (
     pasted,
 )
 from cdcd.adapters.postgres.publication import Candidate, PublishedTable
+from cdcd.core.catalog.patterns import TableSelection
 
 
 def table(oid: int, schema: str, name: str) -> PublishedTable:
