@@ -1,1 +1,1 @@
-"""`cdcd handover`: another server takes the place of the one that a pipeline reads, with the same topics."""
+"""`cdcd handover`: replaces the server that a pipeline reads by another server, with the same topics."""

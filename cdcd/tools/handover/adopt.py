@@ -1,9 +1,9 @@
-"""`cdcd handover adopt`: the pipeline goes on from the new server, if nothing was written in between.
+"""`cdcd handover adopt`: the pipeline continues from the new server if nothing was written in between.
 
     sealed for this server  ->  slot as it was made  ->  every transaction since is judged  ->  checkpoint written
 
-What the slot has from its beginning to now is read without confirming any of it. What is written later lies behind the
-position that is adopted, so `cdcd run` delivers it. The command may be killed and run again at any moment.
+The slot's contents up to now are read without confirming them. Later writes lie after the adopted position, so
+`cdcd run` delivers them. The command may be killed and repeated at any moment.
 """
 
 import asyncio
@@ -22,22 +22,25 @@ from cdcd.tools.operations.sides import peek
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The pipeline goes on at `position`. `verdict` is None if it was adopted before."""
+    """Result of an adoption: the pipeline continues at `position`.
+
+    `verdict` is None if the position was adopted before.
+    """
 
     position: int
     verdict: Verdict | None
 
 
 def adopt(new: Config, *, deliver_writes: bool, say: Say) -> Adoption:
-    """Let the pipeline go on from the new server.
+    """Let the pipeline continue from the new server.
 
     Args:
-        deliver_writes: also if something was written in between that can be delivered from the new server.
+        deliver_writes: True to adopt even if there are writes in between that can be delivered from the new server.
 
     Raises:
-        PositionError: the pipeline is not sealed for this server, or something was written in between.
+        PositionError: the pipeline is not sealed for this server, or there are writes in between.
         FencedError: an instance is active.
-        TransientError, SourceError, SinkError: a side cannot be asked, or refuses.
+        TransientError, SourceError, SinkError: PostgreSQL or Kafka does not answer, or refuses.
     """
     return asyncio.run(_adopt(new, deliver_writes, say))
 

@@ -1,8 +1,8 @@
-"""What `cdcd downgrade` does: it writes the checkpoint in the format that the version before reads.
+"""`cdcd downgrade`: writes the checkpoint in the format that the previous version reads.
 
-That version refuses format 2. So two records are written in one Kafka transaction: the checkpoint in format 2, marked
-as the last one of its kind, and behind it the same in format 1. This version counts records of format 1 behind such a
-mark only, so that it goes on with what the former version wrote, after the next upgrade.
+The previous version refuses format 2. So two records are written in one Kafka transaction: the checkpoint in format
+2, marked as the last of its format, and after it the same checkpoint in format 1. This version accepts records of
+format 1 only after such a mark, so after the next upgrade it continues with the checkpoints of the former version.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ WRITER_S: Final = 60.0
 
 
 def downgrade(config: Config, say: Say, *, write: bool) -> None:
-    """Say what the former version would go on with, and with `write` write it.
+    """Report the position at which the former version would continue, and with `write` write the checkpoint.
 
     Raises:
         FencedError: an instance of the pipeline is active.
-        PositionError: there is no checkpoint, or the former version would leave out what only format 2 says.
+        PositionError: there is no checkpoint, or the former version would ignore contents that only format 2 has.
         TransientError, SourceError, SinkError: a server does not answer, or refuses.
     """
     found = peek(config)
@@ -41,7 +41,10 @@ def downgrade(config: Config, say: Say, *, write: bool) -> None:
 
 
 def refuse_lossy(found: Checkpoint | None) -> Checkpoint:
-    """The checkpoint, if format 1 can say what matters of it. PositionError: it cannot, or there is none."""
+    """Return the checkpoint if format 1 can express its relevant contents.
+
+    PositionError: it cannot, or there is no checkpoint.
+    """
     if found is None:
         raise PositionError(
             "The pipeline has no checkpoint, so any version can begin with it.",

@@ -1,11 +1,12 @@
-"""Whether the stream of the new server begins where Kafka ends. Without I/O.
+"""Check that the stream of the new server begins where Kafka ends. This module has no I/O.
 
-The rule: a transaction that the new server applied for the former one has the replication origin of the subscription,
-and the LSN that it had there (pgoutput's Origin message). Kafka holds it if that LSN is not behind the fence. Every
-other transaction is a write that slipped through: of the former server after the fence, or of the new one itself.
+The rule: a transaction that the new server applied for the former server has the replication origin of the
+subscription, and its LSN on the former server (pgoutput's Origin message). Kafka holds this transaction if that LSN
+is not after the fence. Every other transaction is an unexpected write: of the former server after the fence, or of
+the new server itself.
 
-The pipeline goes on behind the last transaction that Kafka holds. So a write that lies behind that place could be
-delivered from the new server, and one that lies before it never can be.
+The pipeline continues after the last transaction that Kafka holds. So an unexpected write after that position could
+be delivered from the new server, but one before that position cannot.
 """
 
 from dataclasses import dataclass
@@ -33,10 +34,10 @@ _CHANGES: Final = frozenset({Insert.tag, Update.tag, Delete.tag, Truncate.tag})
 _READ: Final = frozenset({Begin.tag, Commit.tag, Origin.tag, Relation.tag})
 
 TABLES_NAMED: Final = 5
-"""Tables of a transaction that are named."""
+"""Maximum number of a transaction's tables that are named."""
 
 SLIPPED_NAMED: Final = 5
-"""Transactions that an error names."""
+"""Maximum number of transactions that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,10 @@ class Transaction:
     """A committed transaction in the stream of the new server.
 
     Attributes:
-        commit_lsn, end_lsn: where its commit record begins and ends.
-        origin: the replication origin; "" if it was written on this server.
-        origin_lsn: the end of its commit on the former server; 0 if it was written on this server.
-        tables: those that it changed, as far as they are named.
+        commit_lsn, end_lsn: begin and end of its commit record.
+        origin: replication origin; "" if it was written on this server.
+        origin_lsn: end of its commit on the former server; 0 if it was written on this server.
+        tables: tables that it changed, as far as they are named.
     """
 
     commit_lsn: int
@@ -66,7 +67,7 @@ class Transaction:
 
 
 class TransactionReader:
-    """Frames of a stream without streamed and prepared transactions, as transactions that changed something."""
+    """Reader of transactions with changes, from the frames of a stream without streamed and prepared transactions."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -74,7 +75,7 @@ class TransactionReader:
         self._tables: dict[str, None] = {}
 
     def take(self, frame: bytes) -> Transaction | None:
-        """The transaction that ends with this frame; None: none does, or it changed nothing."""
+        """Return the transaction with changes that ends with this frame; None if none does."""
         tag = peek.tag_of(frame)
         if tag in _CHANGES:
             for oid in peek.relation_oids(frame, False):
@@ -100,14 +101,15 @@ class TransactionReader:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the stream of the new server has.
+    """Judgement on the stream of the new server.
 
     Attributes:
-        position: where the pipeline goes on.
+        position: position at which the pipeline continues.
         held: number of transactions that Kafka holds.
-        lost: transactions that slipped through and cannot be delivered, because one that Kafka holds lies behind them.
-        late: transactions that slipped through and can be delivered from the new server.
-        lost_count, late_count: how many of each there are.
+        lost: unexpected transactions that cannot be delivered, because a transaction that Kafka holds lies after
+            them.
+        late: unexpected transactions that can be delivered from the new server.
+        lost_count, late_count: number of each.
     """
 
     position: int
@@ -119,7 +121,10 @@ class Verdict:
 
 
 class Judge:
-    """Judges the transactions of the new server, from where its slot begins. Each is given once, in their order."""
+    """Judges the transactions of the new server, from the beginning of its slot.
+
+    Each transaction is passed once, in their order.
+    """
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal
@@ -131,13 +136,13 @@ class Judge:
         self._late_count = 0
 
     def take(self, each: Transaction) -> None:
-        """The next transaction."""
+        """Judge the next transaction."""
         if each.origin != self._seal.origin or each.origin_lsn > self._seal.fence_lsn:
             self._late_count += 1
             if len(self._late) < SLIPPED_NAMED:
                 self._late.append(each)
             return
-        # What slipped through before it lies before the place where the pipeline goes on.
+        # The unexpected transactions before it lie before the position at which the pipeline continues.
         self._lost += self._late[: SLIPPED_NAMED - len(self._lost)]
         self._lost_count += self._late_count
         self._late, self._late_count = [], 0
@@ -145,7 +150,7 @@ class Judge:
         self._held += 1
 
     def verdict(self) -> Verdict:
-        """What is known of all that were taken."""
+        """Return the judgement on all transactions so far."""
         return Verdict(
             self._position,
             self._held,
@@ -157,10 +162,10 @@ class Judge:
 
 
 def refuse(verdict: Verdict, former: str, *, deliver_writes: bool) -> None:
-    """Raise PositionError if something slipped through, unless it can be delivered and `deliver_writes` says so.
+    """Raise PositionError for unexpected transactions, unless they can be delivered and `deliver_writes` is True.
 
     Args:
-        former: the system_identifier of the former server.
+        former: system_identifier of the former server.
     """
     if verdict.lost_count:
         raise PositionError(

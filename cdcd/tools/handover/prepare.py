@@ -1,11 +1,11 @@
-"""`cdcd handover prepare` and `cancel`: the pipeline is drained to a fence on the former server, and sealed.
+"""`cdcd handover prepare` and `cancel`: drain the pipeline up to a fence on the former server, and seal it.
 
     look  ->  slot on the new server  ->  fence  ->  delivered  ->  instances stopped  ->  applied  ->  sealed
 
-The rule: the seal is written when Kafka holds everything up to the fence, the new server has applied everything up to
-it, and no instance is active. The slot on the new server is older than the seal, so it has all that is written there
-afterwards. Each step may be done again, so a command that was killed is run again. Until the seal, `cdcd run` goes on
-as ever.
+The rule: the seal is written when Kafka holds everything up to the fence, the new server has applied everything up
+to the fence, and no instance is active. The slot on the new server is older than the seal, so it contains all later
+writes there. Each step may be repeated, so a killed command is run again. Until the seal, `cdcd run` continues as
+before.
 """
 
 import asyncio
@@ -54,23 +54,23 @@ from cdcd.tools.handover.servers import (
 from cdcd.tools.operations.sides import peek
 
 WRITER_S: Final = 60.0
-"""Seconds that the broker may take to end a transaction that a killed daemon left open."""
+"""Seconds that the broker may take to end an open transaction of a killed daemon."""
 
 UNREAD_S: Final = 2.0
-"""Seconds until a slot without a reader is reported. A reader that connects again takes less."""
+"""Seconds until a slot without a reader is reported. A reader that connects again takes less time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What is asked for.
+    """Options of a preparation.
 
     Attributes:
-        former, new: the configurations of the pipeline on the two servers.
-        subscription: the name of the subscription; None: there is only one.
-        wait_s: seconds that each wait may take.
-        accept_lower_lsns: go on although LSNs of the new server are lower.
-        accept_same_oids: go on although tables have the same oid on both servers, and other columns.
-        accept_other_numbers: go on although records in Protobuf get other field numbers.
+        former, new: configurations of the pipeline on the two servers.
+        subscription: name of the subscription; None: the only one.
+        wait_s: maximum seconds of each wait.
+        accept_lower_lsns: True to continue although LSNs of the new server are lower.
+        accept_same_oids: True to continue although tables have the same oid on both servers but other columns.
+        accept_other_numbers: True to continue although Protobuf records get other field numbers.
     """
 
     former: Config
@@ -83,20 +83,21 @@ class Preparation:
 
 
 def prepare(wanted: Preparation, say: Say) -> Seal:
-    """Seal the pipeline. `say` is told of each step.
+    """Seal the pipeline. `say` is called with each step.
 
     Raises:
         ConfigError: the two servers do not fit together.
         PositionError: the checkpoint cannot be sealed.
         FencedError: an instance stays active.
-        TransientError, SourceError, SinkError: a side cannot be asked, or does not get there in time.
+        TransientError, SourceError, SinkError: PostgreSQL or Kafka does not answer or refuses, or a wait takes too
+            long.
     """
     _refuse_other_pipeline(wanted.former, wanted.new)
     return asyncio.run(_prepare(wanted, say))
 
 
 def cancel(former: Config, say: Say) -> None:
-    """Take the seal away, so that the pipeline goes on from the former server. Errors as `prepare`."""
+    """Remove the seal, so that the pipeline continues from the former server. The errors are those of `prepare`."""
     asyncio.run(_cancel(former, say))
 
 
@@ -173,14 +174,14 @@ async def _prepare(wanted: Preparation, say: Say) -> Seal:
 async def _cancel(former: Config, say: Say) -> None:
     async with AsyncExitStack() as stack:
         _, identity = await open_stream(former, stack)
-        # `replace` shuts out the daemon of the new server, so it must not come first where there is nothing to cancel.
+        # `replace` fences the daemon of the new server, so it must not run if there is nothing to cancel.
         unsealed(await asyncio.to_thread(peek, former), identity.system_identifier)
         async with holding_lock(former, 0.0, say):
             await replace(former, lambda last: unsealed(last, identity.system_identifier))
 
 
 async def replace(config: Config, change: Callable[[Checkpoint | None], Checkpoint]) -> Checkpoint:
-    """Write the pipeline's checkpoint anew, when every other writer is shut out."""
+    """Replace the pipeline's checkpoint after every other writer was fenced."""
     kafka = config.kafka
     connection, producer = client.configured(kafka)
     transactional_id = kafka.transactional_id if kafka.delivery == "exactly_once" else None
@@ -197,7 +198,10 @@ async def replace(config: Config, change: Callable[[Checkpoint | None], Checkpoi
 
 
 async def _slot(new: Config, stream: ReplicationStream, sql: Connection, database: str, say: Say) -> int:
-    """Where the pipeline's slot on the new server begins. It is made if it is missing."""
+    """Return the position at which the pipeline's slot on the new server begins.
+
+    The slot is created if it is missing.
+    """
     name = new.postgres.slot
     there = await read_slot(sql, name)
     if there is not None:
@@ -229,7 +233,9 @@ async def _delivered(former: Config, sql: Connection, fence: int, wait_s: float,
 
 
 async def _applied(sql: Connection, subscription: Subscription, end: int, wait_s: float, say: Say) -> None:
-    """The subscription confirms to the former server what the new one has applied and flushed."""
+    """Wait until the subscription has confirmed to the former server that the new server has
+    applied and flushed `end`.
+    """
     await await_confirmed(
         sql,
         subscription.slot,
@@ -250,10 +256,11 @@ async def _applied(sql: Connection, subscription: Subscription, end: int, wait_s
 async def await_confirmed(  # noqa: PLR0917  a slot, and what is said of it
     sql: Connection, name: str, lsn: int, wait_s: float, error: TransientError, unread: Callable[[], None]
 ) -> None:
-    """Wait until the reader of the slot has confirmed this position. Raises the error after `wait_s` seconds.
+    """Wait until the reader of the slot has confirmed this position. Raises `error` after `wait_s` seconds.
 
     Args:
-        unread: called once if the slot has no reader for `UNREAD_S` seconds: without one, the wait is in vain.
+        unread: called once if the slot has no reader for `UNREAD_S` seconds, because without a reader the wait is
+            in vain.
     """
     deadline = time.monotonic() + wait_s
     read_at, has_said = time.monotonic(), False

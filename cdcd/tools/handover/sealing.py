@@ -1,4 +1,7 @@
-"""The checkpoint of a pipeline that changes its server: what may be sealed, and what it is afterwards. Without I/O."""
+"""The checkpoint of a pipeline that changes its server: when it may be sealed, and its contents afterwards.
+
+This module has no I/O.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -13,13 +16,13 @@ from cdcd.core.transactions.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription on the new server, by which it gets the changes of the former one.
+    """A subscription on the new server, which receives the changes of the former server.
 
     Attributes:
-        origin: the replication origin of what it applies.
-        slot: its slot on the former server.
+        origin: replication origin of the changes that it applies.
+        slot: name of its slot on the former server.
         unready: tables that it does not follow yet.
-        without: published tables that it does not have.
+        without: published tables that the subscription lacks.
     """
 
     name: str
@@ -31,10 +34,10 @@ class Subscription:
 
 
 def refuse_unfit(subscription: Subscription, former: Collection[str], new: Collection[str]) -> None:
-    """Raise ConfigError unless the new server gets all tables of the pipeline by this subscription.
+    """Raise ConfigError unless the subscription brings all tables of the pipeline to the new server.
 
     Args:
-        former, new: names of the tables that the pipeline has of the publications on the two servers.
+        former, new: names of the pipeline's published tables on the two servers.
     """
     if set(former) != set(new):
         only = [(name, "former") for name in sorted(set(former) - set(new))]
@@ -71,14 +74,15 @@ def refuse_same_oids(
     *,
     accept: bool,
 ) -> None:
-    """Raise ConfigError if `cdcd mirror` would take columns of the new server for others of the former one.
+    """Raise ConfigError if `cdcd mirror` would confuse columns of the new server with columns of the former one.
 
-    A mirror knows a table by its oid and a column by its number. If both are the same it goes on, and if the table has
-    another oid it stops by name. With the same oid by chance, and other numbers, it would be wrong in silence.
+    A mirror identifies a table by its oid and a column by its number. If both are the same, the mirror continues;
+    if the table has another oid, it stops with an error. If the oid is the same by chance and the numbers differ,
+    the mirror would be silently wrong.
 
     Args:
-        former, new: names of the published tables of the two servers, by oid.
-        columns: what their columns are, by the oid of the table.
+        former, new: names of the published tables on the two servers, by oid.
+        columns: descriptions of their columns on the two servers, by the oid of the table.
     """
     there, here = columns
     mixed = [
@@ -99,12 +103,13 @@ def refuse_same_oids(
 def refuse_other_numbers(
     former: Mapping[str, Mapping[str, int]], new: Mapping[str, Mapping[str, int]], *, accept: bool
 ) -> None:
-    """Raise ConfigError if columns have other attribute numbers on the new server, where Protobuf's fields have those.
+    """Raise ConfigError if columns have other attribute numbers on the new server, which Protobuf's fields use.
 
-    A table that was made anew by its dump has no gaps of dropped columns, so that a number may be another column's.
+    A table that was restored from a dump has no gaps of dropped columns, so its numbers may belong to other
+    columns.
 
     Args:
-        former, new: the numbers of columns, by the name of the table and that of the column.
+        former, new: numbers of columns, by the name of the table and of the column.
     """
     moved = [
         f"{table}.{column} ({number}, there {new[table][column]})"
@@ -127,8 +132,8 @@ def refuse_lower(former: int, slot: int, *, accept: bool) -> None:
     """Raise PositionError if LSNs of the new server are not higher than those that consumers have seen.
 
     Args:
-        former: how far the former server's WAL is.
-        slot: where the pipeline's slot on the new server begins.
+        former: end of the former server's WAL, as an LSN.
+        slot: position at which the pipeline's slot on the new server begins.
     """
     if slot > former or accept:
         return
@@ -160,7 +165,7 @@ def refuse_unsealable(checkpoint: Checkpoint | None, system_identifier: str) -> 
 
 
 def sealed(checkpoint: Checkpoint | None, system_identifier: str, fence_lsn: int, seal: Seal) -> Checkpoint:
-    """The checkpoint with the seal. PositionError: it has moved since the fence was known."""
+    """Return the checkpoint with the seal. PositionError: the checkpoint has moved since the fence was determined."""
     refuse_unsealable(checkpoint, system_identifier)
     assert checkpoint is not None
     position = checkpoint.position
@@ -173,7 +178,10 @@ def sealed(checkpoint: Checkpoint | None, system_identifier: str, fence_lsn: int
 
 
 def unsealed(checkpoint: Checkpoint | None, system_identifier: str) -> Checkpoint:
-    """The checkpoint of the former server without the seal. PositionError: it is not the former server."""
+    """Return the checkpoint of the former server without the seal.
+
+    PositionError: the server is not the former one, or there is no seal.
+    """
     if checkpoint is None or checkpoint.seal is None:
         refuse_other_server(checkpoint, system_identifier)
         raise PositionError(
@@ -191,10 +199,12 @@ def unsealed(checkpoint: Checkpoint | None, system_identifier: str) -> Checkpoin
 def seal_for(
     checkpoint: Checkpoint | None, system_identifier: str, slot_lsn: int | None, published: Mapping[int, str]
 ) -> Seal:
-    """The seal, if it is for this server. PositionError: it is not, or something was changed there since.
+    """Return the seal if it is for this server.
+
+    PositionError: it is for another server, or the publication or slot has changed since.
 
     Args:
-        slot_lsn: where the pipeline's slot on this server is confirmed; None: there is none.
+        slot_lsn: confirmed position of the pipeline's slot on this server; None: there is no slot.
     """
     seal = None if checkpoint is None else checkpoint.seal
     if seal is None:
@@ -227,13 +237,13 @@ def seal_for(
 def adopted(
     checkpoint: Checkpoint, system_identifier: str, timeline: int, position: int, published: Mapping[int, str]
 ) -> Checkpoint:
-    """The checkpoint with which the pipeline goes on at this position of the new server.
+    """Return the checkpoint with which the pipeline continues at this position of the new server.
 
-    Its tables have other oids there. All that are published had their rows delivered from the former server.
+    Its tables have other oids there. All rows of the published tables were delivered from the former server.
     """
     snapshot = checkpoint.snapshot
     if snapshot is not None and snapshot.known is not None:
-        # Labels of enums are looked at anew, because types have other oids too.
+        # Labels of enums are read again, because types have other oids too.
         snapshot = replace(
             snapshot, known=Oids(published, published), waiting=Oids(()), begun=0, unlisted=Oids(()), labels=0
         )
@@ -246,7 +256,7 @@ def adopted(
         epoch=checkpoint.epoch + 1,
         snapshot=snapshot,
         seal=None,
-        # Both are of oids.
+        # Both contain oids.
         bindings="",
         tables=(),
     )

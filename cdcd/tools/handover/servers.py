@@ -1,4 +1,4 @@
-"""What `cdcd handover` asks of the two servers."""
+"""Queries and connections of `cdcd handover` to the two servers."""
 
 import asyncio
 import time
@@ -28,8 +28,8 @@ READ_BYTES: Final = 262_144
 
 Say = Callable[[str], None]
 
-# Without subconninfo, which only a superuser may read. The name of the origin: ReplicationOriginNameForLogicalRep
-# (worker.c).
+# The query leaves out subconninfo, which only a superuser may read. Name of the origin:
+# ReplicationOriginNameForLogicalRep (worker.c).
 _SUBSCRIPTIONS: Final = """
 SELECT s.oid::int8, s.subname::text, s.subenabled, coalesce(s.subslotname::text, ''), 'pg_' || s.oid
   FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
@@ -41,7 +41,7 @@ _UNREADY: Final = """
 SELECT r.srrelid::regclass::text FROM pg_subscription_rel r WHERE r.srsubid = %s AND r.srsubstate <> 'r' ORDER BY 1
 """
 
-# A partition stands for the partitioned table that it is a part of, and the other way round.
+# A partition counts as its partitioned table, and the other way round.
 _WITHOUT: Final = """
 SELECT p.oid::regclass::text
   FROM unnest(%s::oid[]) AS p(oid)
@@ -54,7 +54,8 @@ SELECT p.oid::regclass::text
 """
 
 
-# What a mirror goes by: a column's number, its name and type, and the oids of an enum's labels, also of an array's.
+# The properties that a mirror relies on: a column's number, name and type, and the oids of an enum's labels, also of
+# an array's.
 _COLUMNS: Final = """
 SELECT a.attrelid::int8,
        string_agg(format('%%s %%s %%s (%%s)', a.attnum, quote_ident(a.attname), format_type(a.atttypid, a.atttypmod),
@@ -75,7 +76,7 @@ SELECT attrelid::int8, attname::text, attnum::int4 FROM pg_attribute
 
 
 async def open_stream(config: Config, stack: AsyncExitStack) -> tuple[ReplicationStream, Identity]:
-    """A replication connection, and who the server is."""
+    """Open a replication connection, and return it with the server's identity."""
     postgres = config.postgres
     stream = await ReplicationStream.open(
         parse_dsn(*postgres.access()),
@@ -93,9 +94,9 @@ async def open_sql(config: Config, stack: AsyncExitStack) -> Connection:
 
 
 async def published(config: Config, sql: Connection) -> dict[int, str]:
-    """The published tables that the pipeline has, by oid. ConfigError: there is no publication.
+    """Return the pipeline's published tables, by oid. ConfigError: there is no publication.
 
-    Tables that it leaves out had no rows delivered, so they are none of those that another server goes on with.
+    Tables that the pipeline leaves out had no rows delivered, so another server does not continue with them.
     """
     name = config.postgres.publication
     if not await has_publication(sql, name):
@@ -108,14 +109,14 @@ async def published(config: Config, sql: Connection) -> dict[int, str]:
 
 
 async def read_columns(sql: Connection, tables: Collection[int]) -> dict[int, str]:
-    """What a mirror knows of the columns of these tables, by the oid of the table."""
+    """Return what a mirror knows of the columns of these tables, by the oid of the table."""
     with translated("looking at the columns", {}):
         rows: Any = await (await sql.execute(_COLUMNS, (list(tables),))).fetchall()
     return dict(rows)
 
 
 async def read_numbers(sql: Connection, tables: Mapping[int, str]) -> dict[str, dict[str, int]]:
-    """The attribute numbers of the columns of these tables, by the name of the table and the name of the column."""
+    """Return the attribute numbers of these tables' columns, by the name of the table and of the column."""
     found: dict[str, dict[str, int]] = {}
     with translated("looking at the columns", {}):
         rows: Any = await (await sql.execute(_NUMBERS, (list(tables),))).fetchall()
@@ -125,7 +126,7 @@ async def read_numbers(sql: Connection, tables: Mapping[int, str]) -> dict[str, 
 
 
 async def read_subscription(sql: Connection, name: str | None, tables: dict[int, str]) -> Subscription:
-    """The subscription with this name, or the only one. ConfigError: there is none, or several."""
+    """Return the subscription with this name, or the only one. ConfigError: there is none, or several."""
     with translated("looking for the subscription", {}):
         rows: Any = await (await sql.execute(_SUBSCRIPTIONS, (name, name))).fetchall()
         if len(rows) != 1:
@@ -148,7 +149,10 @@ async def read_subscription(sql: Connection, name: str | None, tables: dict[int,
 
 @asynccontextmanager
 async def holding_lock(config: Config, wait_s: float, say: Say) -> AsyncIterator[None]:
-    """Hold the pipeline's lock, so that no instance is active. FencedError: one is for longer than `wait_s`."""
+    """Hold the pipeline's lock in the `with` block, so that no instance is active.
+
+    FencedError: an instance is active for longer than `wait_s` seconds.
+    """
     postgres = config.postgres
     lock = await AdvisoryLock.open(
         parse_dsn(*postgres.access()),
@@ -184,16 +188,18 @@ async def holding_lock(config: Config, wait_s: float, say: Say) -> AsyncIterator
 async def read_transactions(
     config: Config, stream: ReplicationStream, sql: Connection, take: Callable[[Transaction], None]
 ) -> None:
-    """Give `take` all transactions from the slot's position to now that changed published tables. Nothing is confirmed.
+    """Pass to `take` all transactions from the slot's position to now that changed published tables.
 
-    Neither streamed nor prepared ones are asked for, so each comes whole when it is committed.
+    The slot's position is not confirmed.
+
+    The stream has no streamed and prepared transactions, so each transaction arrives whole when it is committed.
     """
     postgres = config.postgres
     options = start_options(
         stream.server_version, "auto", [postgres.publication], streaming="off", messages=False
     )
     await stream.start(postgres.slot, 0, options.options, publication=postgres.publication)
-    # The stream gets past this position although nothing else may be written.
+    # The message moves the stream past this position, even if nothing else is written.
     until = await emit_message(sql, WATERMARK, "")
     reader = TransactionReader()
     while True:

@@ -1,4 +1,4 @@
-"""What `cdcd tail` shows of a record: which changes are wanted, and how they look, as a line or as JSON."""
+"""Display of a record by `cdcd tail`: which changes are shown, and their form as a line or as JSON."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from cdcd.tools.operations.conditions import RowCondition
 from cdcd.tools.operations.shown_values import Descriptions, Forms, shown, shown_content
 
 _FLAT: Final = "flattened"
-"""Stands in the source of what is made of a flattened record, which does not say when and where it came from."""
+"""Key in the source of the envelope for a flattened record, which has no time and position of its own."""
 
 _IS_LARGE: Final = "is large (TOAST) and did not change, so that the record has no value of this column"
 _NOT_IN_DELETE: Final = "is NULL, or not part of the replica identity"
@@ -34,7 +34,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 TS_MS_MAX: Final = 8_000_000_000_000
-"""Milliseconds from 1970 that a date of Python's can have: the year 2223 and 1716."""
+"""Milliseconds from 1970, in both directions, that Python's datetime can represent: years 1716 to 2223."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,14 @@ class Seen:
 
 @dataclass(slots=True)
 class Filter:
-    """Which changes are wanted: `next` gives what is to be shown of a record.
+    """The choice of changes to show.
 
     Attributes:
-        tables: patterns; () for all.
-        condition: None for all rows.
-        flattened: if records are flattened (`event_flattening`), the table of a topic.
-        notices: what was left out for another reason than being unwanted, in words, each once. The caller takes them.
+        tables: patterns of tables; () for all.
+        condition: condition on rows; None for all rows.
+        flattened: returns the table of a topic, if records are flattened (`event_flattening`).
+        notices: sentences about records that are not shown although they may be wanted, each once. The caller
+            removes them.
     """
 
     tables: tuple[TablePattern, ...] = ()
@@ -67,9 +68,9 @@ class Filter:
     _told: set[str] = field(default_factory=set)
 
     def wanted(self, seen: Seen) -> dict[str, Any] | None:
-        """The envelope of the record; None: it is not wanted, or a tombstone or watermark.
+        """Return the envelope of the record; None if it is not wanted, or is a tombstone or watermark.
 
-        Raises ConfigError: the condition cannot be judged on the record.
+        Raises ConfigError if the condition cannot be evaluated on the record.
         """
         if is_watermark(seen.value, seen.headers):
             return None
@@ -97,7 +98,7 @@ class Filter:
             return False
         unsent = dict.fromkeys(_unsent(seen), _IS_LARGE)
         if op == "d":
-            # A delete has null in all columns but those of the replica identity, unless the identity is FULL.
+            # A delete has null in all columns outside of the replica identity, unless the identity is FULL.
             unsent |= {name: _NOT_IN_DELETE for name, value in values.items() if value is None}
         try:
             outcome = self.condition.answer(values, unsent)
@@ -117,7 +118,7 @@ class Filter:
 
 
 def table_of(envelope: dict[str, Any]) -> str:
-    """`schema.table`; "" for a logical message."""
+    """Return `schema.table`; "" for a logical message."""
     source = envelope["source"]
     if _FLAT in source:
         return str(source[_FLAT])
@@ -125,7 +126,7 @@ def table_of(envelope: dict[str, Any]) -> str:
 
 
 def payload_of(found: Any) -> Any:
-    """What a record says, of the JSON that it is: of a record with a schema its payload (`format: json_schema`)."""
+    """Return the parsed record without its schema: its payload with `format: json_schema`, else the record itself."""
     if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
         schema = found["schema"]
         # A key may have columns with these two names.
@@ -135,14 +136,14 @@ def payload_of(found: Any) -> Any:
 
 
 def _parsed(data: bytes | None) -> Any:
-    """Parse the JSON of a record, which anybody may have written. ValueError: the text is not JSON, or too deep."""
+    """Parse the JSON of a record, which may come from any writer. ValueError: the text is not JSON, or too deep."""
     if is_deep(data or b""):
         raise ValueError("too deep")
     return json.loads(data or b"", parse_float=Decimal)
 
 
 def _unsent(seen: Seen) -> set[str]:
-    """The columns that the record has not, by its header."""
+    """Return the columns that the record lacks, by its header."""
     try:
         found = [each for name, data in seen.headers if name == HEADER_UNCHANGED for each in _parsed(data)]
     except (ValueError, TypeError):
@@ -160,7 +161,7 @@ def key_of(seen: Seen) -> dict[str, Any]:
 
 
 def _envelope(seen: Seen) -> dict[str, Any] | None:
-    """None: it is no record of cdcd's."""
+    """Return the envelope of a record; None if the record is not cdcd's."""
     try:
         found = payload_of(_parsed(seen.value))
     except ValueError:
@@ -182,9 +183,9 @@ def _envelope(seen: Seen) -> dict[str, Any] | None:
 
 
 def _around_row(seen: Seen, table: str) -> dict[str, Any] | None:
-    """What an envelope would say of a flattened record, as far as that is known. None: it is none.
+    """Return an envelope for a flattened record, as far as its contents are known. None: it is not a flattened record.
 
-    A record without a value is a delete here; its key is shown.
+    A record without a value counts as a delete, of which the key is shown.
     """
     data = seen.key if seen.value is None else seen.value
     try:
@@ -200,14 +201,14 @@ def _around_row(seen: Seen, table: str) -> dict[str, Any] | None:
 
 
 def as_json(seen: Seen) -> str:
-    """A line with the record as it is: where it lies, its key, its value."""
+    """Return a line with the unchanged record: topic, partition, offset, key, value."""
     where = {"topic": seen.topic, "partition": seen.partition, "offset": seen.offset}
     head = json.dumps(where, ensure_ascii=False)[:-1]
     return f'{head}, "key": {_json_of(seen.key)}, "value": {_json_of(seen.value)}}}'
 
 
 def _json_of(data: bytes | None) -> str:
-    """JSON as it is, in one line; of what is not JSON (an event of an outbox), its text as a string."""
+    """Return JSON in one line; other text (an outbox event) as a JSON string."""
     if data is None:
         return "null"
     try:
@@ -253,6 +254,6 @@ def _values(seen: Seen, envelope: dict[str, Any], forms: Forms) -> Iterator[str]
     elif isinstance(before, dict):
         key = key_of(seen)
         for name, value in before.items():
-            # What is not part of the replica identity is null, and says nothing.
+            # A column outside of the replica identity is null, which has no meaning.
             if value is not None or name in key:
                 yield f"{plain(name)}={shown(value, forms.get(name, ''))}"

@@ -1,8 +1,9 @@
 """The condition of `cdcd tail --where`: an expression of the filters (CEL), evaluated here on the values of a record.
 
-A filter knows the types of its table's columns. A record in JSON does not name them, so each value has the kind that
-its JSON has: a bool, an int, a double, or a string. A string that is compared with a number (a `numeric` column) counts
-as that number, and a string that is compared with a timestamp counts as that time, if the string can be read so.
+A filter knows the types of its table's columns. A record in JSON does not contain these types, so each value has
+the kind of its JSON: a bool, an int, a double, or a string. A string that is compared with a number (a `numeric`
+column) counts as that number, and a string that is compared with a timestamp counts as that time, if the string can
+be read so.
 """
 
 import json
@@ -40,7 +41,7 @@ from cdcd.core.records.shaping.functions import ARITHMETIC, FUNCTIONS, ORDER
 from cdcd.core.visible import visible
 
 OBJECT: Final = "object"
-"""The kind of a value that is a JSON object or a list. Such a value compares with null only."""
+"""The kind of a value that is a JSON object or a list. Such a value can be compared with null only."""
 
 GRAMMAR_HINT: Final = (
     "A condition is CEL, as in filters.tables: row.status == 'open' && (row.total > 100 || row.note == null). "
@@ -65,7 +66,7 @@ class RowCondition:
     """A parsed condition.
 
     Attributes:
-        reason: why the last record had no answer; "" if it had one.
+        reason: reason why the last record had no answer; "" if it had one.
     """
 
     def __init__(self, expression: CelExpression) -> None:

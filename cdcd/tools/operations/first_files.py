@@ -28,13 +28,13 @@ _RANDOM: Final = '"$(head -c 18 /dev/urandom | base64)"'
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What was asked.
+    """The operator's answers.
 
     Attributes:
         dsn: DSN of the pipeline, without a secret.
         admin_dsn: DSN of the administrator who runs the SQL, without a secret.
-        tables: patterns.
-        brokers: number of brokers that Kafka has; None: it could not be asked.
+        tables: patterns of tables.
+        brokers: number of Kafka's brokers; None: Kafka did not answer.
     """
 
     name: str
@@ -51,17 +51,19 @@ class Answers:
 
 
 def name_for(database: str) -> str:
-    """A name for the pipeline of a database, of the letters that a slot may have."""
+    """Return a name for a database's pipeline, with the characters that a slot may have."""
     return re.sub(r"[^a-z0-9_]+", "_", database.lower()).strip("_")[:NAME_LENGTH_MAX] or "cdcd"
 
 
 def readers(answers: Answers, found: Surroundings) -> list[OwnedTables]:
-    """The tables that a reader must read for each owner: of owners that are neither superusers nor cdcd's role."""
+    """Return the tables that a separate reader must read, by owner: owners that are neither
+    superusers nor cdcd's role.
+    """
     return list(untrusted(found.owned, {answers.role}))
 
 
 def configuration(answers: Answers, found: Surroundings) -> str:
-    """The text of cdcd.yaml."""
+    """Return the text of cdcd.yaml."""
     replicas = min(3, answers.brokers or 1)
     why = (
         "Kafka could not be asked: 3 where there are three brokers or more."
@@ -86,7 +88,7 @@ topics:
 
 
 def _readers(owners: Sequence[OwnedTables]) -> str:
-    """The lines of `postgres.readers`, with the line's end."""
+    """Return the lines of `postgres.readers`, with a final line end."""
     if not owners:
         return ""
     lines = [
@@ -102,7 +104,7 @@ _REFERENCE: Final = f"${{{READER_PASSWORD}}}"
 
 
 def psql(answers: Answers, found: Surroundings, file: str) -> str:
-    """The command that runs the SQL, for a shell in which the variables of `passwords` are set."""
+    """Return the command that runs the SQL, for a shell in which the variables of `passwords` are set."""
     given = [
         f'-v {variable}="${name}"'
         for variable, name, is_new in (
@@ -115,7 +117,10 @@ def psql(answers: Answers, found: Surroundings, file: str) -> str:
 
 
 def passwords(answers: Answers, found: Surroundings) -> list[str]:
-    """Commands that set the variables with the passwords. A new role gets a new password; others are typed in."""
+    """Return commands that set the variables with the passwords.
+
+    A new role gets a new password; other passwords are typed in.
+    """
     typed = "read -r {0} && export {0}"
     lines = [typed.format(PASSWORD) if found.has_role else f"export {PASSWORD}={_RANDOM}"]
     if readers(answers, found):
@@ -129,7 +134,7 @@ def _has_new_reader(answers: Answers, found: Surroundings) -> bool:
 
 
 def warnings(found: Surroundings, sql: str) -> list[str]:
-    """Warnings about tables without a key, and about a setting that needs a restart, for the terminal."""
+    """Return warnings for the terminal about tables without a key, and about a setting that needs a restart."""
     lines = []
     if found.keyless and not found.has_publication:
         count, names = len(found.keyless), [table.qualified for table in found.keyless]
@@ -150,7 +155,7 @@ def warnings(found: Surroundings, sql: str) -> list[str]:
 
 
 def _restart(found: Surroundings) -> str:
-    """The step that makes wal_level logical after the SQL was run."""
+    """Return the step that makes wal_level logical after the SQL was run."""
     if found.is_rds:
         return "Set rds.logical_replication = 1 in the parameter group, and restart the instance."
     return "Restart PostgreSQL."
@@ -171,7 +176,7 @@ def steps(answers: Answers, found: Surroundings, *, file: str, sql: str) -> list
 
 
 def statements(answers: Answers, found: Surroundings, file: str) -> str:
-    """The text of the SQL. It can be run once; what exists already is left out, and said."""
+    """Return the text of the SQL. It can be run once; existing objects are left out and named in a comment."""
     role = identifier(answers.role)
     parts = [
         f"""\
@@ -302,7 +307,7 @@ def _secured(found: Surroundings, role: str) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names with commas, in lines that can be read."""
+    """Return names with commas, in lines of limited width."""
     lines = [""]
     for index, name in enumerate(names):
         text = name + ("," if index < len(names) - 1 else "")
@@ -317,5 +322,5 @@ def _commented(commands: Sequence[str]) -> str:
 
 
 def _comment(text: str) -> str:
-    """A name within a comment: a line break would end the comment."""
+    """Return a name for a comment, without line breaks, which would end the comment."""
     return text if text.isprintable() else literal(ascii(text))

@@ -1,4 +1,4 @@
-"""Looks at database and Kafka for `cdcd init`, and writes its files."""
+"""Reads database and Kafka for `cdcd init`, and writes its files."""
 
 import asyncio
 import os
@@ -18,32 +18,32 @@ KAFKA_S: Final = 5.0
 
 
 def database(dsn: str) -> str:
-    """The database that it leads to. Raises as `look`."""
+    """Return the name of the DSN's database. Raises as `look`."""
     return asyncio.run(database_of(parse_dsn(dsn)))
 
 
 def look(dsn: str, role: str, tables: tuple[str, ...], publication: str) -> Surroundings:
-    """What the database has.
+    """Return the state of the database.
 
     Raises:
         ConfigError: the DSN or a pattern cannot be read.
-        TransientError, SourceError: PostgreSQL does not let us in, or no table matches.
+        TransientError, SourceError: PostgreSQL refuses the connection, or no table matches.
     """
     return asyncio.run(look_around(parse_dsn(dsn), role, tables, publication))
 
 
 def pipeline_dsn(dsn: str, role: str, found: Surroundings) -> str:
-    """The DSN for the configuration, without a secret."""
+    """Return the DSN for the configuration, without a secret."""
     return dsn_for(parse_dsn(dsn), found.database, role)
 
 
 def admin_dsn(dsn: str, found: Surroundings) -> str:
-    """The given DSN without a secret, for the psql that runs the SQL."""
+    """Return the given DSN without a secret, for the psql that runs the SQL."""
     return dsn_for(parse_dsn(dsn), found.database)
 
 
 def count_brokers(bootstrap_servers: str) -> tuple[int | None, str]:
-    """Number of Kafka's brokers, and "" or why Kafka cannot be asked."""
+    """Return the number of Kafka's brokers and "", or None and the reason why Kafka does not answer."""
     connection, _ = client.split({"bootstrap.servers": bootstrap_servers})
     try:
         return len(Admin(connection, KAFKA_S).cluster().brokers), ""
@@ -52,12 +52,12 @@ def count_brokers(bootstrap_servers: str) -> tuple[int | None, str]:
 
 
 def check_text(text: str, answers: Answers) -> None:
-    """ConfigError: an answer makes a configuration that cdcd refuses."""
+    """Raise ConfigError if an answer makes a configuration that cdcd refuses."""
     parse_config(text, {READER_PASSWORD: "stand-in"}, f"the configuration of {answers.name}")
 
 
 def refuse_existing(files: tuple[Path, ...]) -> None:
-    """ConfigError: a file is there already."""
+    """Raise ConfigError if a file exists already."""
     if there := [str(file) for file in files if file.exists()]:
         raise ConfigError(
             f"{' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already, and nothing was written.",
@@ -66,7 +66,10 @@ def refuse_existing(files: tuple[Path, ...]) -> None:
 
 
 def write(texts: Mapping[Path, str], *, force: bool) -> None:
-    """Write all files, or none if one of them is there and `force` is not given. ConfigError: it cannot be."""
+    """Write all files, or none if one of them exists and `force` is False.
+
+    ConfigError: a file exists or cannot be written.
+    """
     if not force:
         refuse_existing(tuple(texts))
     for file, text in texts.items():

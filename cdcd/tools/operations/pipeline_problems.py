@@ -1,7 +1,6 @@
-"""What of a pipeline's status is a problem, what to do about it, and the exit code that follows.
+"""The problems in a pipeline's status, with hints and the resulting exit code.
 
-Each function looks for one kind of problem. What a start would refuse is told in the words of the start, with its exit
-code.
+Each function finds one kind of problem. A problem that a start would refuse has the start's message and exit code.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,21 +17,21 @@ from cdcd.telemetry.terminal_text import ago, number, plain
 from cdcd.tools.operations.pipeline_status import PipelineStatus
 
 FOUND: Final = 10
-"""The exit code if both sides answered and something is wrong (`errors.EXIT_CODES`)."""
+"""Exit code if both PostgreSQL and Kafka answered and there is a problem (`errors.EXIT_CODES`)."""
 
 ROOM_SHARE_MIN: Final = 0.2
-"""A slot that has less than this share of max_slot_wal_keep_size left is warned of."""
+"""Share of max_slot_wal_keep_size that a slot has left, below which cdcd warns."""
 
 Level = Literal["warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should act on.
+    """A problem that an operator should solve.
 
     Attributes:
-        code: the same in every version, for programs.
-        exit_code: what `cdcd status` exits with if this is the worst problem; a warning has 0.
+        code: identifier for programs, the same in every version.
+        exit_code: exit code of `cdcd status` if this is the worst problem; 0 for a warning.
     """
 
     code: str
@@ -43,13 +42,13 @@ class Problem:
 
 
 def problems_of(status: PipelineStatus) -> tuple[Problem, ...]:
-    """Errors first, and the one that gives the exit code first of all."""
+    """Return all problems: errors first, beginning with the one that determines the exit code."""
     found = [problem for look in _LOOKS for problem in look(status)]
     return tuple(sorted(found, key=lambda problem: problem.level != "error"))
 
 
 def exit_code_of(status: PipelineStatus) -> int:
-    """0 if there is no error."""
+    """Return the exit code of the first error; 0 if there is no error."""
     return next((problem.exit_code for problem in problems_of(status) if problem.level == "error"), 0)
 
 
@@ -60,7 +59,7 @@ def _sides(status: PipelineStatus) -> Iterator[Problem]:
 
 
 def _slot(status: PipelineStatus) -> Iterator[Problem]:
-    """The slot itself, and whether it goes on where the checkpoint ends."""
+    """Find problems of the slot itself, and between the slot and the checkpoint."""
     if isinstance(status.server, CdcdError):
         return
     slot = status.server.slot
@@ -86,7 +85,7 @@ def _slot(status: PipelineStatus) -> Iterator[Problem]:
 
 
 def _ignored(status: PipelineStatus) -> Iterator[Problem]:
-    """Somebody else writes to the checkpoint topic."""
+    """Find foreign records in the checkpoint topic."""
     ignored = status.ignored
     if ignored is not None:
         yield Problem(
@@ -133,7 +132,7 @@ def _instances(status: PipelineStatus) -> Iterator[Problem]:
 
 
 def _is_reading(status: PipelineStatus) -> bool:
-    """Whether the initial snapshot is being read, before which the slot is not."""
+    """Return True if the initial snapshot is being read; the slot is read only after it."""
     return (
         status.progress is not None and status.progress.method == "exported" and not status.progress.is_done
     )
@@ -144,7 +143,7 @@ def _publication(status: PipelineStatus) -> Iterator[Problem]:
         return
     found = status.server.publication
     if status.server.slot is None and not isinstance(status.checkpoint, Checkpoint):
-        # As far as is known, the pipeline has not started: its start makes the publication.
+        # The pipeline has apparently not started yet; its start creates the publication.
         return
     if found is None:
         yield Problem(
@@ -251,7 +250,7 @@ _LOOKS: Final[tuple[Callable[[PipelineStatus], Iterator[Problem]], ...]] = (
     _snapshots,
     _daemon_itself,
 )
-"""In the order of what gives the exit code."""
+"""The order determines which problem gives the exit code."""
 
 
 def _from(instance: Instance) -> str:

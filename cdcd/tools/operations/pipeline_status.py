@@ -1,7 +1,7 @@
-"""What `cdcd status` found of a pipeline, as values. `pipeline_problems.py` says what of it is a problem.
+"""The status of a pipeline for `cdcd status`, as values. `pipeline_problems.py` finds the problems in them.
 
-They come from three places: the server, Kafka's checkpoint, and the daemon's HTTP if it answers. Each place may be
-away, which is a problem by itself, and the others are shown all the same.
+The values come from three sources: the server, Kafka's checkpoint, and the daemon's HTTP if it answers. A source
+that does not answer is a problem itself, and the others are still shown.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,16 +21,17 @@ from cdcd.telemetry.progress_bars import size
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the daemon says of itself. None: the daemon does not know it yet.
+    """Figures from the daemon. None: the daemon does not know it yet.
 
     Attributes:
-        compiled: False if the daemon's code is not compiled; None: not known.
-        started_at: when the process started.
+        compiled: False if the daemon's code is not compiled; None: unknown.
+        started_at: start of the process.
         lag_s: age in seconds of the last delivered commit while there is more to deliver.
-        changes: number of delivered changes by `schema.table`, since the process started, without rows of snapshots.
+        changes: number of delivered changes by `schema.table`, since the process started, without rows of
+            snapshots.
         read: number of delivered rows of snapshots by `schema.table`, since the process started.
-        reasons: why the daemon is not ready.
-        status: all of it (`telemetry/daemon_status.py`).
+        reasons: reasons why the daemon is not ready.
+        status: the whole status object (`telemetry/daemon_status.py`).
     """
 
     version: str
@@ -53,7 +54,7 @@ class Numbers:
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> Self:
-        """From the object at `/v1/status`."""
+        """Create the object from the JSON at `/v1/status`."""
         plain = (
             "version", "role", "streaming", "lag_bytes", "lag_s", "queue_bytes", "queue_bytes_max",
             "spool_memory_bytes", "spool_disk_bytes", "streamed_open", "prepared_open",
@@ -71,11 +72,11 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What the configuration calls things.
+    """Names from the configuration.
 
     Attributes:
-        file: the configuration, for commands in hints.
-        url: where the daemon's HTTP is expected; "" if the configuration does not say.
+        file: file of the configuration, for commands in hints.
+        url: expected address of the daemon's HTTP; "" if the configuration has none.
     """
 
     pipeline: str
@@ -89,16 +90,16 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """A pipeline at one moment, `at` (UTC).
+    """Status of a pipeline at one moment, `at` (UTC).
 
     Attributes:
-        server: what PostgreSQL says, or why it cannot be asked.
-        checkpoint: what Kafka says was delivered, or why it cannot be asked; None: there is no checkpoint.
-        position: why slot and checkpoint do not go together; None: they do, or an instance reads the slot.
-        numbers: the daemon's own; None: it does not answer.
-        stranger: the name of another pipeline whose daemon answers there; "" if none does.
-        selection: which of the published tables the pipeline has.
-        ignored: records of the checkpoint topic that do not count; None: there are none.
+        server: PostgreSQL's state of the pipeline, or the error if PostgreSQL does not answer.
+        checkpoint: Kafka's checkpoint, or the error if Kafka does not answer; None: there is no checkpoint.
+        position: error if slot and checkpoint do not fit; None: they fit, or an instance reads the slot.
+        numbers: the daemon's figures; None: the daemon does not answer.
+        stranger: name of another pipeline whose daemon answers at the address; "" if none does.
+        selection: selection of the published tables that belong to the pipeline.
+        ignored: ignored records of the checkpoint topic; None: none.
     """
 
     named: Named
@@ -117,12 +118,12 @@ class PipelineStatus:
 
     @property
     def progress(self) -> Progress | None:
-        """How far the reading of tables is; None: not known, or nothing was ever read."""
+        """Progress of reading tables; None: unknown, or no table was ever read."""
         return self.checkpoint.snapshot if isinstance(self.checkpoint, Checkpoint) else None
 
     @property
     def lag_bytes(self) -> int | None:
-        """WAL that the server has and Kafka does not; None: a side cannot be asked."""
+        """Bytes of WAL that the server has and Kafka does not; None: PostgreSQL or Kafka does not answer."""
         if self.numbers is not None and self.numbers.lag_bytes is not None:
             return self.numbers.lag_bytes
         slot = self.slot
@@ -132,7 +133,7 @@ class PipelineStatus:
 
     @property
     def headline(self) -> str:
-        """What an operator wants to know first."""
+        """The first line for an operator: the main state of the pipeline."""
         if isinstance(self.server, CdcdError):
             return "PostgreSQL cannot be asked"
         if self.slot is None and self.checkpoint is None:
@@ -145,7 +146,7 @@ class PipelineStatus:
         return f"streams{lag}"
 
     def tables(self) -> list["TableState"]:
-        """The pipeline's tables and those that are being read: what is not complete first, then by name."""
+        """Return the pipeline's tables and those that are being read, incomplete ones first, then by name."""
         names = {}
         has = self.selection.test()
         if isinstance(self.server, PipelineState) and self.server.publication is not None:
@@ -174,10 +175,10 @@ class TableState:
     Attributes:
         state: failed: its rows could not be read; reading, waiting: rows are still to be read; published: neither.
             Changes are delivered in each state.
-        share: how much of it is read, from 0 to 1; None: it is not being read.
-        rows: number of rows that the last snapshot delivered; None: not known, or the table was never read.
-        changes: number of changes that were delivered since the daemon started, without rows of snapshots; None: not
-            known, or no changes.
+        share: share of the table that is read, from 0 to 1; None: it is not being read.
+        rows: number of rows that the last snapshot delivered; None: unknown, or the table was never read.
+        changes: number of changes that were delivered since the daemon started, without rows of snapshots; None:
+            unknown, or no changes.
     """
 
     name: str
@@ -198,6 +199,6 @@ def _reading(
     for oid in progress.waiting.oids[progress.begun :]:
         yield names.get(oid, f"oid {oid}"), "waiting", None, None
     for task in progress.tasks:
-        # The record keeps the plan of a table only after its first rows.
+        # The checkpoint keeps the plan of a table only after its first rows.
         word: TableWord = "reading" if task.has_begun or task.rows else "waiting"
         yield task.name or names.get(task.oid, f"oid {task.oid}"), word, task.share, task.rows

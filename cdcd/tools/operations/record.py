@@ -1,7 +1,7 @@
-"""`cdcd record`: the stream from a temporary slot into a recording. Kafka is not asked, and no daemon is needed.
+"""`cdcd record`: records the stream of a temporary slot. Kafka is not used, and no daemon is needed.
 
-The engine runs as in the daemon, so that what is recorded is what an engine takes. What it ships counts as delivered at
-once, and is forgotten.
+The engine runs as in the daemon, so the recording contains the calls of an engine. Shipped batches count as
+delivered at once, and are dropped.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ Say = Callable[[str], None]
 
 
 def record(config: Config, folder: Path, seconds: float | None, *, notice: Say) -> None:
-    """Record what is committed from now on, until SIGINT or SIGTERM, or for so many seconds.
+    """Record commits from now on, until SIGINT or SIGTERM, or for `seconds`.
 
     Raises:
         LimitError: the folder cannot be written, or the disk is full.
         SourceError, TransientError: PostgreSQL refuses, or the connection is lost.
-        ConfigError: the configuration protects columns, whose values a recording would hold in clear, or leaves tables
-            out.
+        ConfigError: the configuration protects columns, whose values a recording would contain in clear text, or
+            leaves tables out.
     """
     if config.columns.patterns:
         raise ConfigError(
@@ -142,7 +142,7 @@ def _start(config: Config, source: StreamSource) -> SessionStart:
     return SessionStart(
         settings=settings,
         checkpoint=Checkpoint("0", 0, "record", Position(end_lsn=begin), begin),
-        # A recording holds frames. The records that the engine makes meanwhile go nowhere.
+        # A recording contains frames. The records that the engine makes are dropped.
         encoding=replace(
             encoder_settings(config, source.database, money_digits=source.money_digits),
             key_format="json",
@@ -158,14 +158,14 @@ def _start(config: Config, source: StreamSource) -> SessionStart:
 
 
 class _Recorder:
-    """Carries out the engine's actions, without Kafka."""
+    """Carries out the engine's actions without Kafka."""
 
     def __init__(self, tap: Tap, source: StreamSource) -> None:
         self.tap = tap
         self._source = source
 
     async def carry_out(self, action: Action) -> None:
-        """Do what the action says, and report it."""
+        """Carry out the action, and report the result to the engine."""
         tap, now = self.tap, time.monotonic()
         if isinstance(action, Ship):
             tap.delivered(action.batch, now)
@@ -177,7 +177,7 @@ class _Recorder:
         elif isinstance(action, EnsureTopics):
             tap.topics_ready(action.topics, now)
         elif isinstance(action, Ask):
-            # Rows of tables are not recorded, so nothing is asked about tables.
+            # Rows of tables are not recorded, so questions about tables are not answered.
             tap.answered(action.ticket, Lost(TransientError("Tables are not read.")), now)
         elif isinstance(action, Wait):
             await self._receive(action.until)

@@ -1,7 +1,7 @@
-"""Looks at a pipeline that is to be dropped or reset, and carries the plan of `removal_plan.py` out.
+"""Examines a pipeline that is to be dropped or reset, and carries out the plan of `removal_plan.py`.
 
-Nothing is taken away unless both sides could be asked and this process holds the pipeline's advisory lock: an instance
-that starts meanwhile stands by. Each step may be repeated, so a command that failed is run again.
+Nothing is removed unless PostgreSQL and Kafka answer and this process holds the pipeline's advisory lock, so that
+an instance that starts meanwhile waits as a standby. Each step may be repeated, so a failed command is run again.
 """
 
 import asyncio
@@ -33,18 +33,18 @@ ANSWER_S: Final = 15.0
 """Seconds that the broker may take for each answer."""
 
 WRITER_S: Final = 60.0
-"""Seconds that the broker may take to end a transaction that a killed daemon left open."""
+"""Seconds that the broker may take to end an open transaction of a killed daemon."""
 
 T = TypeVar("T")
 
 
 def pipeline_of(config: Config, file: str, checkpoint_of: str) -> Pipeline:
-    """What the configuration says of it, and the option `checkpoint_of`."""
+    """Return the pipeline from the configuration and the option `checkpoint_of`."""
     topics = config.topics
     others = {topics.checkpoint}
     heartbeat = config.heartbeat_topic
     if heartbeat is not None and topics.prefix not in heartbeat:
-        # Several pipelines may have their heartbeats in such a topic.
+        # Several pipelines may write their heartbeats to such a topic.
         others.add(heartbeat)
     return Pipeline(
         name=config.name,
@@ -62,7 +62,7 @@ def pipeline_of(config: Config, file: str, checkpoint_of: str) -> Pipeline:
 
 
 def _transactional_id(config: Config) -> str | None:
-    """The id of the pipeline's Kafka transactions. None: it uses none."""
+    """Return the id of the pipeline's Kafka transactions. None: the pipeline does not use Kafka transactions."""
     return config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None
 
 
@@ -76,17 +76,17 @@ def run(
     show: Callable[[Plan], None],
     done: Callable[[Step], None] | None,
 ) -> Plan:
-    """Show what the command takes away and, if `done` is given, do it.
+    """Show what the command removes and, if `done` is given, remove it.
 
     Args:
         checkpoint_of: as in `Pipeline`.
-        show: gets the plan before anything is done.
-        done: called after each step; None: nothing is taken away.
+        show: called with the plan before anything is done.
+        done: called after each step; None: nothing is removed.
 
     Raises:
         FencedError: an instance is active.
-        PositionError: a handover is under way, or the pipeline that is to begin anew reads another server.
-        TransientError, FatalError: a side cannot be asked, or refuses. What was done until then is done.
+        PositionError: a handover is under way, or the pipeline to reset reads another server.
+        TransientError, FatalError: PostgreSQL or Kafka does not answer, or refuses. Earlier steps are not undone.
     """
     return asyncio.run(
         _run(command, config, pipeline_of(config, file, checkpoint_of), with_topics, show, done)
@@ -145,7 +145,7 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
 
 
 def _log(config: Config) -> tuple[str, int]:
-    """The folder of the durable log on this machine, and its size."""
+    """Return the folder of the durable log on this machine, and its size in bytes."""
     folder = config.spool.durable_directory
     if folder is None:
         return "", 0
@@ -163,7 +163,7 @@ def _unreadable(folder: object, error: OSError) -> LimitError:
 
 
 async def _remove_log(config: Config, _sql: Connection, _step: Step) -> None:
-    """Delete every segment. The lock on the pipeline is held, so that no daemon writes there."""
+    """Delete every segment of the durable log. The pipeline's lock is held, so that no daemon writes there."""
     folder = _log(config)[0]
     try:
         for segment in segments_in(Path(folder)):
@@ -198,7 +198,7 @@ def _ask_kafka(
 
 
 async def _lock(config: Config, stack: AsyncExitStack) -> None:
-    """Hold the pipeline's lock until `stack` ends. FencedError: an instance has it."""
+    """Hold the pipeline's lock until `stack` ends. FencedError: an instance holds it."""
     lock = await AdvisoryLock.open(
         parse_dsn(*config.postgres.access()),
         config.postgres.slot,
@@ -260,7 +260,7 @@ _STEPS: Final[dict[Kind, Callable[[Config, Connection, Step], Awaitable[None]]]]
     "topics": _delete_topics,
     "publication": _drop_publication,
 }
-"""Who carries out which step."""
+"""Functions of the steps."""
 
 
 async def _in_thread(call: Callable[[], T]) -> T:

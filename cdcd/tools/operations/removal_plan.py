@@ -1,12 +1,15 @@
-"""What `cdcd drop` and `cdcd reset` take away, what they leave, and why. Decided here, carried out in `removal.py`.
+"""What `cdcd drop` and `cdcd reset` remove, what they leave, and why.
 
-The rule: what cdcd did not make is left alone and named. A publication that cdcd created says so in its comment. A slot
-cannot say so: it is cdcd's if it has the name that cdcd gives, or if a checkpoint in Kafka shows that this pipeline has
-delivered from it. A topic is cdcd's if the topic of descriptions says that cdcd writes to it, or if a published table's
-records go there; with `topics.create.enabled: false` every topic is the operator's.
+This module decides, and `removal.py` carries out.
 
-A checkpoint and topics belong to the server that the checkpoint names. After a handover that is not the server of the
-former configuration, so `cdcd drop` takes away only what the pipeline left on that server, and `cdcd reset` refuses.
+The rule: objects that cdcd did not create are left and named. A publication that cdcd created has a comment that
+says so. A slot has no comment: it is cdcd's if it has the default name, or if a checkpoint in Kafka shows that this
+pipeline has delivered from it. A topic is cdcd's if the topic of descriptions names cdcd as its writer, or if it
+receives a published table's records; with `topics.create.enabled: false` every topic is the operator's.
+
+A checkpoint and topics belong to the server that the checkpoint names. After a handover this is not the server of
+the former configuration, so `cdcd drop` removes only what the pipeline left on that server, and `cdcd reset`
+refuses.
 """
 
 import textwrap
@@ -25,20 +28,20 @@ Command = Literal["drop", "reset"]
 Kind = Literal["slot", "checkpoint", "log", "topics", "publication"]
 
 NAMED_MAX: Final = 5
-"""Topics of others that are named; the rest are counted."""
+"""Maximum number of other owners' topics that are named; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What the configuration says.
+    """The pipeline's configuration.
 
     Attributes:
-        transactional_id: None: the pipeline uses no Kafka transactions.
-        own_topics: cdcd's own topics but the checkpoint's.
+        transactional_id: id of its Kafka transactions; None: it uses none.
+        own_topics: cdcd's own topics except the checkpoint topic.
         creates_topics: `topics.create.enabled`.
-        reads_tables: a new pipeline begins with the rows that exist.
-        checkpoint_of: the system_identifier of a server that is given up. A checkpoint of that server, also a sealed
-            one, is taken away like one of this server; "": there is no such server.
+        reads_tables: True if a new pipeline begins with the existing rows.
+        checkpoint_of: the system_identifier of a server that is abandoned. A checkpoint of that server, also a
+            sealed one, is removed like one of this server; "": there is no such server.
     """
 
     name: str
@@ -56,16 +59,16 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is there.
+    """The existing objects of the pipeline.
 
     Attributes:
-        system_identifier: the server that was asked.
-        checkpoint: PositionError: there is a record that cannot be read; None: there is none.
-        topics: the topics that begin with the prefix, and cdcd's own, each with the number of its offsets.
-        written: of these, the topics that tables of this pipeline are written to.
-        log: the folder of the durable log on this machine; "": there is none.
-        log_bytes: its size.
-        others: topics to which other pipelines write, as the topic of descriptions says, with the pipelines' names.
+        system_identifier: identifier of the server that answered.
+        checkpoint: the checkpoint; PositionError: its record is unreadable; None: there is none.
+        topics: topics with the prefix, and cdcd's own topics, each with the number of its offsets.
+        written: topics among these to which tables of this pipeline are written.
+        log: folder of the durable log on this machine; "": there is none.
+        log_bytes: size of the durable log in bytes.
+        others: topics to which other pipelines write by the topic of descriptions, with these pipelines' names.
     """
 
     server: PipelineState
@@ -80,7 +83,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that is taken away, in words; `topics` if the kind is topics."""
+    """An object to remove, described in words; `topics` if the kind is topics."""
 
     kind: Kind
     what: str
@@ -90,7 +93,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Something that stays, and why."""
+    """An object that stays, and why."""
 
     what: str
     why: str
@@ -98,7 +101,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """In the order in which it is done. `refusal`: why it must not be done now."""
+    """Steps in the order in which they are carried out. `refusal`: error if the plan must not be carried out now."""
 
     command: Command
     pipeline: Pipeline
@@ -109,13 +112,13 @@ class Plan:
 
 
 def decide(command: Command, pipeline: Pipeline, found: Found, *, with_topics: bool) -> Plan:
-    """What `command` does.
+    """Return the plan of `command`.
 
-    The slot comes first, because it holds WAL. If what follows fails, the next start refuses to go on, and the command
-    can be repeated. The publication comes last, because it tells which topics are the pipeline's.
+    The slot is first, because it keeps WAL. If a later step fails, the next start refuses to continue, and the
+    command can be repeated. The publication is last, because it determines the pipeline's topics.
 
     Args:
-        with_topics: the topics of tables, and cdcd's own, go too.
+        with_topics: True to remove the topics of tables and cdcd's own topics, too.
     """
     elsewhere = _reads_elsewhere(pipeline, found)
     decided = [
@@ -142,7 +145,7 @@ def decide(command: Command, pipeline: Pipeline, found: Found, *, with_topics: b
 
 
 def _reads_elsewhere(pipeline: Pipeline, found: Found) -> str:
-    """The system_identifier of the other server that the pipeline reads; "": it reads this one, or none."""
+    """Return the system_identifier of another server that the pipeline reads; "" for this server or none."""
     checkpoint = found.checkpoint
     if not isinstance(checkpoint, Checkpoint):
         return ""
@@ -151,7 +154,7 @@ def _reads_elsewhere(pipeline: Pipeline, found: Found) -> str:
 
 
 def _refusal_by_checkpoint(command: Command, pipeline: Pipeline, found: Found) -> CdcdError | None:
-    """Why the checkpoint does not let anything be taken away: a handover is under way, or another server is read."""
+    """Return the error if the checkpoint forbids the removal: a handover is under way, or another server is read."""
     checkpoint = found.checkpoint
     if not isinstance(checkpoint, Checkpoint) or checkpoint.system_identifier == pipeline.checkpoint_of:
         return None
@@ -169,7 +172,7 @@ def _refusal_by_checkpoint(command: Command, pipeline: Pipeline, found: Found) -
 
 
 def refusal(server: PipelineState) -> CdcdError | None:
-    """Why nothing may be taken away now: an instance, or another program, is at work."""
+    """Return the error if nothing may be removed now, because an instance or another program is active."""
     active, slot = server.active, server.slot
     if active is not None:
         where = f" from {active.client}" if active.client else ""
@@ -234,7 +237,7 @@ def _checkpoint(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[St
 
 
 def _log(found: Found, elsewhere: str) -> Iterator[Step | Left]:
-    """The durable log on this machine. Without its slot and checkpoint, nobody can deliver from it any more."""
+    """Decide on the durable log on this machine. Without its slot and checkpoint, no process can deliver from it."""
     if not found.log_bytes:
         return
     what = f"the durable log in {found.log}"
@@ -251,7 +254,7 @@ def _topics(
     written = sorted(topic for topic in found.written if topic in found.topics and topic not in found.others)
     shared = sorted(topic for topic in found.others if topic in found.topics)
     if shared:
-        # The pipelines have the topic of descriptions in common, and so the prefix.
+        # The pipelines share the topic of descriptions, and so the prefix.
         names = ", ".join(sorted(frozenset[str]().union(*found.others.values())))
         yield Left(_named("topic", [*shared, *own]), f"pipeline {names} writes to them")
         own = []
@@ -269,7 +272,7 @@ def _topics(
             )
     else:
         if with_topics:
-            # Descriptions last of all: they tell which topics are the pipeline's.
+            # The topic of descriptions is last, because it determines the pipeline's topics.
             for topics in (written, own):
                 if topics:
                     count = sum(found.topics[topic] for topic in topics)
@@ -333,7 +336,7 @@ def _named(what: str, names: Sequence[str]) -> str:
 
 
 def lines(plan: Plan, width: int) -> Iterator[str]:
-    """The plan for people, in at most `width` columns."""
+    """Return the plan for people, in lines of at most `width` columns."""
     name = plan.pipeline.name
     if plan.steps:
         yield f"`cdcd {plan.command}` of pipeline {name} takes away, in this order:"

@@ -1,4 +1,4 @@
-"""What `cdcd replay` does with a recording: shows its records, writes them to topics, or only goes through it."""
+"""`cdcd replay`: shows the records of a recording, writes them to topics, or only processes the recording."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,13 +34,13 @@ TRANSACTION_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Which part of a recording is wanted; None: from its beginning, to its end."""
+    """The wanted part of a recording; None: from its beginning, or to its end."""
 
     begin: Place | None = None
     end: Place | None = None
 
     def segments(self, folder: Path) -> list[Segment]:
-        """The segments to read. RecordingError: there are none, or the recording begins later."""
+        """Return the segments to read. RecordingError: there is no segment, or the recording begins later."""
         found = list_segments(folder)
         begin, end = self.begin, self.end
         while (
@@ -53,7 +53,10 @@ class Range:
 
 
 def parse_place(text: str, option: str) -> Place:
-    """Read an LSN (`0/16B3748`) or a time in ISO 8601, which is UTC unless it says otherwise. ConfigError: neither."""
+    """Read an LSN (`0/16B3748`) or a time in ISO 8601, which is UTC without an offset.
+
+    ConfigError: the text is neither.
+    """
     if "/" in text:
         try:
             return Place(lsn=int(Lsn.parse(text)))
@@ -79,12 +82,12 @@ def replay(
     """Replay a recording.
 
     Args:
-        config: what the records look like; None: as the daemon had it.
+        config: configuration of the records; None: the recorded daemon's.
         output: `stdout`, `topics` or `nothing`.
 
     Raises:
         ConfigError: the configuration leaves tables out.
-        RecordingError: the recording is altered, or cannot be replayed from there.
+        RecordingError: the recording is altered, or cannot be replayed from the beginning of `wanted`.
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
     """
     if config is not None and not config.tables.selection.is_all:
@@ -116,7 +119,7 @@ def replay(
 
 
 def _forget(_batch: Batch) -> None:
-    """Nothing is done with the records."""
+    """Drop the records."""
 
 
 def _shower(show: Say) -> Callable[[Batch], None]:
@@ -129,9 +132,10 @@ def _shower(show: Say) -> Callable[[Batch], None]:
 
 
 def _adapt_to(config: Config) -> Adapt:
-    """Sessions as a daemon with this configuration would have begun them.
+    """Return a function that changes a session's start to the one of a daemon with this configuration.
 
-    What decides which questions are asked about tables stays as it was recorded, because only those have answers.
+    Settings that decide which questions are asked about tables stay as recorded, because only these questions have
+    answers.
     """
 
     def adapt(start: SessionStart) -> SessionStart:

@@ -17,7 +17,7 @@ from cdcd.core.records.schemas import read_form
 from cdcd.telemetry.terminal_text import cut, plain
 
 VALUE_MAX: Final = 60
-"""Characters of a value in a line."""
+"""Maximum characters of a value in a line."""
 
 READ_S: Final = 2.0
 """Seconds between two looks for a description that is not known."""

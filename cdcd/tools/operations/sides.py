@@ -1,4 +1,4 @@
-"""How the commands of an operator reach the two sides of a pipeline: PostgreSQL, and the checkpoint in Kafka."""
+"""Connections of operator commands to PostgreSQL, and to the checkpoint in Kafka."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +26,7 @@ AWAY_HINT: Final = (
 
 
 async def connect_to(config: Config, what: str) -> Connection:
-    """A connection to the pipeline's database; the caller closes it. `what` is a part of its application_name.
+    """Connect to the pipeline's database; the caller closes the connection. `what` is a part of its application_name.
 
     Raises TransientError and SourceError.
     """
@@ -40,7 +40,7 @@ async def connect_to(config: Config, what: str) -> Connection:
 def peek(
     config: Config, timeout_s: float = CHECKPOINT_S, on_ignored: OnIgnored = say_nothing
 ) -> Checkpoint | None:
-    """The newest checkpoint; None: there is none. Raises SinkUnavailableError, SinkError and PositionError."""
+    """Return the newest checkpoint; None if there is none. Raises SinkUnavailableError, SinkError and PositionError."""
     connection, _ = client.configured(config.kafka)
     try:
         return peek_checkpoint(
@@ -51,15 +51,17 @@ def peek(
 
 
 def bound_columns(config: Config) -> Bindings:
-    """The columns that the rules of `columns` are bound to. Kafka is not asked if there are no rules.
+    """Return the columns to which the rules of `columns` are bound. Without rules, Kafka is not asked.
 
-    Raises as `peek`, and PositionError if the checkpoint does not say which columns are protected.
+    Raises as `peek`, and PositionError if the checkpoint does not name the protected columns.
     """
     return bindings_of(config.columns, peek(config)) if config.columns.patterns else Bindings()
 
 
 async def system_identifier(config: Config, what: str) -> str:
-    """Which server the configuration leads to, as the checkpoint names it. `what` as in `connect_to`.
+    """Return the system_identifier of the configuration's server, as the checkpoint names it.
+
+    `what` as in `connect_to`.
 
     Raises TransientError and SourceError.
     """
@@ -75,15 +77,15 @@ async def system_identifier(config: Config, what: str) -> str:
 
 
 def check_server(config: Config, what: str, notice: Callable[[str], None]) -> None:
-    """Look whether the pipeline reads the server that the configuration leads to.
+    """Check that the pipeline reads the server of the configuration.
 
     Args:
         what: as in `connect_to`.
-        notice: told, in a sentence, that Kafka does not answer, so that nobody knows.
+        notice: called with a sentence if Kafka does not answer, so that the check is impossible.
 
     Raises:
         PositionError: the pipeline reads another server, or its checkpoint cannot be read.
-        TransientError, SourceError: PostgreSQL does not let us ask.
+        TransientError, SourceError: PostgreSQL does not answer, or refuses.
         SinkError: Kafka refuses.
     """
     try:

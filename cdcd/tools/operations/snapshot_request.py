@@ -1,8 +1,8 @@
-"""Requests to the daemon about snapshots: a logical message each, sent after it was checked.
+"""Snapshot requests to the daemon: logical messages that are checked before they are sent.
 
-The rule: what the daemon would refuse is refused here, by the queries with which the daemon looks tables up and reads
-them. So a table is looked up in the publication, its condition is planned, and a chunk without pages is read of each
-part, which needs every right that the reading of rows needs.
+The rule: a request that the daemon would refuse is refused here, by the same queries with which the daemon finds
+and reads tables. So the table is looked up in the publication, its condition is planned, and a chunk without pages
+is read of each part, which needs the same rights as reading rows.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ from cdcd.core.snapshot.table_task import TableTask
 from cdcd.tools.operations.sides import connect_to
 
 MESSAGES_SINCE: Final = 140000
-"""The server version whose pgoutput sends logical messages."""
+"""First server version whose pgoutput sends logical messages."""
 
 _NOTHING_READ_BYTES: Final = 1 << 20
-"""Bytes that a chunk without pages may have: it has none."""
+"""Maximum bytes of a chunk without pages, which has none."""
 
 Notice = Callable[[str], None]
 
@@ -46,14 +46,14 @@ def ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, Lsn]:
     """Check the request and write it into the WAL.
 
     Args:
-        notice: told, in a sentence, what is different from what was asked for.
+        notice: called with a sentence for each difference between the request as sent and as given.
 
     Returns:
-        The request as it was sent, in which leaves stand for a partitioned table, and where it is in the WAL.
+        The request as it was sent, with leaves in place of a partitioned table, and its position in the WAL.
 
     Raises:
-        ConfigError: the daemon would not follow it.
-        TransientError, SourceError: PostgreSQL does not let us.
+        ConfigError: the daemon would not follow the request.
+        TransientError, SourceError: PostgreSQL does not answer, or refuses.
     """
     if not config.hears_messages or config.snapshot.signals == "off":
         raise ConfigError(
@@ -90,9 +90,11 @@ async def _ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, 
 
 
 async def _token(config: Config, sql: Connection) -> str:
-    """The token that proves to the daemon that the pipeline's role asks. ConfigError: nobody can tell it.
+    """Return the token that proves to the daemon that the request comes from the pipeline's role.
 
-    An instance of an earlier version has none, and refuses a request that has one.
+    ConfigError: the token is not available.
+
+    An instance of an earlier version has no token, and refuses a request with one.
     """
     snapshot = config.snapshot
     if snapshot.signals_from == "anybody":
@@ -112,7 +114,10 @@ async def _token(config: Config, sql: Connection) -> str:
 async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
     config: Config, dsn: Dsn, sql: Connection, signal: Signal, stack: AsyncExitStack, notice: Notice
 ) -> Signal:
-    """The request with the published tables that it names. Raises CdcdError: it would be refused."""
+    """Return the request with the published tables that it names.
+
+    Raises CdcdError if the daemon would refuse the request.
+    """
     name, patience_s = f"{config.name} snapshot request", config.postgres.connect_timeout_s
     catalog = SnapshotCatalog(
         dsn,
@@ -148,7 +153,7 @@ async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
 
 
 async def _find(sql: Connection, published: Mapping[int, str], table: str, publication: str) -> list[int]:
-    """The published tables, by their oids, that stand for the table. ConfigError: there are none."""
+    """Return the oids of the published tables that the name stands for. ConfigError: there is no such table."""
     exact = [oid for oid, name in published.items() if name == table]
     if exact:
         return exact
@@ -178,7 +183,7 @@ async def _find(sql: Connection, published: Mapping[int, str], table: str, publi
 
 
 def _meant(published: Mapping[int, str], table: str) -> str:
-    """What to write instead of a name that no table has."""
+    """Return a hint with existing names for a name that no table has."""
     names = sorted(published.values())
     same = [name for name in names if name.partition(".")[2] == table.rpartition(".")[2]]
     near = same or difflib.get_close_matches(table, names, n=3)
@@ -197,7 +202,7 @@ async def _check_table(  # noqa: PLR0917  a table, and who is asked of it
     notice: Notice,
     keys: ChosenKeys,
 ) -> None:
-    """Raises CdcdError: the daemon could not read it."""
+    """Raise CdcdError if the daemon could not read the table."""
     try:
         look = await catalog.look([oid])
         if not look.tables:

@@ -1,6 +1,6 @@
-"""`cdcd snapshot status`: every table that is read, waits or was read, with its times, for people and for programs.
+"""`cdcd snapshot status`: all tables that are being read, wait or were read, with their times, for people and programs.
 
-All of it is in the checkpoint, except the names of tables that nobody has begun with. PostgreSQL knows those.
+The checkpoint has all data except the names of tables that have not been begun. PostgreSQL has these names.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ _DAY_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One reading of a table.
+    """A read of a table.
 
     Attributes:
-        request: what asked for it: the name of a request, "added", "replaced", or "" for the initial snapshot.
-        share: how much of it is read, from 0 to 1.
-        bytes: its size on disk; None if it is not planned, or over.
-        asked, began, ended: Unix seconds, 0 if not known or not yet.
-        error: why it failed.
-        now: Unix seconds of the look.
+        request: its cause: the name of a request, "added", "replaced", or "" for the initial snapshot.
+        share: share of the table that is read, from 0 to 1.
+        bytes: size of the table on disk; None before the planning and after the end.
+        asked, began, ended: Unix seconds; 0: unknown, or not yet.
+        error: reason of a failure.
+        now: time of the status in Unix seconds.
     """
 
     name: str
@@ -53,17 +53,17 @@ class Table:
 
     @property
     def elapsed_s(self) -> int | None:
-        """Seconds since it was begun with, without those before it was; None: not begun, or not known."""
+        """Seconds since the read began, without the wait before; None: not begun, or unknown."""
         return max(0, (self.ended or self.now) - self.began) if self.began else None
 
     @property
     def rows_per_s(self) -> float | None:
-        """Rows a second since the reading began, pauses included; None: not known, or less than a second."""
+        """Rows a second since the read began, including pauses; None: unknown, or less than a second."""
         return self.rows / self.elapsed_s if self.elapsed_s and self.rows else None
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until it is read, if it goes on as it went so far; None: not known."""
+        """Estimated seconds until the read ends, at its average speed; None: unknown."""
         if self.state != "reading" or not self.share or self.elapsed_s is None:
             return None
         return self.elapsed_s * (1 - self.share) / self.share
@@ -71,11 +71,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStatus:
-    """What a look at the checkpoint says. `progress` is None before the first checkpoint.
+    """Status of all snapshots, by the checkpoint. `progress` is None before the first checkpoint.
 
     Attributes:
-        names: published tables as `schema.table`, by oid; empty if PostgreSQL could not be asked.
-        now: Unix seconds of the look.
+        names: published tables as `schema.table`, by oid; empty if PostgreSQL does not answer.
+        now: time of the status in Unix seconds.
     """
 
     progress: Progress | None
@@ -84,17 +84,17 @@ class SnapshotStatus:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to read."""
+        """True if nothing is left to read."""
         return self.progress is None or self.progress.is_done
 
     @property
     def forgotten(self) -> int:
-        """How many readings have ended of which the checkpoint keeps the number only."""
+        """Number of ended reads that the checkpoint only counts."""
         found = self.progress
         return 0 if found is None else max(0, found.complete + found.failed - len(found.outcomes))
 
     def tables(self) -> list[Table]:
-        """All readings: those under way, those that wait, and those that have ended, the last one last."""
+        """Return all reads: the active ones, the waiting ones, then the ended ones in the order of their ends."""
         progress = self.progress
         if progress is None:
             return []
@@ -120,7 +120,7 @@ class SnapshotStatus:
             task.where,
             task.rows,
             task.share,
-            # The record keeps the plan of a table only after its first rows.
+            # The checkpoint keeps the plan of a table only after its first rows.
             task.size if task.parts is not None else None,
             task.asked,
             task.began,
@@ -144,7 +144,7 @@ def _of_outcome(outcome: Outcome, now: int) -> Table:
 
 
 def look(config: Config) -> SnapshotStatus:
-    """How far the daemon's snapshots have got, by what is committed in Kafka. Raises as `sides.peek`."""
+    """Return the status of the daemon's snapshots, by the checkpoint in Kafka. Raises as `sides.peek`."""
     found = peek(config)
     if found is None:
         return SnapshotStatus(None, now=int(time.time()))
@@ -155,7 +155,7 @@ def look(config: Config) -> SnapshotStatus:
 
 
 async def _names(config: Config) -> Mapping[int, str]:
-    """The published tables; empty if PostgreSQL cannot be asked: then the status names their oids."""
+    """Return the published tables by oid; empty if PostgreSQL does not answer, so that the status shows oids."""
     try:
         sql = await connect_to(config, "snapshot status")
         try:
@@ -167,7 +167,7 @@ async def _names(config: Config) -> Mapping[int, str]:
 
 
 def lines(status: SnapshotStatus, *, request: str = "") -> Iterator[str]:
-    """The status for people; with `request`, of the tables that this request waits for."""
+    """Yield the status for people; with `request`, only the tables of this request."""
     progress = status.progress
     if progress is None:
         yield "nothing was delivered yet"
@@ -237,7 +237,7 @@ def _cells(table: Table) -> tuple[str, ...]:
 
 
 def _clock(unix_s: int, now: int) -> str:
-    """A time of the day, with the date if it was another day: local time."""
+    """Return a local time of day, with the date if it is another day."""
     if not unix_s:
         return ""
     form = "%H:%M:%S" if abs(now - unix_s) < _DAY_S else "%Y-%m-%d %H:%M"
@@ -245,7 +245,7 @@ def _clock(unix_s: int, now: int) -> str:
 
 
 def as_object(status: SnapshotStatus) -> dict[str, Any] | None:
-    """The status for programs: times are Unix seconds, null if not known. None: nothing was delivered yet."""
+    """Return the status for programs: times are Unix seconds, null if unknown. None: nothing has been delivered yet."""
     progress = status.progress
     if progress is None:
         return None

@@ -1,7 +1,7 @@
-"""`cdcd snapshot start --wait`: until a request has ended, by what is committed in Kafka.
+"""`cdcd snapshot start --wait`: waits until a request has ended, by the checkpoint in Kafka.
 
-The rule: only the checkpoint says what became of a request. So the daemon may be killed, restarted or replaced by a
-standby meanwhile, and whoever waits sees no difference.
+The rule: only the checkpoint shows the outcome of a request. So the daemon may be killed, restarted or replaced by
+a standby meanwhile, without any effect on the wait.
 """
 
 import time
@@ -20,10 +20,10 @@ from cdcd.tools.operations.sides import peek
 from cdcd.tools.operations.snapshot_status import SnapshotStatus, lines
 
 LOOK_S: Final = 1.0
-"""Seconds between two looks at the checkpoint."""
+"""Seconds between two reads of the checkpoint."""
 
 UNHEARD_S: Final = 10.0
-"""Seconds after which a request that no instance has taken is reported."""
+"""Seconds after which a request that no instance has accepted is reported."""
 
 LINE_S: Final = 10.0
 """Seconds between two lines of progress."""
@@ -33,14 +33,14 @@ Kind = Literal["unheard", "open", "ended", "forgotten"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a checkpoint says of a request: not taken yet, under way, over, or taken and not remembered."""
+    """State of a request by the checkpoint: not accepted yet, open, ended, or accepted and no longer remembered."""
 
     kind: Kind
     request: Requested | None = None
 
 
 def judge(found: Checkpoint | None, name: str, sent: Lsn) -> Verdict:
-    """What the checkpoint says of the request with this name, which is at `sent` in the WAL."""
+    """Return the state of the request `name`, which is at `sent` in the WAL."""
     if found is None or found.position.end_lsn <= sent:
         return Verdict("unheard")
     request = find_request((found.snapshot or Progress()).requests, name)
@@ -50,7 +50,7 @@ def judge(found: Checkpoint | None, name: str, sent: Lsn) -> Verdict:
 
 
 def outcome(verdict: Verdict) -> tuple[int, str]:
-    """The exit code, and what is said at the end, of a request that is over."""
+    """Return the exit code and the final message for a request that has ended."""
     request = verdict.request
     if request is None:
         return CANCELLED, (
@@ -69,7 +69,7 @@ def outcome(verdict: Verdict) -> tuple[int, str]:
 
 
 class Screen:
-    """Shows how far a request is: `show` gets all lines at each look, `note` a sentence that matters once."""
+    """Display of a request's progress: `show` gets all lines at each update, `note` a sentence that is shown once."""
 
     def show(self, text: list[str]) -> None:
         raise NotImplementedError
@@ -82,13 +82,13 @@ def wait(config: Config, name: str, sent: Lsn, timeout_s: float, screen: Screen)
     """Wait for the end of the request.
 
     Args:
-        timeout_s: 0: without limit.
+        timeout_s: maximum seconds to wait; 0: no limit.
 
     Returns:
-        The exit code, and what became of the request.
+        The exit code, and a message with the outcome of the request.
 
     Raises:
-        SinkError, PositionError: the checkpoint cannot be read, and trying again would not help.
+        SinkError, PositionError: the checkpoint cannot be read, and a retry would not help.
     """
     return _Wait(config, name, sent, timeout_s, screen).run()
 
@@ -147,10 +147,10 @@ class _Wait:
 
 
 class Lines(Screen):
-    """Lines, for a pipe or a file: the progress every `LINE_S` seconds.
+    """Display as lines for a pipe or a file: the progress every `LINE_S` seconds.
 
     Args:
-        write: takes a line.
+        write: prints a line.
     """
 
     def __init__(self, write: Callable[[str], None]) -> None:

@@ -1,6 +1,6 @@
-"""Looks at a pipeline for `cdcd status`: the server, Kafka's checkpoint and the daemon's HTTP, at the same time.
+"""Reads a pipeline's status for `cdcd status`: the server, Kafka's checkpoint and the daemon's HTTP, concurrently.
 
-Nothing is changed, and no instance is disturbed. What cannot be asked is part of the answer.
+Nothing is changed, and no instance is affected. A missing answer is part of the status.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ CHECKPOINT_S: Final = 10.0
 
 
 def look(config: Config, file: str, url: str = "") -> PipelineStatus:
-    """Ask all that can be asked. Raises nothing that the world can cause: that is reported.
+    """Return the status from all sources. Errors of PostgreSQL, Kafka and HTTP are part of the status, and not raised.
 
     Args:
-        file: the configuration's name, for commands in hints.
-        url: where the daemon's HTTP is; "": as the configuration says.
+        file: name of the configuration file, for commands in hints.
+        url: address of the daemon's HTTP; "": the configured one.
     """
     return asyncio.run(_look(config, file, url or url_of(config)))
 
@@ -54,7 +54,7 @@ async def _look(config: Config, file: str, url: str) -> PipelineStatus:
     position = None
     if isinstance(server, PipelineState) and server.active is None and isinstance(checkpoint, Checkpoint):
         slot = server.slot
-        # What makes a slot useless is said of the slot. An instance that is active has compared the two.
+        # An unusable slot is reported for the slot. An active instance has compared slot and checkpoint itself.
         if slot is None or not (slot.active or slot.invalidation_reason or slot.confirmed_flush_lsn is None):
             position = await _position(config, checkpoint, None if slot is None else slot.confirmed_flush_lsn)
     now, selection = datetime.now(UTC), config.tables.selection
@@ -74,7 +74,7 @@ async def _server(config: Config) -> PipelineState | CdcdError:
 
 
 async def _checkpoint(config: Config) -> tuple[Checkpoint | CdcdError | None, Ignored | None]:
-    """The checkpoint, and the records of its topic that do not count."""
+    """Return the checkpoint, and the ignored records of its topic."""
     ignored: list[Ignored] = []
     found: Checkpoint | CdcdError | None
     try:
@@ -85,7 +85,7 @@ async def _checkpoint(config: Config) -> tuple[Checkpoint | CdcdError | None, Ig
 
 
 async def _position(config: Config, found: Checkpoint, confirmed: int | None) -> CdcdError | None:
-    """Why a start would refuse to go on; None: it would not, or PostgreSQL does not let us ask."""
+    """Return the error with which a start would refuse; None if it would not, or if PostgreSQL does not answer."""
     postgres = config.postgres
     async with AsyncExitStack() as stack:
         try:
@@ -118,7 +118,7 @@ async def _position(config: Config, found: Checkpoint, confirmed: int | None) ->
 
 
 def ask_daemon(config: Config, url: str = "") -> tuple[Numbers | None, str]:
-    """The daemon's numbers, and the name of the pipeline that answered if it is another one."""
+    """Return the daemon's figures, and the name of another pipeline if that one answers."""
     found = status_of(config, url, all_tables=True)
     if found is None:
         return None, ""

@@ -1,4 +1,4 @@
-"""`cdcd status` for people: what is wrong first, then the parts of the pipeline, then its tables."""
+"""`cdcd status` for people: problems first, then the parts of the pipeline, then its tables."""
 
 import textwrap
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ from cdcd.tools.operations.pipeline_problems import problems_of
 from cdcd.tools.operations.pipeline_status import PipelineStatus, TableState
 
 TABLES_MAX: Final = 20
-"""Tables that are shown unless all are asked for. Those that are not complete come first."""
+"""Maximum number of tables that are shown without the option for all tables. Incomplete tables are first."""
 
 _LABEL: Final = 13
 _NAME_MIN: Final = 16
 _GID_MAX: Final = 60
-"""Characters of a prepared transaction's name. PostgreSQL allows 200."""
+"""Maximum characters of a prepared transaction's name. PostgreSQL allows 200."""
 
 
 def lines(status: PipelineStatus, width: int, *, all_tables: bool = False) -> Iterator[str]:
-    """`width`: columns of the screen."""
+    """Yield the lines of the status, with `width` columns."""
     yield f"{status.named.pipeline}: {status.headline}"
     problems = problems_of(status)
     if problems:

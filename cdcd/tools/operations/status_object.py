@@ -12,7 +12,7 @@ from cdcd.tools.operations.pipeline_status import PipelineStatus
 
 
 def as_object(status: PipelineStatus) -> dict[str, Any]:
-    """For programs. Keys are always there; what is not known is null. Times are ISO 8601, in UTC.
+    """Return the status for programs. All keys are always present; unknown values are null. Times are ISO 8601, in UTC.
 
     `daemon` is the daemon's own object, as at `/v1/status`.
     """

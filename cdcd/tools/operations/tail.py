@@ -1,4 +1,4 @@
-"""Where `cdcd tail` gets its records from: the pipeline's topics, or a temporary slot. Nothing is changed in either."""
+"""Sources of `cdcd tail`: the pipeline's topics, or a temporary slot. It changes neither."""
 
 import asyncio
 import select
@@ -85,7 +85,7 @@ class Shown:
         return self._left == 0
 
     def take(self, records: Iterator[Seen]) -> None:
-        """Show those that are wanted. Raises ConfigError (the condition) and BrokenPipeError."""
+        """Show the wanted records. Raises ConfigError for the condition, and BrokenPipeError."""
         for seen in records:
             if self.is_full:
                 return
@@ -96,7 +96,7 @@ class Shown:
                 self._left = None if self._left is None else self._left - 1
         while self._filter.notices:
             self._notice(self._filter.notices.pop(0))
-        # Without this look, a reader that has gone would be noticed at the next change only.
+        # Without this check, a closed pipe would be noticed only at the next change.
         if self._poll is not None and self._poll.poll(0):
             raise BrokenPipeError
 
@@ -109,13 +109,15 @@ def _poll_for(stream: TextIO | None) -> "select.poll | None":
     if number < 0:
         return None
     poll = select.poll()
-    # Of a pipe whose reader has gone, POLLERR comes unasked (poll(2)).
+    # For a pipe without a reader, POLLERR is reported without a request (poll(2)).
     poll.register(number, 0)
     return poll
 
 
 def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = None) -> Filter:
-    """Which records are shown. `flattened`: the configuration of a pipeline whose topics may have flattened records.
+    """Return the filter of the records to show.
+
+    `flattened`: the configuration of a pipeline whose topics may have flattened records.
 
     Raises ConfigError: a pattern or the condition cannot be read.
     """
@@ -167,11 +169,11 @@ def descriptions_of(config: Config, notice: Say, *, from_topics: bool) -> Descri
 def follow_topics(
     config: Config, shown: Shown, tables: tuple[str, ...], *, beginning: bool, notice: Say
 ) -> None:
-    """Show what comes in the topics, until enough is shown.
+    """Show new records of the topics, up to the limit.
 
     Raises:
         ConfigError: the topics are not in JSON.
-        SinkError: no topic is there, or Kafka refuses.
+        SinkError: there is no topic, or Kafka refuses.
         SinkUnavailableError: Kafka does not answer.
     """
     require_json(
@@ -194,7 +196,7 @@ def follow_topics(
 
 
 def no_topic(config: Config, tables: tuple[str, ...]) -> str:
-    """The notice that these tables have no topic yet."""
+    """Return the notice that these tables have no topic yet."""
     wanted = f"of {', '.join(tables)} " if tables else ""
     where = f"below {config.topics.prefix}" if config.topics.name == DEFAULT else f"of {config.topics.name}"
     return (
@@ -204,7 +206,7 @@ def no_topic(config: Config, tables: tuple[str, ...]) -> str:
 
 
 def seen_of(message: Any) -> Seen:
-    """A record of confluent_kafka's."""
+    """Return confluent_kafka's message as a record."""
     return Seen(
         message.topic(),
         message.key(),
@@ -216,7 +218,10 @@ def seen_of(message: Any) -> Seen:
 
 
 def topics_of(config: Config, tables: tuple[str, ...]) -> Callable[[str], bool]:
-    """Which topics have the records of these tables; all but cdcd's own ones where a pattern has a wildcard."""
+    """Return a function that is True for topics with records of these tables.
+
+    If a pattern has a wildcard, these are all topics except cdcd's own.
+    """
     names = config.topic_names()
     patterns: list[TablePattern] = [parse_pattern(table, "--table") for table in tables]
     if patterns and all(pattern.is_literal for pattern in patterns):
@@ -231,7 +236,7 @@ def topics_of(config: Config, tables: tuple[str, ...]) -> Callable[[str], bool]:
 
 
 def follow_slot(config: Config, shown: Shown, *, notice: Say) -> None:
-    """Show what is committed from now on, until enough is shown.
+    """Show new commits, up to the limit.
 
     Raises:
         SourceError, TransientError: PostgreSQL refuses, or the connection is lost.
@@ -278,7 +283,7 @@ async def _follow_slot(config: Config, shown: Shown, notice: Say) -> None:
 
 
 async def _next(stream: Stream[Record], shown: Shown) -> Transaction[Record]:
-    """The next transaction. Meanwhile, `shown` looks now and then whether its reader has gone."""
+    """Return the next transaction. During the wait, `shown` checks from time to time that its reader exists."""
     begins = asyncio.ensure_future(anext(stream))
     try:
         while not (await asyncio.wait({begins}, timeout=POLL_S))[0]:
@@ -309,11 +314,11 @@ class RecordDecoder:
         settings = replace(
             settings, schemas_topic=None if descriptions is None else SCHEMAS, tombstones=False
         )
-        # An envelope says more to a person than a row.
+        # An envelope contains more information for people than a row.
         settings = replace(settings, flattening=None)
         value_format = config.format.value
         if value_format not in {"json", "json_schema"}:
-            # What is shown to a person is JSON, also where the daemon writes Avro, Protobuf or events.
+            # People are shown JSON, also if the daemon writes Avro, Protobuf or CloudEvents.
             value_format = "json"
             settings = replace(settings, key_format="json", value_format="json")
         selection = config.tables.selection

@@ -1,7 +1,7 @@
-"""`cdcd top` on a terminal: curses draws the lines of `top_view.py`, and a thread asks the daemon once a second.
+"""`cdcd top` on a terminal: curses draws the lines of `top_view.py`, and a thread asks the daemon every second.
 
-The rule: the terminal is as it was before, however this ends. `curses.wrapper` restores it after a return and after an
-exception, and the signals that end a process are exceptions here. A daemon that does not answer holds up no key.
+The rule: the terminal is restored, however the program ends. `curses.wrapper` restores it after a return and after
+an exception, and the signals that end a process are exceptions here. A daemon that does not answer delays no key.
 """
 
 import curses
@@ -20,21 +20,21 @@ from cdcd.core.visible import visible
 from cdcd.tools.operations.top_view import SORTS, Answer, Line, Look, lines
 
 ASK_S: Final = 1.0
-"""Seconds between two questions."""
+"""Seconds between two requests."""
 
 KEY_MS: Final = 100
-"""Milliseconds to wait for a key before the screen is drawn anew."""
+"""Milliseconds to wait for a key before the screen is redrawn."""
 
 LEAVE: Final = ("q", "Q", "\x1b")
 
 _COLOURS: Final = {"good": curses.COLOR_GREEN, "warning": curses.COLOR_YELLOW, "error": curses.COLOR_RED}
 
 Ask = Callable[[bool], Answer]
-"""Asks the daemon, with all tables or the busiest ones. It may take seconds, and raises nothing."""
+"""Function that asks the daemon, for all tables or the busiest ones. A call may take seconds, and raises nothing."""
 
 
 class Poller:
-    """Asks in a thread of its own. `answer` is the last that came back."""
+    """Asks the daemon in its own thread. `answer` is the last answer."""
 
     def __init__(self, ask: Ask, first: Answer) -> None:
         self.answer = first
@@ -47,7 +47,7 @@ class Poller:
         self._thread.start()
 
     def want(self, *, all_tables: bool) -> None:
-        """Say how many tables are shown. If they are more than before, the daemon is asked at once."""
+        """Set how many tables are shown. If there are more than before, the daemon is asked at once."""
         if all_tables and not self.all_tables:
             self._wake.set()
         self.all_tables = all_tables
@@ -60,9 +60,9 @@ class Poller:
 
 
 def show(ask: Ask, first: Answer, file: str) -> None:
-    """Show the screen until the user leaves. Raises curses.error if the terminal is not known (TERM)."""
+    """Show the screen until the user leaves. Raises curses.error if the terminal is unknown (TERM)."""
     locale.setlocale(locale.LC_ALL, "")
-    # A lone Escape is a key here; the default waits a second for the rest of a sequence.
+    # A single Escape is a key here; the default would wait a second for the rest of a sequence.
     os.environ.setdefault("ESCDELAY", "25")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -71,7 +71,7 @@ def show(ask: Ask, first: Answer, file: str) -> None:
         with suppress(KeyboardInterrupt):
             curses.wrapper(_run, poller, file)
     except curses.error:
-        # A terminal that is gone cannot be restored.
+        # A closed terminal cannot be restored.
         if not hung_up(sys.stdin.fileno()):
             raise
         _leave(signal.SIGHUP, None)
@@ -88,7 +88,7 @@ def _run(screen: "curses.window", poller: Poller, file: str) -> None:
     sort, drawn, at = "r", None, 0.0
     while True:
         rows, columns = screen.getmaxyx()
-        # The busiest tables are enough for a small screen that shows the busiest ones.
+        # The busiest tables are enough for a small screen that shows only the busiest ones.
         poller.want(all_tables=sort != "r" or rows > 40)
         now = time.monotonic()
         state = (poller.answer, rows, columns, sort)
@@ -104,7 +104,7 @@ def _run(screen: "curses.window", poller: Poller, file: str) -> None:
             return
         if key == curses.KEY_RESIZE:
             curses.update_lines_cols()
-            # Drawn from nothing: the terminal may have moved or wrapped what was there.
+            # The screen is redrawn completely, because the terminal may have moved or wrapped its contents.
             screen.clear()
             drawn = None
         elif 0 <= key < 128:
@@ -116,14 +116,19 @@ def _run(screen: "curses.window", poller: Poller, file: str) -> None:
 
 
 def hung_up(descriptor: int) -> bool:
-    """Whether the terminal is gone. Then no signal comes if it is not the process's own, and no key is waited for."""
+    """Return True if the terminal is closed.
+
+    Without a controlling terminal there is no signal then, and no wait for a key.
+    """
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
 def _looks() -> dict[Look, int]:
-    """How lines look, with colours if the terminal has them and NO_COLOR (no-color.org) is not set."""
+    """Return the attributes of lines, with colours if the terminal has colours and NO_COLOR
+    (no-color.org) is not set.
+    """
     found: dict[Look, int] = {
         "": 0,
         "bold": curses.A_BOLD,
@@ -148,7 +153,7 @@ def _looks() -> dict[Look, int]:
 def _draw(screen: "curses.window", shown: list[Line], looks: dict[Look, int]) -> None:
     screen.erase()
     for row, line in enumerate(shown):
-        # What the terminal's encoding lacks is shown as a question mark.
+        # A character that the terminal's encoding lacks is shown as a question mark.
         text = visible(line.text).encode(screen.encoding, "replace").decode(screen.encoding)
         try:
             screen.addstr(row, 0, text, looks[line.look])

@@ -1,7 +1,7 @@
-"""What `cdcd top` shows: lines for a screen of so many columns and rows, from the daemon's status.
+"""The contents of `cdcd top`: lines for a screen with a number of columns and rows, from the daemon's status.
 
-The rule: a line is never wider than the screen, and there are never more lines than rows. Where the room ends, tables
-are left out first, and a line says how many. Every text is shown without the characters that a terminal would obey.
+The rule: a line is never wider than the screen, and there are never more lines than rows. If there is no room,
+tables are left out first, and a line shows how many. Every text is shown without control characters.
 """
 
 import textwrap
@@ -16,7 +16,7 @@ from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.terminal_text import cut, number, plain, seconds
 
 Look = Literal["", "bold", "good", "warning", "error", "soft", "head"]
-"""How a line looks."""
+"""Style of a line."""
 
 Status = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ SORTS: Final[Mapping[str, tuple[str, str]]] = {
     "d": ("deletes", "deletes"),
     "n": ("table", "name"),
 }
-"""By key: what the tables are sorted by, and its name."""
+"""Sort orders of the tables by key: field of the status, and name of the order."""
 
 _COLUMNS: Final = (
     ("ROWS/S", "rows_per_s"),
@@ -38,7 +38,7 @@ _COLUMNS: Final = (
     ("DELETES", "deletes"),
     ("READ", "rows_read"),
 )
-"""A narrow screen leaves out the last ones first."""
+"""Columns of the table list; a narrow screen leaves out the last ones first."""
 
 _INDENT: Final = " " * 10
 _NAME_MIN: Final = 20
@@ -55,13 +55,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back when the daemon was asked.
+    """The daemon's last answer.
 
     Attributes:
-        status: the last one that there was; None: there was none yet.
-        silent_s: seconds since the last answer; None: the daemon answered now, or was not asked yet.
-        stranger: the pipeline that answers instead; "" if none does.
-        url: where the daemon was asked; "" if the configuration does not say.
+        status: last status; None: none so far.
+        silent_s: seconds since the last answer; None: the daemon has just answered, or was not asked yet.
+        stranger: name of another pipeline that answers instead; "" if none does.
+        url: address that was asked; "" if the configuration has none.
     """
 
     url: str
@@ -71,7 +71,7 @@ class Answer:
 
 
 def lines(answer: Answer, file: str, columns: int, rows: int, sort: str = "r") -> list[Line]:
-    """The whole screen. `file` is the configuration's name, and `sort` a key of `SORTS`."""
+    """Return the lines of the whole screen. `file` is the configuration's name, and `sort` a key of `SORTS`."""
     status = answer.status
     found = list(_wrapped(_away(answer, file), columns))
     if status is not None:
@@ -87,7 +87,7 @@ def lines(answer: Answer, file: str, columns: int, rows: int, sort: str = "r") -
 
 
 def text_lines(answer: Answer, file: str, columns: int) -> Iterator[str]:
-    """The same once, for a file or a pipe: all parts, and the tables of the status."""
+    """Yield the lines of the status once, for a file or a pipe, with all parts and tables."""
     for line in (*_away(answer, file), *(() if answer.status is None else _parts(answer.status))):
         yield plain(line.text)
     if answer.status is not None:
@@ -103,7 +103,7 @@ def _wrapped(given: Iterable[Line], columns: int) -> Iterator[Line]:
 
 
 def _away(answer: Answer, file: str) -> Iterator[Line]:
-    """Why there is nothing new, and what to do."""
+    """Yield lines with the reason for a missing answer, and a hint."""
     if answer.stranger:
         yield Line(f"{answer.url} answers for another pipeline, {answer.stranger}.", "error")
         yield Line(

@@ -40,8 +40,8 @@ class Found:
     Attributes:
         op: INSERT, UPDATE, DELETE, READ or TOMBSTONE; "": the record has no known operation.
         lsn, xid: LSN and transaction of the change; None: the record has none.
-        committed_ms: when the change was committed (Unix milliseconds); None: the record does not say.
-        written_ms: when cdcd made the record (Unix milliseconds); None: the record does not say.
+        committed_ms: time of the commit (Unix milliseconds); None: not in the record.
+        written_ms: time at which cdcd made the record (Unix milliseconds); None: not in the record.
     """
 
     topic: str
@@ -97,7 +97,7 @@ def topics_of(config: Config, table: str) -> tuple[str, tuple[str, ...]]:
 def find(
     config: Config, topics: Sequence[str], key: Key, *, last: int, notice: Callable[[str], None]
 ) -> tuple[int, list[Found]]:
-    """Read the topics to their present end. Returns the number of records of the row, and the `last` records.
+    """Read the topics up to their present ends. Returns the number of the row's records, and the last `last` records.
 
     Raises:
         ConfigError: the topics are not in JSON.
@@ -148,7 +148,7 @@ def found_of(seen: Seen, written_ms: int) -> Found:
 
 
 def _number(value: object) -> int | None:
-    """The value if it is a positive 64-bit integer, else None. Anybody may have written the record."""
+    """Return the value if it is a positive 64-bit integer, else None. The record may come from any writer."""
     return value if isinstance(value, int) and 0 < value < 1 << 63 else None
 
 
@@ -162,7 +162,10 @@ def lines(
     found: Sequence[Found],
     mirrored: Iterable[str] = (),
 ) -> Iterator[str]:
-    """Lines about publication, filter, route, delivery and records of the row. `mirrored`: lines about the mirror."""
+    """Yield lines about publication, filter, route, delivery and records of the row.
+
+    `mirrored`: lines about the mirror.
+    """
     yield f"publication  {_published(table, status)}"
     yield f"filter       {_rule(table, config.filters.tables, 'filters.tables', 'all rows')}"
     route = _rule(table, config.routes.tables, "routes.tables", "the table's own topic")
@@ -238,7 +241,7 @@ def _moment(unix_ms: int) -> str:
 
 
 def reasons(table: str, config: Config, status: PipelineStatus) -> Iterator[str]:
-    """Reasons why a row may have no record, the likeliest first."""
+    """Yield reasons why a row may have no record, the likeliest first."""
     server, checkpoint = status.server, status.checkpoint
     if isinstance(server, PipelineState) and server.active is None:
         yield "No instance runs. `cdcd status` says what to do."
@@ -258,7 +261,7 @@ def reasons(table: str, config: Config, status: PipelineStatus) -> Iterator[str]
 
 
 def mirror_lines(status: Mapping[str, Any], table: str, newest: Found | None) -> Iterator[str]:
-    """Lines about the row in a mirror. `status`: the object of `cdcd mirror status --format json`."""
+    """Yield lines about the row in a mirror. `status`: the object of `cdcd mirror status --format json`."""
     entries = [each for each in status.get("tables", ()) if each.get("table") == table]
     if not entries:
         yield f"the mirror has no table for {table}"

@@ -1,11 +1,11 @@
-"""Entries on disk that are read by the bytes with which they begin, a part of them at a time.
+"""Entries on disk that are read by their first bytes, one part at a time.
 
-An entry begins with a hash, and everything of one hash is in one part, in the order in which it was added. So whoever
-reads a part has all that there is of its hashes, and nothing is ever looked up. A disk sees pieces that are written one
-after the other, and that are read once.
+An entry begins with a hash, and all entries with the same hash are in one part, in the order in which they were
+added. So a reader of a part has all entries of its hashes, and no entry is ever looked up. The disk gets pieces
+that are written sequentially and read once.
 
-A part is the entries of a group whose first byte is the same. One that is larger than `PART_BYTES` is read by its
-second byte too, and so on.
+A part consists of the entries of a group with the same first byte. A part larger than `PART_BYTES` is split by the
+second byte, and so on.
 """
 
 import os
@@ -20,34 +20,33 @@ from cdcd.core.errors import LimitError
 from cdcd.tools.verify.values import HASH_BYTES
 
 PREFIX: Final = struct.Struct(f">{HASH_BYTES}sI")
-"""How an entry begins: its hash, and how many bytes it has in all."""
+"""Head of an entry: its hash, and its total size in bytes."""
 
 WAITING_BYTES: Final = 16 << 20
-"""What waits in memory before it is written."""
+"""Bytes that wait in memory before they are written."""
 
 PART_BYTES: Final = 8 << 20
 DEPTH_MAX: Final = 4
-"""Largest number of bytes of the hash by which a part is split. A part that is still larger has many entries of few
-hashes, so more bytes would not split it."""
+"""Maximum number of bytes of the hash by which a part is split. A part that is still larger has many entries of few
+hashes, so further bytes would not split it."""
 
 _WRITE_BYTES: Final = 1 << 20
 """Bytes that are written at a time."""
 
 Chunks = Iterator[bytes]
-"""Entries side by side; none is in two chunks."""
+"""Consecutive entries; no entry is split between two chunks."""
 
 _EVERY: Final = range(256)
 _PIECE: Final = struct.Struct(">QI")
-"""Before each piece of a bucket in the file: where the piece before it begins, and how long that is; 0: there is
-none."""
+"""Head of each piece of a bucket in the file: offset and size of the piece before it; size 0: there is none."""
 
 
 class BucketLog:
-    """Entries of several groups, in a file without a name. The caller owes `close`.
+    """Entries of several groups, in a temporary file without a name. The caller owes `close`.
 
     Args:
-        depth: by which byte of the hash the buckets are told apart.
-        waiting_bytes: that wait in memory before they are written; None: `WAITING_BYTES`.
+        depth: index of the hash byte that selects the bucket.
+        waiting_bytes: bytes that wait in memory before they are written; None: `WAITING_BYTES`.
     """
 
     def __init__(self, folder: Path, depth: int = 0, waiting_bytes: int | None = None) -> None:
@@ -62,7 +61,7 @@ class BucketLog:
         self._end = 0
 
     def close(self) -> None:
-        """Forget everything. Idempotent."""
+        """Remove all entries. Idempotent."""
         if self._file is not None:
             self._file.close()
         self._waiting.clear()
@@ -70,11 +69,11 @@ class BucketLog:
 
     @property
     def size(self) -> int:
-        """Bytes that were added."""
+        """Bytes of all entries that were added."""
         return self._end + self._waiting_bytes
 
     def add(self, group: int, entry: bytes) -> None:
-        """Add an entry, which begins as `PREFIX` says."""
+        """Add an entry, which begins with a `PREFIX`."""
         bucket = group << 8 | entry[self._depth]
         waiting = self._waiting.get(bucket)
         if waiting is None:
@@ -93,7 +92,7 @@ class BucketLog:
 
     def _append(self) -> None:
         if self._file is None:
-            # Without a name, the file is gone with the process, however that ends.
+            # The file has no name, so it disappears with the process, however the process ends.
             self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  `close` closes it
         pieces: list[bytes | bytearray] = []
         size = 0
@@ -115,7 +114,7 @@ class BucketLog:
         return self._sizes.get(bucket, 0) + len(self._waiting.get(bucket, b""))
 
     def _chunks(self, bucket: int) -> Chunks:
-        """What was added so far, also to a bucket that gets more meanwhile."""
+        """Yield everything that was added to the bucket so far; the bucket may grow meanwhile."""
         waiting = bytes(self._waiting.get(bucket, b""))
         if self._file is not None:
             number = self._file.fileno()
@@ -130,7 +129,7 @@ class BucketLog:
             yield waiting
 
     def _split(self, bucket: int) -> "BucketLog":
-        """A bucket's entries, in buckets by the next byte."""
+        """Return a bucket's entries, in buckets by the next byte of the hash."""
         found = BucketLog(self._folder, self._depth + 1)
         for data in self._chunks(bucket):
             at = 0
@@ -142,10 +141,10 @@ class BucketLog:
 
 
 def entries(chunks: Chunks, head: struct.Struct) -> Iterator[tuple[tuple[Any, ...], bytes]]:
-    """The members of each entry's head, and the bytes that follow the head.
+    """Yield the fields of each entry's head, and the bytes after the head.
 
     Args:
-        head: how the entries begin; its first two members are those of `PREFIX`.
+        head: format of the entries' heads; its first two fields are those of `PREFIX`.
     """
     for data in chunks:
         at = 0
@@ -156,7 +155,7 @@ def entries(chunks: Chunks, head: struct.Struct) -> Iterator[tuple[tuple[Any, ..
 
 
 def not_kept(folder: Path, reason: str | None) -> LimitError:
-    """The rows cannot be kept in the folder."""
+    """Return the error for rows that cannot be stored in the folder."""
     return LimitError(
         f"The rows of the topics cannot be kept in {folder}: {reason}.",
         hint="Free space there, or name another folder (--directory). They take about as much as the values of the "
@@ -173,10 +172,10 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
 def parts(
     logs: Sequence[BucketLog], group: int, first_bytes: Collection[int] = _EVERY
 ) -> Iterator[tuple[Chunks, ...]]:
-    """The parts of a group, with the entries that each log has in them.
+    """Yield the parts of a group, with the entries of each log in them.
 
     Args:
-        first_bytes: of the hashes that are wanted.
+        first_bytes: first bytes of the wanted hashes.
     """
     for first in first_bytes:
         bucket = group << 8 | first

@@ -1,9 +1,9 @@
-"""Rows in the columns that their table has now, whatever columns it had when they were sent.
+"""Conversion of rows to the table's present columns, whatever columns the table had when the rows were sent.
 
-The rule: a column is known by its number (`attnum`), which a description in the schemas topic gives; where no
-description does, by its name. A column that a row lacks has the default with which it was added. A value that was sent
-while the column had another type cannot be held against one of now, and neither can an array of an enum whose labels
-have been renamed: such a value is equal if its bytes are, and else it is not compared.
+The rule: a column is identified by its number (`attnum`) from a description in the schemas topic, or without a
+description by its name. If a row lacks a column, its value is the default with which the column was added. A value
+that was sent while the column had another type cannot be compared with a present value, and neither can an array of
+an enum with renamed labels. Such a value is equal if its bytes are equal, and otherwise it is not compared.
 """
 
 import json
@@ -16,24 +16,24 @@ from cdcd.core.records.schemas import TableForm
 from cdcd.tools.verify.values import NULL, join, pack, split
 
 Shape = tuple[tuple[bytes, ...], str]
-"""The columns of a row as it was sent, as JSON strings, and the fingerprint of the description, "" for none."""
+"""Columns of a row as it was sent, as JSON strings, and the fingerprint of its description; "" for none."""
 
 
 def quoted(name: str) -> bytes:
-    """A name as it stands in a record."""
+    """Return a column's name as it is written in a record."""
     return json.dumps(name, ensure_ascii=False).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How rows of one shape become rows of now.
+    """Conversion of rows of one shape to the present columns.
 
     Attributes:
-        places: for each column of now, where it stands in the row; None: the row lacks it.
-        unlike: the columns of now whose type or labels were others; or nobody knows whether they were there.
-        doubtful: the columns of now of which nobody knows which ones they were.
-        labels: for each column of now, the labels that were renamed, each packed.
-        same: nothing is to be done.
+        places: for each present column, its index in the row; None: the row lacks the column.
+        unlike: present columns that had another type or other labels, or whose former existence is unknown.
+        doubtful: present columns whose former identity is unknown.
+        labels: for each present column, its renamed labels, packed.
+        same: True if rows need no conversion.
     """
 
     places: tuple[int | None, ...]
@@ -44,7 +44,7 @@ class Plan:
 
 
 class Difference(NamedTuple):
-    """A column whose values differ, each packed."""
+    """A column with different values, each packed."""
 
     column: int
     source: bytes
@@ -52,11 +52,11 @@ class Difference(NamedTuple):
 
 
 class Columns:
-    """The columns of a table now.
+    """The present columns of a table.
 
     Args:
         form: the description of the table at the snapshot.
-        defaults: the JSON of what rows have that are older than the column; None for NULL.
+        defaults: for each column, the JSON value of rows that are older than the column; None for NULL.
         former: descriptions of the table by their fingerprints.
     """
 
@@ -72,7 +72,7 @@ class Columns:
         self._plans: dict[Shape, Plan] = {}
 
     def plan(self, shape: Shape) -> Plan:
-        """How rows of this shape become rows of now."""
+        """Return the conversion of rows of this shape to the present columns."""
         found = self._plans.get(shape)
         if found is None:
             found = self._plans[shape] = self._make(shape)
@@ -116,7 +116,7 @@ class Columns:
         return Plan(tuple(places), frozenset(unlike), frozenset(doubtful), tuple(labels), same)
 
     def now(self, shape: Shape, packed: bytes) -> bytes:
-        """A row in the columns of now."""
+        """Return a row in the present columns."""
         plan = self.plan(shape)
         if plan.same:
             return packed
@@ -130,7 +130,7 @@ class Columns:
 
 
 def place_in(former: Mapping[str, TableForm], name: bytes, shape: Shape, earlier: Shape) -> int | None:
-    """Where the column with this name in `shape` stands in a row of the shape `earlier`; None: nowhere.
+    """Return the index of `shape`'s column `name` in a row of the shape `earlier`; None if the row lacks it.
 
     Args:
         former: descriptions of the table by their fingerprints.
@@ -145,7 +145,7 @@ def place_in(former: Mapping[str, TableForm], name: bytes, shape: Shape, earlier
 
 
 def renamed_labels(then: ColumnForm, now: ColumnForm) -> dict[bytes, bytes]:
-    """The labels of an enum that have another name now: what was sent to what would be sent, each packed."""
+    """Return the present name of each renamed label of an enum by its former name, each packed."""
     names = dict(now.labels)
     return {
         pack(quoted(label)): pack(quoted(names[oid]))

@@ -1,10 +1,10 @@
-"""Rows of the source held against those that the topic makes: by sums of ranges, then row by row where they differ.
+"""Comparison of the source's rows with the topic's rows: by sums of ranges, then row by row where the sums differ.
 
-The rule: two ranges with the same sum have the same rows, and are not looked at again. For the others, the source is
-read once more at the same snapshot, and each row in them is compared value by value. What cannot be compared is counted
-as that, with the reason, and never as equal.
+The rule: two ranges with the same sum have the same rows, and are not compared further. For the other ranges, the
+source is read once more at the same snapshot, and their rows are compared value by value. Rows and values that
+cannot be compared are counted with the reason, and never as equal.
 
-A value that was never sent is a difference, unless the record that had it may be gone from the topic.
+A value that was never sent is a difference, unless its record may have been removed from the topic.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from cdcd.tools.verify.values import (
 )
 
 SHOWN_MAX: Final = 1000
-"""Differences of a table that are kept; all of them are counted."""
+"""Maximum number of a table's differences that are kept; all differences are counted."""
 
 ONLY_SOURCE: Final = "only in the source"
 ONLY_TOPICS: Final = "only in the topics"
@@ -38,7 +38,7 @@ _IN_FILE: Final = "rows whose record is in a file (claim check)"
 
 
 class ColumnDifference(NamedTuple):
-    """A column, and its values for a person."""
+    """A column, and its values as text for the operator."""
 
     column: str
     source: str
@@ -47,7 +47,7 @@ class ColumnDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """A row that is not the same. `key` is the record's, or the values of a row without one."""
+    """A row that differs. `key` is the record's key, or the values of a row without a key."""
 
     kind: str
     key: str
@@ -55,11 +55,11 @@ class RowDifference:
 
 
 class SourceRow(NamedTuple):
-    """A row of the source as the encoder writes it.
+    """A row of the source, as the encoder writes it.
 
     Attributes:
-        key: the record's; None for a table without one.
-        sql: how SQL finds the row; "" for a table without a key.
+        key: key of the record; None for a table without a key.
+        sql: SQL condition that selects the row; "" for a table without a key.
     """
 
     key: bytes | None
@@ -69,11 +69,11 @@ class SourceRow(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a table's comparison.
+    """Result of a table's comparison.
 
     Attributes:
-        not_compared: rows or values that could not be compared, by the reason.
-        repairable: conditions in SQL that find the rows of the source that differ, as far as they were kept.
+        not_compared: number of rows or values that could not be compared, by the reason.
+        repairable: SQL conditions that select the differing rows of the source, as far as they were kept.
     """
 
     source_rows: int = 0
@@ -96,12 +96,13 @@ class Outcome:
 
 
 class TableComparison:
-    """One table, at the snapshot. The caller owes `close`.
+    """Comparison of one table at the snapshot. The caller owes `close`.
 
-    In this order: `add_source` for each row, `ranges`; if there are any, `look_at` for each row once more, and `end`.
+    The order of calls: `add_source` for each row, then `ranges`; if it returns any, `look_at` for each row once
+    more, and `end`.
 
     Args:
-        fold: of its topic. What it takes before `ranges` counts.
+        fold: rows of the table's topic. Records that the fold gets before `ranges` count.
     """
 
     def __init__(self, fold: TableFold, columns: Columns) -> None:
@@ -118,35 +119,38 @@ class TableComparison:
         self._tally: Tally = fold.store.tally(fold.number)
 
     def close(self) -> None:
-        """Forget the rows. Idempotent."""
+        """Remove the stored rows. Idempotent."""
         self._seen.close()
         self._tally.close()
         self._sums = RangeSums()
 
     def excuse(self, *, rows_gone: str = "", values_gone: str = "") -> None:
-        """What the topic may lack.
+        """Set reasons for data that the topic may lack.
 
         Args:
-            rows_gone: why it may lack rows that it should have; "" if nothing excuses that.
-            values_gone: why it may lack values that a record leaves out; "" likewise.
+            rows_gone: why the topic may lack rows that it should have; "" if it may not.
+            values_gone: why the topic may lack values that a record leaves out; "" if it may not.
         """
         self._rows_gone = rows_gone
         self._values_gone = rows_gone or values_gone
 
     def sample(self) -> None:
-        """Compare the rows that `look_at` takes, and no others: instead of `add_source` and `ranges`."""
+        """Compare only the rows that are passed to `look_at`, without `add_source` and `ranges`."""
         self._wanted = frozenset(range(RangeSums.RANGES))
         self._is_sample = True
 
     def add_source(self, rows: Sequence[SourceRow]) -> None:
-        """Rows of the source, each once."""
+        """Add rows of the source, each once."""
         add = self._sums.add
         for row in rows:
             packed = pack_row(row.values)
             add(key_hash(packed if row.key is None else row.key), packed)
 
     def ranges(self) -> list[int]:
-        """The ranges in which rows differ, or may. Every row of the source was added, and the fold has taken all."""
+        """Return the ranges in which rows differ or may differ.
+
+        Before this call, every row of the source was added, and the fold got all records.
+        """
         self._fold.settle()
         theirs = self._sum_keyed() if self._has_key else self._sum_loose()
         self.outcome.source_rows, self.outcome.topic_rows = self._sums.rows, theirs.rows
@@ -177,7 +181,7 @@ class TableComparison:
         return sums
 
     def look_at(self, rows: Sequence[SourceRow]) -> None:
-        """Take the rows that are in one of the ranges."""
+        """Keep the rows that are in one of the differing ranges."""
         for row in rows:
             packed = pack_row(row.values)
             key = key_hash(packed if row.key is None else row.key)
@@ -190,9 +194,9 @@ class TableComparison:
             self.outcome.source_rows += self._is_sample
 
     def end(self) -> Outcome:
-        """Every row was looked at: those of the ranges are compared."""
+        """Compare the rows of the differing ranges, after every row was passed to `look_at`."""
         if self._is_sample:
-            # `ranges`, which has done that otherwise, was left out.
+            # `ranges`, which otherwise settles the fold, was not called.
             self._fold.settle()
         if not self._wanted:
             return self.outcome
@@ -273,7 +277,7 @@ class TableComparison:
         self.outcome.add(RowDifference(ONLY_TOPICS, shown_key(row.name), values))
 
     def _why_only_in_topics(self, row: Stored) -> str:
-        """Why a row may be in the topic only; "" if nothing excuses that."""
+        """Return the reason why a row may be in the topic only; "" if there is none."""
         if row.state == FOREIGN:
             return "rows that another connector wrote last"
         if row.state == ELSEWHERE:
@@ -287,7 +291,7 @@ class TableComparison:
             if source == topics or range_of(key) not in self._wanted:
                 continue
             if self._rows_gone:
-                # What is missing may be rows, or deletes of rows.
+                # Rows may be missing, or deletes of rows.
                 why = f"rows of which changes are not in the topic: {self._rows_gone}"
                 self.outcome.not_compared[why] += abs(source - topics)
                 continue
@@ -297,7 +301,7 @@ class TableComparison:
             self.outcome.add(RowDifference(kind, "no key", times + named))
 
     def _values(self, packed: bytes, *, in_topics: bool = False) -> tuple[ColumnDifference, ...]:
-        """A whole row that is on one side only, without what is NULL."""
+        """Return the values of a row that is on one side only, without NULLs."""
         return tuple(
             ColumnDifference(name, "" if in_topics else shown(value), shown(value) if in_topics else "")
             for name, value in zip(self._columns.names, split(packed), strict=True)

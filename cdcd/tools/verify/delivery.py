@@ -1,4 +1,6 @@
-"""Whether the pipeline has delivered what a snapshot of the source may see, and which tables it has not read yet."""
+"""Checks that a pipeline has delivered everything a snapshot of the source may see, and which tables it has not read
+yet.
+"""
 
 import asyncio
 import time
@@ -27,18 +29,18 @@ Notice = Callable[[str], None]
 
 
 class NotDeliveredError(TransientError):
-    """What was to be compared was not delivered in time."""
+    """The data to compare was not delivered in time."""
 
     exit_code = 9
 
 
 class Delivery:
-    """Waits for a pipeline.
+    """Waits for the deliveries of a pipeline.
 
     Args:
-        client: of Kafka.
-        timeout_s: how long the pipeline may take to deliver what was committed before a snapshot.
-        notice: told, in a sentence, what takes long.
+        client: librdkafka properties for Kafka.
+        timeout_s: seconds that the pipeline may take to deliver commits from before a snapshot.
+        notice: called with a sentence about a long wait.
     """
 
     def __init__(self, config: Config, client: Properties, timeout_s: float, notice: Notice) -> None:
@@ -48,23 +50,23 @@ class Delivery:
         self._timeout_s = timeout_s
         self._notice = notice
         self._server = ""
-        """The system_identifier of the server that is compared."""
+        """system_identifier of the server that is compared."""
 
     async def begin(self) -> None:
-        """Look which server is compared. PositionError: the pipeline reads another one, with other LSNs."""
+        """Determine the server that is compared. PositionError: the pipeline reads another server, with other LSNs."""
         self._server = await system_identifier(self._config, "verify")
         self._peek()
 
     @property
     def application(self) -> str:
-        """The name of connections to PostgreSQL."""
+        """application_name of the connections to PostgreSQL."""
         return f"{self._config.name} verify"
 
     def dsn(self) -> Dsn:
         return parse_dsn(*self._config.postgres.access())
 
     async def published(self) -> list[str]:
-        """All tables that are published now and that the pipeline has, as `schema.table`."""
+        """Return the pipeline's tables that are published now, as `schema.table`."""
         has = self._config.tables.selection.test()
         sql = await self._connect()
         try:
@@ -89,13 +91,16 @@ class Delivery:
         )
 
     def _peek(self) -> Checkpoint | None:
-        """The newest checkpoint. PositionError: it is of another server."""
+        """Return the newest checkpoint. PositionError: the checkpoint is of another server."""
         found = peek_checkpoint(self._client, self._config.topics.checkpoint, self._records, ANSWER_S)
         refuse_other_server(found, self._server)
         return found
 
     async def wait(self, lsn: int) -> Checkpoint:
-        """The checkpoint that says that everything before the LSN is in Kafka. `begin` comes before."""
+        """Wait for a checkpoint at or after the LSN: everything before the LSN is then in Kafka.
+
+        `begin` must be called before.
+        """
         deadline = time.monotonic() + self._timeout_s
         said = False
         while True:
@@ -115,7 +120,7 @@ class Delivery:
 
 
 def unread(checkpoint: Checkpoint, table: SharedTable) -> str:
-    """Why the topic may lack rows that the pipeline has not read; "" if it has read the table, or was not to."""
+    """Return why the topic may lack rows that the pipeline has not read; "" if the table is not being read."""
     progress = checkpoint.snapshot or Progress()
     oid, name = table.source.oid, table.source.name
     open_task = any(task.oid == oid or task.name == name for task in progress.tasks)

@@ -1,8 +1,8 @@
-"""The descriptions of tables that records name, read from the schemas topic when a record names one that is not known.
+"""Table descriptions that records name, read from the schemas topic when a record names an unknown one.
 
-A description is in the Kafka transaction of the first record that names it, or in an earlier one. So once such a record
-was read, its description is in the topic, though a `read_committed` reader may not see it yet. Reading waits for that
-(`kafka/bounded_reading.py`).
+A description is in the Kafka transaction of the first record that names it, or in an earlier transaction. So after
+such a record was read, its description is in the topic, although a `read_committed` reader may not see it yet.
+Reading waits until it is visible (`kafka/bounded_reading.py`).
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from cdcd.core.records.schemas import TableForm, read_form
 
 
 class Descriptions:
-    """What the schemas topic says of the tables with these topics. The caller owes `close`.
+    """Descriptions in the schemas topic of the tables with these topics. The caller owes `close`.
 
     Args:
-        topic: the schemas topic; None: there is none.
-        timeout_s: how long a transaction that is open there may take.
+        topic: name of the schemas topic; None: the pipeline has none.
+        timeout_s: seconds to wait for an open transaction in the schemas topic.
     """
 
     def __init__(self, client: Properties, group: str, topic: str | None, timeout_s: float) -> None:
@@ -32,16 +32,16 @@ class Descriptions:
         self._reader.close()
 
     def of(self, topic: str) -> Mapping[str, TableForm]:
-        """The descriptions of the table with this topic, by fingerprint. `read` adds to them."""
+        """Return the descriptions of the table with this topic, by fingerprint. `read` adds to the returned mapping."""
         if topic not in self._forms:
             self._forms[topic] = {}
-            # What was read before was not kept for this one.
+            # Earlier reads did not keep the descriptions of this topic.
             for place, begin in self._begins.items():
                 self._reader.rewind(place, begin)
         return self._forms[topic]
 
     def read(self) -> None:
-        """Read what there is by now, from where the last reading ended. Raises as `BoundedReader`."""
+        """Read the descriptions that exist now, from the end of the last read. Raises as `BoundedReader`."""
         self._begins |= self._reader.add(self._topics)
         for _, _, message in self._reader.read(self._reader.ends(), self._timeout_s):
             with suppress(ValueError):

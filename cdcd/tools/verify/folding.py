@@ -34,7 +34,7 @@ LSN_MAX: Final = 1 << 64
 
 
 class Fault(NamedTuple):
-    """What is wrong with a record."""
+    """A flaw of a record."""
 
     kind: str
     where: str
@@ -43,12 +43,12 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoldSettings:
-    """What the records of a topic are allowed to be.
+    """Rules for the records of a topic.
 
     Attributes:
-        exactly_once: a record that comes again is a fault.
-        tombstones: a delete is followed by a tombstone.
-        compacted: the topic is compacted, so that records may be missing of which a later one is there.
+        exactly_once: True if a repeated record is a fault.
+        tombstones: True if a tombstone follows each delete.
+        compacted: True if the topic is compacted, so that older records of a key may be missing.
     """
 
     exactly_once: bool = True
@@ -57,13 +57,13 @@ class FoldSettings:
 
 
 class TableFold:
-    """A table's rows, as its topic makes them.
+    """A table's rows, as the records of its topic produce them.
 
     Args:
-        number: of the table in the store.
+        number: number of the table in the store.
         former: descriptions of the table by their fingerprints, as far as they are known.
-        describe: called when a record names a description that is not in `former`, to add what there is by now. It is
-            asked once for each form of the rows.
+        describe: called when a record names a description that `former` lacks, to add the present descriptions. It
+            is called once for each shape of the rows.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class TableFold:
         self.form = RowForm()
         self.shapes: list[Shape] = []
         self.truncated: Place = (-1, -1)
-        """The place of the last TRUNCATE."""
+        """Position of the last TRUNCATE."""
         self.records = 0
         self.without_key = 0
         self.with_key = 0
         self.again = 0
-        """Records that came again, where that is allowed."""
+        """Number of repeated records, where repetition is allowed."""
         self.elsewhere = 0
         self.foreign = 0
         self.faults: list[Fault] = []
@@ -100,7 +100,7 @@ class TableFold:
         self._sight: Sight | None = None
 
     def partition(self, number: int) -> Partition:
-        """The fold of one of the topic's partitions."""
+        """Return the fold of one of the topic's partitions."""
         if number not in self._partitions:
             made = self._partitions[number] = Partition(self, number)
             if self._sight is not None:
@@ -108,24 +108,24 @@ class TableFold:
         return self._partitions[number]
 
     def look(self, sight: Sight) -> None:
-        """Take what this snapshot sees from now on, in all partitions."""
+        """From now on, fold the records that this snapshot sees, in all partitions."""
         self._sight = sight
         for each in self._partitions.values():
             each.look(sight)
 
     def cut(self, partition: int) -> None:
-        """Records at the beginning of this partition are not there, or are not read."""
+        """Register that the first records of this partition are missing or not read."""
         self.partition(partition).is_cut = True
 
     @property
     def whole_from(self) -> int:
-        """From this commit LSN on, no partition lacks a record."""
+        """Commit LSN from which on no partition lacks a record."""
         return max(
             (each.first_lsn or LSN_MAX for each in self._partitions.values() if each.is_cut), default=0
         )
 
     def again_from(self) -> dict[int, int]:
-        """Where each partition is to be read from again; those that were taken whole are left out."""
+        """First offset to read again, by partition; partitions without skipped records are left out."""
         return {
             number: each.again_from
             for number, each in self._partitions.items()
@@ -134,11 +134,11 @@ class TableFold:
 
     @property
     def is_unsure(self) -> bool:
-        """Rows that were read may have been left out."""
+        """True if rows that were read may have been left out."""
         return any(each.unsure for each in self._partitions.values())
 
     def shape(self, row: Row, schema_id: str) -> int:
-        """The number of a shape."""
+        """Return the number of a shape."""
         shape = (row.names, schema_id)
         number = self._shape_numbers.get(shape)
         if number is None:
@@ -154,19 +154,19 @@ class TableFold:
             self.faults.append(Fault(kind, where, shown_key(key)))
 
     def place_in(self, name: bytes, shape: int, former: int) -> int | None:
-        """Where a column of one shape stands in a row of a former one; None: nowhere."""
+        """Return the index of a shape's column in a row of a former shape; None if the row lacks it."""
         return place_in(self.former, name, self.shapes[shape], self.shapes[former])
 
     def rows(self) -> Iterator[tuple[bytes, Stored]]:
-        """The rows that no TRUNCATE has ended, with the hash of the key, in no order."""
+        """Yield the rows that no TRUNCATE has ended, with the hash of the key, in no order."""
         return self.store.rows(self.number, self.filled, self.truncated)
 
     def settle(self) -> None:
-        """To be called before `resolve`, when everything was taken."""
+        """Settle the rows after all records were folded; call this before `resolve`."""
         self.store.settle(self.number, self.filled)
 
     def filled(self, old: Stored | None, row: Stored) -> Stored:
-        """The row with what the one before it had, where it says so."""
+        """Return the row with values of the row before it, where its record leaves them out."""
         before = [] if old is None else split(old.packed)
         state = ELSEWHERE if old is not None and old.state == ELSEWHERE else WHOLE
         names = self.shapes[row.shape][0]
@@ -183,7 +183,10 @@ class TableFold:
         return row._replace(state=state, packed=join(values))
 
     def resolve(self, key: bytes, row: Stored) -> Stored:
-        """Fill what a row lacks from the row that had its former key. `UNSENT` is what cannot be found."""
+        """Return the row with its missing values from the row that had its former key.
+
+        A value that cannot be found becomes `UNSENT`.
+        """
         return self._resolve(key, row, 0)
 
     def _resolve(self, key: bytes, row: Stored, depth: int) -> Stored:
@@ -208,9 +211,9 @@ class TableFold:
 
 
 _MOVES_MAX: Final = 100
-"""How many changes of a row's key are followed for a value."""
+"""Maximum number of key changes of a row that are followed for a value."""
 
 
 def shown_key(key: bytes | None) -> str:
-    """A record's key for a person."""
+    """Return a record's key as text for the operator."""
     return "no key" if key is None else key[:KEY_MAX].decode(errors="replace")

@@ -1,6 +1,6 @@
-"""One partition of a table's topic: whether its records are in order, and what each does to the rows.
+"""One partition of a table's topic: checks the order of its records, and applies each to the rows.
 
-See `folding.py` for the rules.
+`folding.py` has the rules.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ CLAIM_CHECK: Final = "cdcd.claim_check"
 
 
 class TopicRecord(NamedTuple):
-    """A record as it lies in its partition."""
+    """A record with its offset in its partition."""
 
     offset: int
     key: bytes | None
@@ -33,7 +33,7 @@ class TopicRecord(NamedTuple):
 
 
 UNSEEN_MAX: Final = 100_000
-"""Keys of a partition that are remembered because of changes that the snapshot does not see."""
+"""Maximum number of a partition's keys that are remembered because the snapshot does not see a change of them."""
 
 
 @dataclass(slots=True)
@@ -41,10 +41,10 @@ class Partition:
     """One partition of a table's topic. `take` gets its records in their order.
 
     Attributes:
-        is_cut: records at its beginning are missing.
-        again_from: the offset of the first record that was not taken since `look`; None: all were.
-        unsure: rows that were read were left out, because a change before them is not seen. They may have had values
-            that nothing else has.
+        is_cut: True if its first records are missing.
+        again_from: offset of the first record that was skipped since `look`; None: none was skipped.
+        unsure: True if rows that were read were skipped because the snapshot does not see a change before them.
+            These rows may have had values that no other record has.
     """
 
     table: "TableFold"
@@ -62,14 +62,14 @@ class Partition:
     _has_place: bool = False
 
     def look(self, sight: Sight) -> None:
-        """Take what this snapshot sees, from the first record on that was not taken."""
+        """Fold the records that this snapshot sees, beginning with the first skipped record."""
         self._sight = sight
         self.again_from = None
         self.unsure = False
         self._unseen.clear()
 
     def take(self, record: TopicRecord) -> None:
-        """Take a record, if the snapshot sees it. Watermarks say nothing of rows."""
+        """Fold a record, if the snapshot sees it. Watermarks do not change rows."""
         offset, key, value, headers = record
         if value is None and is_watermark(None, headers):
             return
@@ -109,7 +109,7 @@ class Partition:
             self.again_from = record.offset
 
     def _is_seen(self, record: TopicRecord, found: Cut) -> bool:
-        """Whether the snapshot sees the record. A row that was read is as it was behind all changes before it."""
+        """Return True if the snapshot sees the record. A row that was read contains all changes before it."""
         assert self._sight is not None, "`look` comes first"
         if not found.commit_lsn:
             return True
@@ -125,7 +125,7 @@ class Partition:
         return False
 
     def _judge(self, record: TopicRecord, found: Cut) -> None:
-        """See that the record is in its place."""
+        """Check that the record is in its order."""
         table = self.table
         place = (found.commit_lsn, found.serial, found.half)
         if not found.commit_lsn:
@@ -188,7 +188,7 @@ class Partition:
             table.store.add_loose(table.number, key_hash(packed), loose)
 
     def _elsewhere(self, record: TopicRecord, is_new: bool) -> None:
-        """The row is in a file."""
+        """Fold a record whose row is in a file."""
         table = self.table
         table.elsewhere += is_new
         if record.key is not None:
@@ -206,9 +206,9 @@ class Partition:
         self._tombstones = True
 
     def _end_delete(self, record: TopicRecord) -> None:
-        """A record with a value follows: no tombstone comes any more."""
+        """Handle a record with a value after a delete, whose tombstone is missing then."""
         settings = self.table.settings
-        # Before the first tombstone they may have been switched off.
+        # Before the first tombstone, tombstones may have been switched off.
         if self._deleted is not None and settings.tombstones and self._tombstones and not settings.compacted:
             self.table.fault("a delete without its tombstone, before", self._where(record), self._deleted)
         self._deleted = None
@@ -218,12 +218,12 @@ class Partition:
 
 
 def _packed(row: Row, unchanged: Collection[bytes], instead: bytes) -> bytes:
-    """A row's values, with something else in place of those that its record leaves out."""
+    """Pack a row's values, with `instead` in place of values that its record leaves out."""
     return join([instead if name in unchanged else pack(value) for name, value in zip(*row, strict=True)])
 
 
 def _check_key(key: bytes, found: Cut) -> None:
-    """Check that the record's key has the values of its row. NotARecordError: it has others."""
+    """Check that the record's key has the values of its row. NotARecordError: the values differ."""
     rows = found.after or found.before
     if rows is None:
         return

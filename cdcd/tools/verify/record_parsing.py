@@ -1,19 +1,20 @@
-r"""Cuts a record of Debezium's JSON into what is compared: its place, its operation, and the bytes of each value.
+r"""Cutting of a record in Debezium's JSON into the compared parts: its position, its operation, and the bytes of each
+value.
 
-The rule: a value is compared as the bytes that stand in the record, and is never decoded. Two values are equal if and
-only if their bytes are, so that `1.0` and `1.00`, or `"A"` and `"\u0041"`, are not equal: the encoder writes each value
-in one way only. What is not the JSON that an encoder writes (white space between tokens, a value that is cut off, bytes
-after the end) raises NotARecordError.
+The rule: values are compared as bytes of the record, and never decoded. Two values are equal if and only if their
+bytes are equal, so `1.0` and `1.00`, or `"A"` and `"\u0041"`, differ: the encoder writes each value in one way
+only. Text that an encoder does not write (white space between tokens, a truncated value, bytes after the end)
+raises NotARecordError.
 
-The records of a table look alike, and are cut by what the ones before them looked like:
+The records of a table are alike, so they are cut by the form of earlier records:
 
-- Their rows have the same columns in the same order. So one expression with those names finds all values
-  (`RowForm`). It matches nothing that the rule above would not cut into the same values.
-- What follows the rows is longer than most rows, and nearly always the same but for digits. So it is cut once for each
-  form that it has, with 0 for each digit, and of the other records of that form only the numbers are read. No rule here
-  tells one digit from another, so this gives the same parts as cutting each record whole.
+- The rows of a table have the same columns in the same order. So one expression with these names finds all values
+  (`RowForm`). The expression only matches text that the rule above cuts into the same values.
+- The part after the rows is longer than most rows, and nearly always the same except for digits. So this part is
+  cut once for each form, with 0 in place of each digit, and other records of the same form need only their numbers
+  read. No rule here distinguishes one digit from another, so the result is the same as cutting each record whole.
 
-A record that does not look like that is cut whole.
+A record of another form is cut whole.
 """
 
 import json
@@ -25,7 +26,7 @@ from typing import Final, NamedTuple
 _STRING: Final = rb'"[^"\\\x00-\x1f]*+(?>\\.[^"\\\x00-\x1f]*+)*+"'
 _SCALAR: Final = rb"(?>-?[0-9][0-9.eE+-]*+|true|false|null|" + _STRING + rb")"
 NESTING_MAX: Final = 12
-"""Arrays and objects in each other. The deepest that an encoder writes are PostgreSQL's arrays of six dimensions."""
+"""Maximum nesting of arrays and objects. The deepest values of an encoder are PostgreSQL's arrays of six dimensions."""
 
 
 def _nested(depth: int) -> bytes:
@@ -36,7 +37,7 @@ def _nested(depth: int) -> bytes:
 
 
 _VALUE: Final = rb"(?>" + _SCALAR + rb"|" + _nested(NESTING_MAX) + rb")"
-# A name with its quotes and colon stands in no string, because quotes are escaped there.
+# A name with its quotes and colon cannot be part of a string, because quotes are escaped there.
 _SNAPSHOT: Final = re.compile(rb'"snapshot":"([a-z_]*+)"')
 _XID: Final = re.compile(rb'"txId":([0-9]++)')
 _PLACE: Final = re.compile(
@@ -45,7 +46,7 @@ _PLACE: Final = re.compile(
 _PAIRS: Final = re.compile(rb"[{,](" + _STRING + rb"):(" + _VALUE + rb")", re.DOTALL)
 
 SCHEMA: Final = b'{"schema":{"type":"struct",'
-"""How a key or value begins with `format: json_schema`."""
+"""Beginning of a key or value with `format: json_schema`."""
 _PAYLOAD: Final = b',"payload":'
 
 NEW_KEY: Final = "__debezium.newkey"
@@ -60,11 +61,11 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class NotARecordError(ValueError):
-    """The bytes are not a record that cdcd or Debezium writes; the text says what is wrong."""
+    """The bytes are not a record of cdcd or Debezium; the text names the problem."""
 
 
 class Row(NamedTuple):
-    """Names of columns as JSON strings, and the JSON of their values, in the record's order."""
+    """Names of columns as JSON strings, and their values in JSON, in the record's order."""
 
     names: tuple[bytes, ...]
     values: tuple[bytes, ...]
@@ -74,14 +75,15 @@ class Cut(NamedTuple):
     """A record with a value.
 
     Attributes:
-        op: one of `rcudtm`.
-        commit_lsn, serial: the record's place; commit_lsn is 0 in a record of another connector, which has no place.
-        xid: of the transaction; None for a row that was read, and for what stands between transactions.
-        half: 1 for the create of a changed key, which shares its place with the delete.
-        of_snapshot: the row was read, not changed.
-        unchanged: names of columns, as JSON strings, that hold a placeholder.
-        old_key, new_key: the key before or after a change of the key.
-        schema_id: of the description of the table, "" if the record names none.
+        op: operation, one of `rcudtm`.
+        commit_lsn, serial: position of the record; commit_lsn is 0 in a record of another connector, which has no
+            position.
+        xid: id of the transaction; None for a row that was read, and for records outside of transactions.
+        half: 1 for the create of a changed key, which has the same position as the delete.
+        of_snapshot: True if the row was read, not changed.
+        unchanged: names of columns, as JSON strings, whose value is a placeholder.
+        old_key, new_key: key before or after a change of the key.
+        schema_id: fingerprint of the table's description; "" if the record names none.
     """
 
     op: str
@@ -99,13 +101,13 @@ class Cut(NamedTuple):
 
 
 def pairs(data: bytes, what: str) -> list[tuple[bytes, bytes]]:
-    """The members of a JSON object: names as JSON strings, and the bytes of the values.
+    """Return the members of a JSON object: names as JSON strings, and the bytes of the values.
 
     Raises:
-        NotARecordError: it is not one; `what` says of which part that is told.
+        NotARecordError: `data` is not an object; the message names the part of the record (`what`).
     """
     found: list[tuple[bytes, bytes]] = _PAIRS.findall(data)
-    # Members that lie side by side, each with a bracket or comma before it and a colon in it, are all of the object.
+    # Adjacent members, each with a bracket or comma before it and a colon in it, make up the whole object.
     size = sum([len(name) + len(value) + 2 for name, value in found]) + 1 if found else 2
     if size != len(data) or data[:1] != b"{" or data[-1:] != b"}":
         raise NotARecordError(f"{what} is not an object in the form that an encoder writes")
@@ -113,7 +115,7 @@ def pairs(data: bytes, what: str) -> list[tuple[bytes, bytes]]:
 
 
 def row(data: bytes, what: str) -> Row | None:
-    """A row; None for null. Raises NotARecordError."""
+    """Return a row; None for null. Raises NotARecordError."""
     if data == NULL:
         return None
     found = pairs(data, what)
@@ -126,9 +128,9 @@ def row(data: bytes, what: str) -> Row | None:
 
 
 def payload(data: bytes) -> bytes:
-    """What a key or value says, without the schema that stands before it with `format: json_schema`.
+    """Return a key or value without the schema before it that `format: json_schema` has.
 
-    In the schema's strings quotes are escaped, so the first `_PAYLOAD` is where the payload begins.
+    Quotes in the schema's strings are escaped, so the payload begins at the first `_PAYLOAD`.
     """
     if not data.startswith(SCHEMA):
         return data
@@ -137,11 +139,13 @@ def payload(data: bytes) -> bytes:
 
 
 Span = tuple[int, int]
-"""Where something begins, and where it ends."""
+"""(begin, end) of a part, as offsets."""
 
 
 class _Frame(NamedTuple):
-    """What follows the rows in records of one form, and where the numbers stand in it; None: the form lacks them."""
+    """The part after the rows in records of one form, with the offsets of its numbers; None: the
+    form lacks the number.
+    """
 
     op: str
     of_snapshot: bool
@@ -152,7 +156,7 @@ class _Frame(NamedTuple):
 
 
 class RowForm:
-    """What the rows of a table looked like in the records that were cut last."""
+    """The form of a table's rows in the records that were cut last."""
 
     def __init__(self) -> None:
         self.names: tuple[bytes, ...] = ()
@@ -160,12 +164,12 @@ class RowForm:
         self.match: Callable[[bytes], re.Match[bytes] | None] = _NOTHING.match
 
     def learn(self, found: Row) -> None:
-        """Expect rows like this one."""
+        """Expect rows of the same form as `found`."""
         if len(found.names) not in range(1, COLUMNS_MAX + 1):
             return
         nested = [value[:1] in _BRACKETS for value in found.values]
         if found.names == self.names:
-            # A value that is null in one row may be an object in another one.
+            # A value that is null in one row may be an object in another.
             nested = [one or other for one, other in zip(nested, self._nested, strict=True)]
         self.names, self._nested = found.names, tuple(nested)
         self.match = _beginning(self.names, self._nested).match
@@ -174,15 +178,16 @@ class RowForm:
 _NOTHING: Final = re.compile(rb"(?!)")
 _BRACKETS: Final = (b"{", b"[")
 COLUMNS_MAX: Final = 100
-"""Columns of a table whose rows are found by one expression. Making it takes longer the more there are."""
+"""Maximum number of a table's columns for which one expression finds the rows. Compiling the expression takes longer
+with more columns."""
 
 
 @lru_cache(1000)
 def _beginning(names: tuple[bytes, ...], nested: tuple[bool, ...]) -> re.Pattern[bytes]:
-    """What finds the values of both rows, up to the source.
+    """Return the expression for the values of both rows, up to the source.
 
     Args:
-        nested: whether a value may be an array or an object.
+        nested: for each column, True if its value may be an array or an object.
     """
     members = b",".join(
         [
@@ -195,13 +200,13 @@ def _beginning(names: tuple[bytes, ...], nested: tuple[bool, ...]) -> re.Pattern
 
 
 def cut(value: bytes, headers: Headers, form: RowForm | None = None) -> Cut:
-    """Cut the value of a record.
+    """Return the parts of a record's value.
 
     Args:
-        form: of the rows of the table's records. It learns of this one.
+        form: form of the rows in the table's records. This call updates the form.
 
     Raises:
-        NotARecordError: it is not one.
+        NotARecordError: `value` is not a record.
     """
     try:
         value.decode()
@@ -219,7 +224,7 @@ def cut(value: bytes, headers: Headers, form: RowForm | None = None) -> Cut:
 
 
 def after_of(value: bytes, form: RowForm) -> Row:
-    """The row of a record that an encoder has just written. It has one."""
+    """Return the row of a record that an encoder has just written. The record has a row."""
     found = form.match(value)
     if found is not None:
         groups = found.groups()
@@ -231,7 +236,7 @@ def after_of(value: bytes, form: RowForm) -> Row:
 
 
 def _with_headers(found: Cut, headers: Headers) -> Cut:
-    """The record with what its headers say. Raises NotARecordError."""
+    """Return the record with the data of its headers. Raises NotARecordError."""
     for name, content in headers:
         if name == UNCHANGED:
             found = found._replace(unchanged=_names(content))
@@ -243,7 +248,7 @@ def _with_headers(found: Cut, headers: Headers) -> Cut:
 
 
 def _cut_whole(value: bytes) -> Cut:
-    """Any record without its headers. Raises NotARecordError."""
+    """Cut any record, without its headers. Raises NotARecordError."""
     fields = dict(pairs(value, "the record"))
     op = fields.get(b'"op"', b"")
     if op not in OPS:
@@ -275,12 +280,12 @@ def _cut_whole(value: bytes) -> Cut:
 _ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
 DIGITS_MAX: Final = 19
 FRAMES_MAX: Final = 4096
-"""Forms of what follows the rows that are remembered, each some hundred bytes. A table has a form for each number of
-digits that its positions have."""
+"""Maximum number of remembered forms of the part after the rows, each some hundred bytes. A table has one form for
+each number of digits in its positions."""
 
 
 def _cut_known(value: bytes, form: RowForm) -> Cut | None:
-    """A record that looks like others, without its headers; None: it does not, or is no record."""
+    """Cut a record whose form is known, without its headers; None: the form is unknown, or it is no record."""
     match = form.match(value)
     if match is None:
         return None
@@ -315,13 +320,13 @@ def _number(rest: bytes, at: Span | None) -> int | None:
 
 @lru_cache(FRAMES_MAX)
 def _frame(rest: bytes) -> _Frame | None:
-    """What follows the rows, from the source on; None if other rows are in it. Raises NotARecordError."""
+    """Return the frame of the part after the rows; None if it contains other rows. Raises NotARecordError."""
     members = pairs(b"{" + rest, "the record")
     names = [name for name, _ in members]
     if len(set(names)) < len(names) or b'"before"' in names or b'"after"' in names:
         return None
     parts = _cut_whole(b"{" + rest)
-    # The source comes first, and each of its members is where it would be in the rest.
+    # The source is the first member, and each of its members is at the same offset as in `rest`.
     begin, source = len(names[0]) + 1, members[0][1]
     place, xid = _PLACE.search(source), _XID.search(source)
 
@@ -344,7 +349,7 @@ _MAY: Final = frozenset(
         (False, True, "d"),
     }
 )
-"""Nearly all records: whether before and after are null, and the operation."""
+"""Combinations in nearly all records: before is null, after is null, the operation."""
 
 _ROWS: Final[dict[str, tuple[bool | None, bool | None]]] = {
     "c": (False, True),
@@ -354,7 +359,7 @@ _ROWS: Final[dict[str, tuple[bool | None, bool | None]]] = {
     "t": (False, False),
     "m": (None, None),
 }
-"""Whether a record has a row before and after; None: both are possible."""
+"""By operation: True if a record has a row before and after; None: both are possible."""
 
 
 def _check_rows(op: str, before: Row | None, after: Row | None) -> None:

@@ -1,7 +1,7 @@
-"""`cdcd verify --repair`: the rows that differ are read again, by requests to the daemon.
+"""`cdcd verify --repair`: requests to the daemon that read differing rows again.
 
-A request is an incremental snapshot of one table with a condition that is true for the rows that differ. It sends rows
-that the source has. A row that only the topics have, and a record that is wrong in itself, no request can mend.
+A request is an incremental snapshot of one table with a condition that selects the differing rows. It sends rows of
+the source. A request cannot repair a row that only the topics have, or a faulty record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,13 @@ from cdcd.tools.verify.report import Report, TableReport
 
 _OR: Final = " OR "
 REQUESTS_MAX: Final = 50
-"""Requests for one table. If there are more, the whole table is read."""
+"""Maximum number of requests for one table. If more are needed, the whole table is read."""
 
 
 def conditions(rows: Sequence[str]) -> list[str]:
-    """Conditions that are together true for rows that these are true for, each as long as a request may have.
+    """Return conditions that together select all rows of `rows`, each within the length limit of a request.
 
-    [] if a single one is longer: then the whole table is to be read.
+    [] if a single condition is longer; then the whole table must be read.
     """
     found: list[str] = []
     for row in rows:
@@ -34,7 +34,7 @@ def conditions(rows: Sequence[str]) -> list[str]:
 
 
 def requests(report: Report) -> Iterator[tuple[str, str]]:
-    """What to ask for: tables, each with a condition; "" for the whole table."""
+    """Yield tables to request, each with a condition; "" for the whole table."""
     for table in report.tables:
         wanted = table.outcome.differing - table.outcome.only_in_topics
         if not wanted:
@@ -47,7 +47,7 @@ def requests(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def not_repairable(report: Report) -> Iterator[str]:
-    """What no request mends, and what would."""
+    """Yield sentences about differences that no request repairs, and what would repair them."""
     for table in report.tables:
         yield from _of_table(table)
 

@@ -1,7 +1,7 @@
-"""What `cdcd verify` found: for people, in lines of 80 columns, and for programs, as an object.
+"""The result of `cdcd verify`: as lines of 80 columns for people, and as an object for programs.
 
-The rule: a table is `equal` only if every row and every value of it was compared. Whatever was left out makes it
-`equal so far`, with the reason, and the number of rows or values where it is known.
+The rule: a table is `equal` only if every row and every value was compared. Otherwise it is `equal so far`, with
+the reason and, if known, the number of rows or values that were not compared.
 """
 
 import textwrap
@@ -27,13 +27,13 @@ _NAME_MAX: Final = 32
 
 @dataclass(slots=True)
 class TableReport:
-    """One table.
+    """Result for one table.
 
     Attributes:
-        lsn: the snapshot saw every commit before it.
-        limits: why not everything was compared, in sentences.
-        notes: what else a reader should know, in sentences.
-        faults: records that are wrong in themselves; `faults_in_all` counts all of them.
+        lsn: LSN before which the snapshot saw every commit.
+        limits: reasons why not everything was compared, as sentences.
+        notes: further information for the reader, as sentences.
+        faults: flawed records, as far as they are kept; `faults_in_all` counts all of them.
     """
 
     name: str
@@ -54,20 +54,20 @@ class TableReport:
 
     @property
     def differences(self) -> int:
-        """Rows that differ, and records that are wrong."""
+        """Number of differing rows and flawed records."""
         return self.outcome.differing + self.faults_in_all
 
 
 @dataclass(slots=True)
 class Report:
-    """All tables. `lsn` is that of the table that was compared at the earliest one."""
+    """Result for all tables. `lsn` is the lowest LSN at which a table was compared."""
 
     pipeline: str
     target: str
     lsn: int
     tables: list[TableReport]
     limits: list[str] = field(default_factory=list)
-    """What holds for all tables."""
+    """Limits that apply to all tables."""
 
     @property
     def verdict(self) -> str:
@@ -86,11 +86,11 @@ class Report:
 
 
 def lines(report: Report, *, shown: int, values: bool) -> Iterator[str]:
-    """The report for people.
+    """Yield the lines of the report for people.
 
     Args:
-        shown: how many differences of each table are shown.
-        values: the values are shown, and not only the names of their columns.
+        shown: maximum number of differences to show for each table.
+        values: True to show values, and not only the names of their columns.
     """
     yield from _wrapped(f"{report.pipeline}: {report.target} against the source at {Lsn(report.lsn)}", 0)
     wide = max((len(table.name) for table in report.tables), default=0)
@@ -158,7 +158,7 @@ def _summary(report: Report) -> str:
 
 
 def as_object(report: Report, *, shown: int, values: bool) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the report as an object for programs."""
     return {
         "pipeline": report.pipeline,
         "target": report.target,

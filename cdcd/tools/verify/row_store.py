@@ -22,29 +22,29 @@ from cdcd.tools.verify.bucket_log import BucketLog, Chunks, entries, not_kept, p
 from cdcd.tools.verify.values import HASH_BYTES
 
 Place = tuple[int, int]
-"""Where a change stands in the stream: commit_lsn and event_serial_no."""
+"""Position of a change in the stream: commit_lsn and event_serial_no."""
 
 KEY_MAX: Final = 1000
-"""Bytes of a key that are kept to be shown."""
+"""Maximum bytes of a key that are kept for messages."""
 
 WHOLE: Final = 0
 UNSENT: Final = 1
 MOVED: Final = 2
 ELSEWHERE: Final = 3
 FOREIGN: Final = 4
-"""What a row lacks: nothing; a value that was never sent; a value that the row with its former key has; all of its
-values, which are in a file (claim check); a place, because another connector wrote it."""
+"""States of a row by what it lacks: nothing; a value that was never sent; a value that the row with its former key
+has; all values, which are in a file (claim check); a position, because another connector wrote it."""
 
 
 class Stored(NamedTuple):
-    """A row as its last change left it.
+    """A row after its last change.
 
     Attributes:
-        lsn, serial: the place of that change.
+        lsn, serial: position of this change.
         state: what the row lacks.
-        shape: the number of its shape (`TableFold.shapes`).
-        packed: its values (`values.py`).
-        name: its key, as far as it is kept.
+        shape: number of its shape (`TableFold.shapes`).
+        packed: packed values (`values.py`).
+        name: key, as far as it is kept.
     """
 
     lsn: int
@@ -56,7 +56,7 @@ class Stored(NamedTuple):
 
 
 class Loose(NamedTuple):
-    """A row without a key that came (`sign` 1) or went (-1) at a place."""
+    """A row without a key that was added (`sign` 1) or removed (-1) at a position."""
 
     lsn: int
     serial: int
@@ -132,16 +132,16 @@ class Moves:
 
 
 GARBAGE_MAX: Final = 500_000
-"""Changes that no row shows any more and that may be kept, beside as many as there are rows."""
+"""Maximum number of superseded changes that are kept, in addition to as many as there are rows."""
 
 FEW_BYTES: Final = 1 << 20
-"""Rows of one table's comparison that wait in memory before they are written."""
+"""Bytes of one table's compared rows that wait in memory before they are written."""
 
 PARTIAL: Final = 5
-"""A row that has values of the row before it; only `Fill` knows which."""
+"""State of a row that has values of the row before it; only `Fill` knows which values."""
 
 Fill = Callable[[Stored | None, Stored], Stored]
-"""A `PARTIAL` row with the values of the one before it."""
+"""Function that fills a `PARTIAL` row with values of the row before it."""
 
 Rows = dict[bytes, Stored]
 
@@ -150,23 +150,23 @@ _LEFT: Final = 7
 _NO_ROW: Final = Stored(0, 0, _DELETED, 0, b"", b"")
 
 _ROW: Final = struct.Struct(f">{HASH_BYTES}sIQQBIH")
-"""Hash, bytes of the entry, LSN, serial, state, shape, bytes of the name. The name and the values follow."""
+"""Hash, size of the entry, LSN, serial, state, shape, size of the name. Name and values follow."""
 
 _LOOSE: Final = struct.Struct(f">{HASH_BYTES}sIQQBbI")
-"""Hash, bytes of the entry, LSN, serial, half, sign, shape. The values follow."""
+"""Hash, size of the entry, LSN, serial, half, sign, shape. The values follow."""
 
 _SEEN: Final = struct.Struct(f">{HASH_BYTES}sIHI")
-"""Hash, bytes of the entry, of the name, of the condition in SQL. Those two and the values follow."""
+"""Hash, size of the entry, of the name, and of the SQL condition. Name, condition and values follow."""
 
 _TALLY: Final = struct.Struct(f">{HASH_BYTES}sIqq")
-"""Hash, bytes of the entry, how many rows the source has, and the topics. The values follow."""
+"""Hash, size of the entry, number of rows in the source, number of rows in the topics. The values follow."""
 
 
 class RowStore:
-    """Rows by table and hash of key. The caller owes `close`.
+    """Rows by table and hash of the key. The caller owes `close`.
 
     Args:
-        folder: for files, which have no name there.
+        folder: folder for temporary files, which have no names there.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -175,9 +175,9 @@ class RowStore:
         self._rows = BucketLog(folder)
         self._loose = BucketLog(folder)
         self._changes: Counter[int] = Counter()
-        """Changes that are kept of each table."""
+        """Number of stored changes of each table."""
         self._live: dict[int, int] = {}
-        """Rows of each table that was read as a whole, when that was done last."""
+        """Number of rows of each table that was read completely, at its last read."""
 
     def close(self) -> None:
         self._rows.close()
@@ -185,7 +185,7 @@ class RowStore:
         self.moves.close()
 
     def put(self, table: int, key: bytes, row: Stored) -> None:
-        """The row is this one now."""
+        """Replace the row."""
         lsn, serial, state, shape, packed, name = row
         self._changes[table] += 1
         size = _ROW.size + len(name) + len(packed)
@@ -195,29 +195,29 @@ class RowStore:
         self.put(table, key, _NO_ROW)
 
     def leave(self, table: int, key: bytes, place: Place) -> None:
-        """The row has another key from this place on."""
+        """Register that the row has another key from this position on."""
         self.put(table, key, Stored(*place, _LEFT, 0, b"", b""))
 
     def add_loose(self, table: int, key: bytes, row: Loose) -> None:
-        """A row without a key. One at the same place is the same.
+        """Add a row without a key. A second row at the same position counts as the same row.
 
         Args:
-            key: the hash of its values.
+            key: hash of the row's values.
         """
         size = _LOOSE.size + len(row.packed)
         self._loose.add(table, _LOOSE.pack(key, size, *row[:5]) + row.packed)
 
     def settle(self, table: int, fill: Fill) -> None:
-        """Find what rows were when they got another key. To be called before `moves` are asked."""
+        """Find the rows that later got another key. Call this before `moves` is queried."""
         if self.moves.has(table):
             for chunks in parts([self._rows], table):
                 self._applied(table, chunks[0], fill, keep=True)
 
     def compact(self, fills: Mapping[int, Fill]) -> None:
-        """Forget the changes that rows do not show any more, where they are more than the rows.
+        """Remove superseded changes if they are more than the rows.
 
         Args:
-            fills: by the number of the table.
+            fills: fill function by number of the table.
         """
         rows = sum([self._live.get(table, changes) for table, changes in self._changes.items()])
         if self._changes.total() <= 2 * rows + GARBAGE_MAX:
@@ -231,7 +231,7 @@ class RowStore:
         before.close()
 
     def rows(self, table: int, fill: Fill, after: Place) -> Iterator[tuple[bytes, Stored]]:
-        """All rows that were changed after the place, with the hash of the key, in no order."""
+        """Yield all rows that were changed after the position, with the hash of the key, in no order."""
         live = 0
         for chunks in parts([self._rows], table):
             rows = self._applied(table, chunks[0], fill)
@@ -244,19 +244,19 @@ class RowStore:
     def beside(
         self, table: int, fill: Fill, after: Place, seen: "Seen", first_bytes: Collection[int]
     ) -> Iterator[tuple[Rows, Iterator[tuple[bytes, bytes, str, bytes]]]]:
-        """Rows of the topics and of the source, a part at a time: both sides of a key are in the same part.
+        """Yield rows of the topics and of the source, one part at a time; a key has both rows in the same part.
 
-        Rows of the topics are left out if they were not changed after the place.
+        Rows of the topics are left out unless they were changed after the position.
 
         Args:
-            first_bytes: of the hashes that are wanted.
+            first_bytes: first bytes of the wanted hashes.
         """
         for ours, theirs in parts([self._rows, seen.log], table, first_bytes):
             rows = self._applied(table, ours, fill)
             yield {key: row for key, row in rows.items() if row[:2] > after}, seen.rows(theirs)
 
     def loose(self, table: int, after: Place) -> Iterator[Loose]:
-        """The rows without a key that came and went after the place, in no order."""
+        """Yield rows without a key that were added or removed after the position, in no order."""
         for chunks in parts([self._loose], table):
             places = set()
             for (_, _, lsn, serial, half, sign, shape), packed in entries(chunks[0], _LOOSE):
@@ -265,18 +265,18 @@ class RowStore:
                     yield Loose(lsn, serial, half, sign, shape, packed)
 
     def seen(self, table: int) -> "Seen":
-        """A place for rows of the source. The caller owes its `close`."""
+        """Return a store for rows of the source. The caller owes its `close`."""
         return Seen(self._folder, table)
 
     def tally(self, table: int) -> "Tally":
-        """A place to count rows without a key. The caller owes its `close`."""
+        """Return a counter of rows without a key. The caller owes its `close`."""
         return Tally(self._folder, table)
 
     def _applied(self, table: int, chunks: Chunks, fill: Fill, *, keep: bool = False) -> Rows:
-        """The changes of some keys, one after the other: the rows that are left.
+        """Apply the changes of some keys in order, and return the remaining rows.
 
         Args:
-            keep: what rows were that got another key is kept in `moves`.
+            keep: True to store rows in `moves` before they get another key.
         """
         rows: Rows = {}
         unpack, header = _ROW.unpack_from, _ROW.size
@@ -298,7 +298,7 @@ class RowStore:
 
 
 class Seen:
-    """Rows of the source, with what finds them there."""
+    """Rows of the source, with the SQL conditions that select them."""
 
     def __init__(self, folder: Path, table: int) -> None:
         self.log = BucketLog(folder, waiting_bytes=FEW_BYTES)
@@ -308,7 +308,7 @@ class Seen:
         self.log.close()
 
     def add(self, key: bytes, name: bytes, sql: str, packed: bytes) -> None:
-        """A row: the hash of its key, its key, how SQL finds it, and its values."""
+        """Add a row: the hash of its key, its key, its SQL condition, and its values."""
         condition = sql.encode("utf-8", "surrogateescape")
         size = _SEEN.size + len(name) + len(condition) + len(packed)
         entry = _SEEN.pack(key, size, len(name), len(condition)) + name + condition + packed
@@ -316,14 +316,14 @@ class Seen:
 
     @staticmethod
     def rows(chunks: Chunks) -> Iterator[tuple[bytes, bytes, str, bytes]]:
-        """The rows as they were added."""
+        """Yield the rows as they were added."""
         for (key, _, named, found), rest in entries(chunks, _SEEN):
             condition = rest[named : named + found].decode("utf-8", "surrogateescape")
             yield key, rest[:named], condition, rest[named + found :]
 
 
 class Tally:
-    """How many rows with the same values the source has, and the topics."""
+    """Number of rows with the same values in the source, and in the topics."""
 
     def __init__(self, folder: Path, table: int) -> None:
         self._log = BucketLog(folder, waiting_bytes=FEW_BYTES)
@@ -333,16 +333,16 @@ class Tally:
         self._log.close()
 
     def add(self, key: bytes, source: int, topics: int, packed: bytes) -> None:
-        """Count rows with these values: `source` more of the source, and `topics` more of the topics.
+        """Count rows with these values: `source` rows in the source, and `topics` rows in the topics.
 
         Args:
-            key: the hash of the values.
+            key: hash of the values.
         """
         entry = _TALLY.pack(key, _TALLY.size + len(packed), source, topics) + packed
         self._log.add(self._table, entry)
 
     def rows(self) -> Iterator[tuple[bytes, int, int, bytes]]:
-        """The hash of rows with the same values, how many the source has, how many the topics have, and the values."""
+        """Yield the hash of the values, the number of rows in the source and in the topics, and the values."""
         for chunks in parts([self._log], self._table):
             source: Counter[bytes] = Counter()
             topics: Counter[bytes] = Counter()

@@ -1,4 +1,4 @@
-"""Which tables are compared, and which pipelines cannot be."""
+"""Choice of the tables to compare, and refusal of pipelines that cannot be compared."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -15,12 +15,12 @@ def is_meant(
     outbox: Collection[str],
     filtered: Sequence[TablePattern] = (),
 ) -> bool:
-    """Whether a published table is compared.
+    """Return True if a published table is compared.
 
     Args:
-        patterns: of the tables that are chosen; () for all.
-        outbox: tables whose rows are events. No topic has all of them, so there is nothing to compare.
-        filtered: patterns of tables of which the own topic has some of the rows only.
+        patterns: patterns of the chosen tables; () for all.
+        outbox: tables whose rows are events. No topic has all of these rows, so they cannot be compared.
+        filtered: patterns of tables whose topic has only some of their rows.
     """
     if name in outbox or any(pattern.matches_name(name) for pattern in filtered):
         return False
@@ -28,7 +28,7 @@ def is_meant(
 
 
 def check_records(config: Config) -> None:
-    """ConfigError: the records do not say which transactions they are of, or the topics leave out operations."""
+    """Raise ConfigError if the records lack transaction ids, or the topics leave out operations."""
     if config.event_flattening.enabled:
         raise ConfigError(
             "The pipeline's records are flattened (event_flattening), so they do not tell which transactions they are"
@@ -45,7 +45,7 @@ def check_records(config: Config) -> None:
 
 
 def tell_left_out(config: Config, notice: Notice) -> None:
-    """Say which tables are not compared because they are outboxes, or because topics lack some of their rows."""
+    """Report tables that are not compared because they are outboxes, or because topics lack some of their rows."""
     for name in config.outbox.tables:
         notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
     for pattern in config.filters.tables:
@@ -62,13 +62,13 @@ def chosen(
     patterns: Sequence[TablePattern],
     wanted: Callable[[str], bool] = lambda _: True,
 ) -> list[str]:
-    """The published tables that are compared.
+    """Return the published tables that are compared.
 
     Args:
-        wanted: whether the target has a table.
+        wanted: returns True if the target has a table.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no table is left.
     """
     filtered = [parse_pattern(pattern, "filters.tables") for pattern in config.filters.tables]
     filtered += [parse_pattern(pattern, "routes.tables") for pattern in config.routes.tables]

@@ -1,7 +1,7 @@
-"""`cdcd verify --continuous`: which tables are compared in which slice, and what is told of it.
+"""`cdcd verify --continuous`: the tables of each slice, and the metrics of the results.
 
-The rule: every table is compared in turn, each as a whole, because only then a row that the topics have too many is
-seen. A slice has as many tables as can be read in the interval at the allowed rate, and one at least.
+The rule: every table is compared in turn and as a whole, because only then surplus rows of the topics are found. A
+slice has as many tables as can be read in the interval at the allowed rate, but at least one.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from cdcd.tools.verify.report import PARTIAL, Report
 
 
 class Slices:
-    """Gives the tables of one slice after the other.
+    """The sequence of slices.
 
     Args:
-        bytes_max: of a slice, on disk; 0: all tables are in each slice.
+        bytes_max: maximum size of a slice on disk, in bytes; 0: each slice has all tables.
     """
 
     def __init__(self, bytes_max: float) -> None:
@@ -22,7 +22,7 @@ class Slices:
         self._last = ""
 
     def next(self, sizes: Mapping[str, int]) -> list[str]:
-        """The tables of the next slice, of those that there are, with their sizes in bytes."""
+        """Return the tables of the next slice; `sizes` has the present tables with their sizes in bytes."""
         names = sorted(sizes)
         if not self._bytes_max:
             return names
@@ -39,14 +39,17 @@ class Slices:
 
 
 class Told:
-    """Tells metrics of reports. Records that are wrong stay in the topic, and count when they are first seen."""
+    """Reports results to the metrics.
+
+    Flawed records stay in the topic, so they are counted when they are first found.
+    """
 
     def __init__(self, numbers: VerifyTelemetry) -> None:
         self._numbers = numbers
         self._faults: dict[str, int] = {}
 
     def tell(self, report: Report, now: float) -> None:
-        """What a slice found. `now` is in Unix seconds."""
+        """Report the result of a slice. `now` is in Unix seconds."""
         for table in report.tables:
             faults = table.faults_in_all - self._faults.get(table.name, 0)
             self._faults[table.name] = table.faults_in_all

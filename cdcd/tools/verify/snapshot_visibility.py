@@ -1,16 +1,17 @@
-"""Which commits a snapshot of the source sees, told of the records of the topics.
+"""The commits that a snapshot of the source sees, applied to the records of the topics.
 
-The rule: a snapshot sees the transactions that had ended when it was taken, and these are not all whose commit lies
-before some LSN. A commit record is written, and may be streamed and delivered, before snapshots see the transaction:
-with a synchronous standby that is away, hours before (procarray.c, ProcArrayEndTransaction). So a record is judged by
-its transaction's id. What lies behind `lsn`, the end of the WAL just after the snapshot was taken, is seen by nobody.
+The rule: a snapshot sees the transactions that had ended when it was taken, which are not all transactions with a
+commit before some LSN. A commit record is written, and may be streamed and delivered, before snapshots see the
+transaction: hours before if a synchronous standby is unreachable (procarray.c, ProcArrayEndTransaction). So a
+record is judged by its transaction's id. The snapshot sees no commit after `lsn`, the end of the WAL just after the
+snapshot was taken.
 
-An id of 32 bits says nothing of a transaction that is older than 2^31 ids. All transactions before `old_lsn`, from
-where on the slot needs the WAL, had an id when the snapshot was taken: of those, it does not see only what it lists as
-open.
+An id of 32 bits cannot identify a transaction that is older than 2^31 ids. All transactions before `old_lsn`, where
+the WAL that the slot needs begins, had an id when the snapshot was taken, so the snapshot sees all of them except
+those that it lists as open.
 
-Rejected: the snapshot of a slot that is made for it, which has an exact LSN. Making it waits for every open
-transaction, and PostgreSQL 18.4 has crashed while it made one under load.
+Rejected: the snapshot of a slot that is created for this purpose, which has an exact LSN. Creating the slot waits
+for every open transaction, and PostgreSQL 18.4 has crashed while it created one under load.
 """
 
 from dataclasses import dataclass, field
@@ -22,12 +23,12 @@ _IDS = 1 << 32
 
 @dataclass(slots=True)
 class Sight:
-    """What a snapshot sees.
+    """The visibility of a snapshot.
 
     Attributes:
         lsn: the end of the WAL just after the snapshot was taken.
-        old_lsn: where the WAL begins that the pipeline's slot needs.
-        first_unseen: the first commit before `lsn` of those asked for that the snapshot does not see; 0: it sees them.
+        old_lsn: start of the WAL that the pipeline's slot needs.
+        first_unseen: lowest commit before `lsn` that was passed to `sees` and is invisible; 0: all were visible.
     """
 
     visibility: Visibility
@@ -42,11 +43,11 @@ class Sight:
 
     @property
     def exact_lsn(self) -> int:
-        """The snapshot sees every commit before it."""
+        """LSN before which the snapshot sees every commit."""
         return self.first_unseen or self.lsn
 
     def sees(self, commit_lsn: int, xid: int) -> bool:
-        """Whether it sees the transaction with this id, whose commit is there in the WAL."""
+        """Return True if the snapshot sees the transaction with this id and this commit LSN."""
         if commit_lsn == self._last[0]:
             return self._last[1]
         seen = self._sees(commit_lsn, xid)

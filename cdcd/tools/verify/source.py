@@ -1,4 +1,4 @@
-"""Rows of the source at a shared snapshot, as the encoder writes them, read no faster than is allowed."""
+"""Rows of the source at a shared snapshot, as the encoder writes them, read within a rate limit."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
@@ -31,29 +31,29 @@ from cdcd.tools.verify.comparing import SourceRow
 from cdcd.tools.verify.record_parsing import RowForm, after_of
 
 CHUNK_BYTES: Final = 1 << 20
-"""Of a table, on disk, read at a time."""
+"""Bytes of a table on disk that are read at a time."""
 
 ROWS_AT_ONCE: Final = 2000
 
 Place = tuple[int, str, Equality]
-"""A key column: its place in a row, its name, and how it is compared."""
+"""A key column: its index in a row, its name, and its comparison."""
 
 _MARK: Final = "true"
 
 
 RUN_PAGES: Final = 16
-"""Pages of a sample that lie side by side."""
+"""Number of adjacent pages in a run of a sample."""
 
 
 def left_out(pages: int, share: float, dice: Random) -> Pages:
-    """The pages that a sample leaves out, of a table with so many: runs of pages are drawn, one at least."""
+    """Return the pages that a sample of a table with `pages` pages leaves out; it has at least one run of pages."""
     runs = -(-pages // RUN_PAGES)
     drawn = set(dice.sample(range(runs), min(runs, max(1, round(runs * share))))) if runs else set()
     return gaps(tuple((run * RUN_PAGES, min(pages, (run + 1) * RUN_PAGES)) for run in sorted(drawn)), pages)
 
 
 class Forms:
-    """How the daemon describes tables, with the modes and the protected columns of its configuration."""
+    """Table descriptions as the daemon makes them, with the modes and the protected columns of its configuration."""
 
     def __init__(self, config: Config, shared: SharedSnapshot, bindings: Bindings | None = None) -> None:
         self._shared = shared
@@ -68,11 +68,11 @@ class Forms:
         self._chosen_fields = settings.chosen_fields
 
     def description(self, table: SharedTable) -> TableDescription:
-        """What the catalog says of the table, with the key that is chosen."""
+        """Return the catalog's description of the table, with the chosen key."""
         return self._chosen_keys.applied(table.source.relation, table.description)
 
     def form(self, table: SharedTable) -> TableForm:
-        """The description of the table at the snapshot."""
+        """Return the description of the table at the snapshot."""
         relation, description = table.source.relation, self.description(table)
         topic = self._names.table(relation.schema, relation.name)
         types = self._shared.types
@@ -94,7 +94,7 @@ class ReadersAtSnapshot:
         self._open: dict[int | None, SnapshotReader] = {}
 
     async def of(self, table: str) -> SnapshotReader:
-        """The session that reads `schema.table`.
+        """Return the session that reads `schema.table`.
 
         Raises:
             TransientError: the server does not answer, or the snapshot has ended.
@@ -122,7 +122,7 @@ class ReadersAtSnapshot:
 
 
 class SourceRows:
-    """Reads tables at the snapshot. The caller owes `close`."""
+    """Reader of tables at the snapshot. The caller owes `close`."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class SourceRows:
         )
         settings = replace(
             settings,
-            # Rows alone are compared, without what stands around them or is no column.
+            # Only rows are compared, without envelopes and added fields.
             field_rules=tuple([replace(rule, constants=()) for rule in settings.field_rules]),
             schemas_topic=None,
             key_format="json",
@@ -153,11 +153,11 @@ class SourceRows:
         self._readers.close()
 
     def form(self, table: SharedTable) -> TableForm:
-        """The description of the table at the snapshot."""
+        """Return the description of the table at the snapshot."""
         return self._forms.form(table)
 
     def defaults(self, table: SharedTable) -> list[bytes | None]:
-        """For each column, what rows have that are older than the column, as a record has it; None: NULL."""
+        """Return for each column the value of rows that are older than the column, as in a record; None: NULL."""
         missing = {column.name: column.missing for column in table.description.columns}
         found: list[bytes | None] = []
         for column in table.source.relation.columns:
@@ -167,18 +167,18 @@ class SourceRows:
             try:
                 found.append(None if text is None else to_bytes(converter.json(wire(text))))
             except UnwritableError:
-                # Null stands for it in the records too.
+                # Records also have null for such a value.
                 found.append(None)
         return found
 
     async def rows(
         self, table: SharedTable, skipped: Callable[[Part], Pages] = lambda _: (), *, found: bool = False
     ) -> AsyncIterator[list[SourceRow]]:
-        """All rows of the table.
+        """Yield all rows of the table.
 
         Args:
-            skipped: the pages of a part that are not read.
-            found: the rows say how SQL finds them.
+            skipped: returns the pages of a part that are not read.
+            found: True to add the SQL condition of each row.
 
         Raises:
             SourceError: the table may not be read.
@@ -220,7 +220,7 @@ class SourceRows:
 
 
 def _condition(line: bytes, places: list[Place]) -> str:
-    """What finds the row in SQL, from its line of COPY's text."""
+    """Return the SQL condition that selects the row of this line of COPY text."""
     fields = split_row(line)
     return " AND ".join(
         f"{how.left(name)} = {how.right(unescape(fields[at]).decode('utf-8', 'surrogateescape'))}"
@@ -229,7 +229,7 @@ def _condition(line: bytes, places: list[Place]) -> str:
 
 
 def equality(oid: int, types: Mapping[int, TypeDescription]) -> Equality:
-    """How a key column of this type is compared, so that a condition calls nothing that the table's owner made."""
+    """Return the comparison of a key column of this type, which runs no code of the table's owner."""
     if oid in BUILTIN_TYPES:
         return Equality()
     description = types.get(oid)

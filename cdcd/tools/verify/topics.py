@@ -1,15 +1,16 @@
-"""`--target topics`: the topics folded up to what a snapshot of the source sees, and held against the tables at it.
+"""`--target topics`: topics folded up to what a snapshot of the source sees, and compared with the tables.
 
-In this order, so that the source has to keep the snapshot for the reading of its tables only:
+The order keeps the snapshot only while the source's tables are read:
 
-1. What the topics have is folded, as far as a first snapshot sees it, which is not kept: every later one sees that too.
-2. The snapshot is taken. Nothing waits for it, and it waits for nobody.
-3. The tables are read at the snapshot. Meanwhile the checkpoint is waited for that says that everything is in Kafka
-   that the snapshot may see.
-4. The rest is folded, and the sums are compared. Tables of which they differ are read once more.
+1. The topics are folded as far as a first snapshot sees. This snapshot is not kept, because every later snapshot
+   sees the same.
+2. The snapshot is taken. It blocks nothing and waits for nothing.
+3. The tables are read at the snapshot. Meanwhile cdcd waits for a checkpoint after everything that the snapshot may
+   see.
+4. The rest is folded, and the sums are compared. Tables with different sums are read once more.
 
-A table that is altered, rewritten or truncated between 2 and 3 cannot be read at the snapshot any more. It is compared
-at another one. So nothing that can be done later lies between them.
+A table that is altered, rewritten or truncated between 2 and 3 cannot be read at the snapshot. It is compared at
+another snapshot. So no step that can wait lies between 2 and 3.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ from cdcd.tools.verify.snapshot_visibility import Sight
 from cdcd.tools.verify.source import ReadersAtSnapshot, SourceRows, left_out
 
 ATTEMPTS: Final = 5
-"""Snapshots that are taken, if tables are altered or truncated meanwhile."""
+"""Maximum number of snapshots, if tables are altered or truncated meanwhile."""
 
 LOCKED_S: Final = 5.0
 """Seconds to wait before the next snapshot if a table was locked."""
@@ -62,14 +63,14 @@ Choose = Callable[[Mapping[str, int]], Collection[str]]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is verified, and how.
+    """Options of a verification.
 
     Attributes:
-        tables: patterns; () for all published tables.
-        rate_bytes_s: of rows of the source; 0: without limit.
-        sample: the share of the pages of each table that are read; 1: all.
-        since: commits before this LSN are not looked at.
-        timeout_s: how long the pipeline may take to deliver what was committed before the snapshot.
+        tables: patterns of tables; () for all published tables.
+        rate_bytes_s: maximum bytes of the source's rows to read in a second; 0: no limit.
+        sample: share of each table's pages to read; 1: all pages.
+        since: LSN before which commits are ignored.
+        timeout_s: seconds that the pipeline may take to deliver commits from before the snapshot.
     """
 
     tables: tuple[str, ...] = ()
@@ -83,8 +84,8 @@ class TopicsTarget:
     """The topics of a pipeline, folded further with each `verify`. The caller owes `close`.
 
     Args:
-        folder: for the rows of the topics; the caller's, who removes it.
-        notice: told, in a sentence, what takes long.
+        folder: folder for the rows of the topics; the caller removes it.
+        notice: called with a sentence about a long step.
     """
 
     def __init__(self, config: Config, options: Options, folder: Path, notice: Notice) -> None:
@@ -111,7 +112,7 @@ class TopicsTarget:
         self._store = RowStore(folder)
         self._sight = Sight(Visibility(0, 0), 0, 0)
         self._locked = False
-        """Whether somebody had locked a table at the last snapshot."""
+        """True if a table was locked at the last snapshot."""
         self._folds: dict[str, TableFold] = {}
         self._rows_gone: dict[str, str] = {}
         self._values_gone: dict[str, str] = {}
@@ -122,15 +123,16 @@ class TopicsTarget:
         self._store.close()
 
     async def verify(self, choose: Choose | None = None) -> Report:
-        """Compare all tables once, or those that are chosen.
+        """Compare all tables once, or the tables that `choose` returns.
 
         Args:
-            choose: is given the sizes of all that are meant, in bytes on disk, and gives those to be compared.
+            choose: called with the sizes of all candidates in bytes on disk; returns the tables to compare.
 
         Raises:
-            ConfigError: no table is meant.
+            ConfigError: no table is chosen.
             PositionError: the pipeline reads another server.
-            SourceError, SinkError, TransientError: a side refuses or does not answer, or the pipeline does not deliver.
+            SourceError, SinkError, TransientError: a side refuses or does not answer, or the pipeline does not
+                deliver.
         """
         done: dict[str, TableReport] = {}
         await self._delivery.begin()
@@ -155,7 +157,10 @@ class TopicsTarget:
         return Report(self._config.name, "topics", lsn, reports, limits)
 
     async def _fold_first(self, choose: Choose | None) -> Collection[str]:
-        """Fold what an earlier snapshot sees, so that the one that counts need not be kept as long. What is chosen."""
+        """Fold what an earlier snapshot sees, so that the final snapshot is kept for a shorter time.
+
+        Returns the chosen tables.
+        """
         async with AsyncExitStack() as stack:
             shared = await self._snapshot(stack)
             self._look(shared)
@@ -170,7 +175,8 @@ class TopicsTarget:
         """Compare the tables that are not `done`, at one snapshot.
 
         Returns:
-            The tables that changed before they were read, and how; those that are not there any more; the LSN.
+            The tables that changed before they were read, each with the change; the tables that no longer exist;
+                the LSN.
         """
         changed: dict[str, str] = {}
         self._locked = False
@@ -184,7 +190,7 @@ class TopicsTarget:
             await self._delivery.nudge()
             delivered = asyncio.create_task(self._delivered(shared.position, list(tables)))
             stack.callback(delivered.cancel)
-            # If the reading of the tables fails too, that error is raised, and asyncio must not print this one.
+            # If reading the tables fails too, that error is raised, and asyncio must not print this one.
             delivered.add_done_callback(lambda task: task.cancelled() or task.exception())
             readers = ReadersAtSnapshot(self._config, shared, self._delivery.application)
             stack.callback(readers.close)
@@ -210,7 +216,7 @@ class TopicsTarget:
             sight = self._look(shared)
             self._take(ends)
             for name, comparing in begun.items():
-                # What a table takes in memory is let go of before the next one.
+                # The memory for a table is released before the next table.
                 with closing(comparing.comparison):
                     try:
                         done[name] = await self._compare(comparing, rows, checkpoint, sight.exact_lsn)
@@ -221,18 +227,18 @@ class TopicsTarget:
             return changed, sorted(set(chosen) - done.keys() - changed.keys()), sight.exact_lsn
 
     async def _busy(self, shared: SharedSnapshot, table: SharedTable, error: TableBusyError) -> str:
-        """A sentence that says who has locked the table."""
+        """Return a sentence about the sessions that have locked the table."""
         self._locked = True
         source = table.source
         holders = await shared.lock_holders([source.oid, *[each.part.oid for each in source.parts]])
         return f"{source.name} is {locked_by(holders)}." if holders else error.message
 
     async def _delivered(self, lsn: int, tables: Sequence[str]) -> tuple[Checkpoint, dict[Place, int]]:
-        """The checkpoint that says that everything before the LSN is in Kafka, and where the topics end then."""
+        """Wait until everything before the LSN is in Kafka; return the checkpoint, and the ends of the topics then."""
         return await self._delivery.wait(lsn), self._ends(tables)
 
     async def _snapshot(self, stack: AsyncExitStack) -> SharedSnapshot:
-        """A snapshot of this moment, until the stack is closed."""
+        """Take a snapshot of this moment, which lasts until the stack is closed."""
         postgres = self._config.postgres
         shared = await SharedSnapshot.now(
             self._delivery.dsn(),
@@ -245,7 +251,7 @@ class TopicsTarget:
         return shared
 
     def _look(self, shared: SharedSnapshot) -> Sight:
-        """Fold what this snapshot sees from now on."""
+        """From now on, fold what this snapshot sees."""
         assert shared.visibility is not None, "it is one of a moment"
         self._sight = Sight(shared.visibility, shared.position, shared.old_lsn)
         for fold in self._folds.values():
@@ -253,7 +259,7 @@ class TopicsTarget:
         return self._sight
 
     def _ends(self, tables: Sequence[str]) -> dict[Place, int]:
-        """Where the topics of these tables and of all before end now."""
+        """Return the present ends of the topics of these tables and of all earlier ones."""
         names = self._config.topic_names()
         topics = {names.qualified(table): table for table in tables}
         self._describe(topics)
@@ -268,12 +274,12 @@ class TopicsTarget:
         return self._reader.ends()
 
     def _take(self, ends: Mapping[Place, int]) -> None:
-        """Fold what the topics have before their ends."""
+        """Fold the records before these ends."""
         taking = {
             place: self._folds[place[0]].partition(place[1]).take for place in ends if place[0] in self._folds
         }
         for place, offset, message in self._reader.read(ends, self._options.timeout_s):
-            # A reader without a deserializer gives bytes, whatever the stubs say.
+            # A consumer without deserializer returns bytes, whatever the stubs say.
             key: Any = message.key()
             value: Any = message.value()
             headers: Any = message.headers() or ()
@@ -283,14 +289,14 @@ class TopicsTarget:
                 self._reader.rewind((topic, partition), offset)
 
     def _is_before(self, message: Any) -> bool | None:
-        """Whether a record is from before `since`; None: it does not say."""
+        """Return True if a record is from before `since`; None if the record does not tell."""
         try:
             return cut(message.value() or b"", ()).commit_lsn < self._options.since
         except NotARecordError:
             return None
 
     def _describe(self, topics: dict[str, str]) -> None:
-        """Make a fold for each topic that is new, by how the topic is configured."""
+        """Create a fold for each new topic, by the topic's settings."""
         new = [topic for topic in topics if topic not in self._folds]
         if not new:
             return
@@ -298,7 +304,7 @@ class TopicsTarget:
         try:
             configs = self._admin.topic_configs([topic for topic in new if topic in there])
         except SinkError:
-            # This principal may not read settings (DescribeConfigs): then the worst is assumed.
+            # Without the right to read settings (DescribeConfigs), the worst case is assumed.
             configs = {topic: {"cleanup.policy": "compact"} for topic in new if topic in there}
         for topic in new:
             compacted = "compact" in configs.get(topic, {}).get("cleanup.policy", "")
@@ -336,7 +342,7 @@ class TopicsTarget:
         return _Comparing(table, form, fold, comparison, limits, is_sample=is_sample)
 
     async def _first(self, comparing: "_Comparing", rows: SourceRows) -> AsyncIterator[list[SourceRow]]:
-        """The rows that are looked at to begin with: of a sample, they are all."""
+        """Yield the rows for the first comparison; for a sample these are all rows."""
         if comparing.limits:
             return
         table = comparing.table
@@ -352,7 +358,10 @@ class TopicsTarget:
     async def _compare(
         self, comparing: "_Comparing", rows: SourceRows, checkpoint: Checkpoint, lsn: int
     ) -> TableReport:
-        """Compare the table with the folded topic. ChangedTableError: it had to be read once more, and was altered."""
+        """Compare the table with the folded topic.
+
+        ChangedTableError: the table had to be read once more, and was altered meanwhile.
+        """
         table, form, fold = comparing.table, comparing.form, comparing.fold
         comparison = comparing.comparison
         limits = list(comparing.limits)
@@ -384,10 +393,10 @@ class TopicsTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Comparing:
-    """A table whose rows are read.
+    """A table whose rows are being read.
 
     Attributes:
-        limits: why nothing of it is compared.
+        limits: reasons why the table is not compared.
     """
 
     table: SharedTable
@@ -398,7 +407,7 @@ class _Comparing:
     is_sample: bool
 
     def take(self, rows: Sequence[SourceRow]) -> None:
-        """Rows of the source that are looked at first."""
+        """Add rows of the source for the first comparison."""
         if self.is_sample:
             self.comparison.look_at(rows)
         else:
@@ -410,7 +419,7 @@ def _size(table: SharedTable) -> int:
 
 
 def _unplaced(fold: TableFold, form: TableForm) -> str:
-    """Why the place of rows among the changes is not known; "" if it is."""
+    """Return why the position of rows among the changes is unknown; "" if it is known."""
     if fold.is_unsure:
         return "the table was read again while it was verified: verify it once more"
     return "" if form.key or not fold.foreign else "records of another connector do not say which came twice"

@@ -1,8 +1,8 @@
-"""A row in few bytes: each value as it stands in a record, or the hash of a long one.
+"""Compact form of a row: each value as it is in a record, or the hash of a long value.
 
-A value of at most `SHORT` bytes is kept whole. Of a longer one, its SHA-256 (half of it), its length and its beginning
-are kept, so that rows are compared and shown without being kept. A zero byte stands between two values. JSON has none,
-and no value begins with one of these bytes:
+A value of at most `SHORT` bytes is stored whole. For a longer value, half of its SHA-256, its length and its
+beginning are stored, so rows are compared and shown without being stored. A zero byte separates two values. JSON
+contains no zero byte, and no value begins with one of these bytes:
 
 | byte | what follows |
 |---|---|
@@ -25,13 +25,16 @@ _LONG: Final = b"\xff"
 BEFORE: Final = b"\xfc"
 MOVED: Final = b"\xfd"
 UNSENT: Final = b"\xfe"
-"""A placeholder that no earlier value of the row fills."""
+"""Mark of a placeholder for which the row has no earlier value."""
 
 NULL: Final = b"null"
 
 
 def pack(value: bytes) -> bytes:
-    """A value of a record. Two values have the same bytes if and only if they are equal."""
+    """Return the packed form of a record's value.
+
+    Two values have the same packed form if and only if they are equal.
+    """
     if len(value) <= SHORT:
         return value
     digest = sha256(value).hexdigest()[: 2 * HASH_BYTES].encode()
@@ -39,24 +42,24 @@ def pack(value: bytes) -> bytes:
 
 
 def pack_row(values: Sequence[bytes]) -> bytes:
-    """All values of a row."""
+    """Return the packed form of a row."""
     if values and max(map(len, values)) > SHORT:
         values = [pack(value) for value in values]
     return join(values)
 
 
 def join(packed: Sequence[bytes]) -> bytes:
-    """A row of values that are packed."""
+    """Join packed values to a packed row."""
     return b"\0".join(packed)
 
 
 def split(packed: bytes) -> list[bytes]:
-    """The values of a row, each packed."""
+    """Return the packed values of a row."""
     return packed.split(b"\0") if packed else []
 
 
 def shown(packed: bytes) -> str:
-    """A value for a person."""
+    """Return a value as text for the operator."""
     if packed == UNSENT:
         return "(never sent)"
     if packed == MOVED:
@@ -68,19 +71,22 @@ def shown(packed: bytes) -> str:
 
 
 def key_hash(key: bytes) -> bytes:
-    """What stands for a row's key. Its leading bits say in which range the row is."""
+    """Return the hash of a row's key. Its leading bits determine the range of the row."""
     return blake2b(key, digest_size=HASH_BYTES).digest()
 
 
 def row_hash(key: bytes, packed: bytes) -> int:
-    """What a row adds to the sum of its range. `key` is the hash of its key, which is always as long."""
+    """Return the number that a row adds to the sum of its range.
+
+    `key` is the hash of its key, which has a fixed length.
+    """
     return int.from_bytes(blake2b(key + packed, digest_size=HASH_BYTES).digest(), "big")
 
 
 class RangeSums:
-    """Sums of the hashes of rows, by ranges of the hash of their key: the same whatever the order of the rows.
+    """Sums of the hashes of rows, by ranges of the hash of their key; the order of the rows does not matter.
 
-    A sum, and not an exclusive or: two rows that are there twice do not cancel each other.
+    They are sums and not exclusive ors, so two equal rows do not cancel each other.
     """
 
     RANGES: Final = 1 << 12
@@ -90,7 +96,7 @@ class RangeSums:
         self._counts: defaultdict[int, int] = defaultdict(int)
 
     def add(self, key: bytes, packed: bytes, count: int = 1) -> None:
-        """So many rows with this key (its hash) and these values."""
+        """Add `count` rows with this hash of the key and these values."""
         at = range_of(key)
         self._sums[at] += count * row_hash(key, packed)
         self._counts[at] += count
@@ -100,7 +106,7 @@ class RangeSums:
         return sum(self._counts.values())
 
     def differing(self, other: "RangeSums") -> list[int]:
-        """The ranges whose rows are not the same."""
+        """Return the ranges whose rows differ."""
         return [
             at
             for at in range(self.RANGES)
@@ -110,10 +116,10 @@ class RangeSums:
 
 
 def range_of(key: bytes) -> int:
-    """The range of a key's hash: its first bits."""
+    """Return the range of a key's hash: its first bits."""
     return key[0] << 4 | key[1] >> 4
 
 
 def first_byte(at: int) -> int:
-    """The first byte of the hashes in a range."""
+    """Return the first byte of the hashes in a range."""
     return at >> 4
