@@ -22,7 +22,7 @@ from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.errors import ProtocolError
 from cdcd.core.facts import Observer, unheard
-from cdcd.core.protocol.messages import Binary, LogicalMessage, Relation, Value
+from cdcd.core.protocol.messages import Binary, LogicalMessage, Value
 from cdcd.core.protocol.peek import (
     BINARY,
     DELETE,
@@ -46,7 +46,6 @@ from cdcd.core.records.avro.tables import AvroPlace, AvroTable, message_uses
 from cdcd.core.records.avro.transaction_metadata import CountedAvroSource, RegisteredTransactionMetadata
 from cdcd.core.records.avro.writing import number, optional, text, write_bytes
 from cdcd.core.records.debezium_json.connect_schema import Schema
-from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder, moved_from, moved_to
 from cdcd.core.records.debezium_json.heartbeats import watermark
 from cdcd.core.records.debezium_json.source_block import (
     CREATED,
@@ -68,8 +67,8 @@ from cdcd.core.records.encoder import (
     Record,
 )
 from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.records.stream import RecordStream, moved_from, moved_to
 from cdcd.core.records.unwritable import UnwritableError
-from cdcd.core.transactions.drafts import SpoolItem
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -88,7 +87,7 @@ _EMPTY: Final = b"\x00\x00"
 """Neither `schema_id` nor `transaction`."""
 
 
-class AvroEncoder(DebeziumJsonEncoder):
+class AvroEncoder(RecordStream):
     """Turns the row frames of committed transactions into records in Avro. See `Encoder`."""
 
     def __init__(
@@ -96,10 +95,15 @@ class AvroEncoder(DebeziumJsonEncoder):
         settings: EncoderSettings,
         binary: bool = False,
         observe: Observer = unheard,
+        *,
         form: AvroForm | None = None,
         around: Around | None = None,
+        block: AvroSourceBlock | None = None,
+        block_alone: AvroSourceBlock | None = None,
     ) -> None:
-        DebeziumJsonEncoder.__init__(self, settings, binary, observe)
+        self._block = block or AvroSourceBlock(settings)
+        self._block_alone = block_alone or AvroSourceBlock(settings)
+        RecordStream.__init__(self, settings, binary, observe, self._block, self._block_alone)
         self._form = AvroForm() if form is None else form
         self._around = AvroEnvelope() if around is None else around
         self._flat: FlatRow | None = None
@@ -109,10 +113,6 @@ class AvroEncoder(DebeziumJsonEncoder):
         self._avro: dict[int, AvroTable] = {}
         self._latest: AvroTable | None = None
         """Of the last row."""
-        self._block = AvroSourceBlock(settings)
-        self._source = self._block
-        self._block_alone = AvroSourceBlock(settings)
-        self._alone = self._block_alone
         self._part = BytesWriter()
         self._of_messages = AvroTableSource("", "", None)
         self._message_key_use, self._message_value_use = message_uses(
@@ -233,21 +233,15 @@ class AvroEncoder(DebeziumJsonEncoder):
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
         """See `Encoder`."""
-        DebeziumJsonEncoder.begin(self, xid, commit_lsn, commit_time, last_commit_lsn)
+        RecordStream.begin(self, xid, commit_lsn, commit_time, last_commit_lsn)
         if self._flat is not None:
             self._flat.source.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
 
     def set_origin(self, name: str, lsn: int | None) -> None:
         """See `Encoder`."""
-        DebeziumJsonEncoder.set_origin(self, name, lsn)
+        RecordStream.set_origin(self, name, lsn)
         if self._flat is not None:
             self._flat.source.set_origin(name, lsn or None)
-
-    def draft_all(
-        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
-    ) -> list[SpoolItem]:
-        """No row is drafted."""
-        return frames
 
     def _set_now(self, now_us: int) -> None:
         if now_us != self._now_us:
@@ -255,7 +249,7 @@ class AvroEncoder(DebeziumJsonEncoder):
             self._around.set_now(now_us)
 
     def _table(self, oid: int, out: list[Record]) -> TableFragments:
-        """See `DebeziumJsonEncoder`."""
+        """See `RecordStream`."""
         latest = self._latest
         if (
             latest is not None
@@ -292,7 +286,7 @@ class AvroEncoder(DebeziumJsonEncoder):
 
     # Rows.
 
-    def _row(  # noqa: PLR0917  as `DebeziumJsonEncoder._row`
+    def _row(  # noqa: PLR0917  as `RecordStream._row`
         self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
     ) -> int:
         if width != table.width:
@@ -447,22 +441,13 @@ class AvroEncoder(DebeziumJsonEncoder):
             raise ValueError("the row does not end with the frame")
         return unchanged
 
-    def _append(  # noqa: PLR0917  as `DebeziumJsonEncoder._append`
-        self,
-        table: TableFragments,
-        op: int,
-        key: bytes | None,
-        parts: list[bytes],
-        headers: Headers | None,
-        out: list[Record],
-    ) -> int:
-        """A record without rows: of a truncate."""
+    def _put_truncate(self, table: TableFragments, out: list[Record]) -> int:
         avro = self._latest
         assert avro is not None, "`_table` comes first"
         self._around.open(avro)
         self._around.before(False)
         self._around.after(False)
-        return self._put(avro, op, key, headers, out)
+        return self._put(avro, TRUNCATED, None, None, out)
 
     # Logical messages.
 

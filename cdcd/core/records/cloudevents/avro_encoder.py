@@ -36,13 +36,17 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         form = EventForm(settings, content_type(settings.events))
         self._event_tables = EventTables(settings, form)
         self._message_events = Events(settings, form, MESSAGE)
-        AvroSnapshotEncoder.__init__(self, settings, binary, observe, None, EventRows())
         self._event_block = AvroEventBlock(settings)
-        self._block = self._event_block
-        self._source = self._event_block
         self._event_block_alone = AvroEventBlock(settings)
-        self._block_alone = self._event_block_alone
-        self._alone = self._event_block_alone
+        AvroSnapshotEncoder.__init__(
+            self,
+            settings,
+            binary,
+            observe,
+            around=EventRows(),
+            block=self._event_block,
+            block_alone=self._event_block_alone,
+        )
         self._message_value_use = self._form.use(
             settings, self._message_topic, message_schema(settings.modes), "value"
         )

@@ -44,11 +44,9 @@ class JsonEventsEncoder(SnapshotEncoder):
         self._row_header_bytes = 0
         self._openings: dict[int, bytes] = {}
         """What the data of a table's events begin with, if they have a schema."""
-        SnapshotEncoder.__init__(self, settings, binary, observe)
         self._block = EventBlock(settings)
-        self._source = self._block
         self._block_alone = EventBlock(settings)
-        self._alone = self._block_alone
+        SnapshotEncoder.__init__(self, settings, binary, observe, self._block, self._block_alone)
         if self.metadata is not None:
             self.metadata = EventMetadata(settings, self.metadata.topic, form)
 
@@ -247,11 +245,9 @@ class FlatJsonEventsEncoder(FlatEncoder):
         form = EventForm(settings, content_type(settings.events))
         self._event_tables = EventTables(settings, form)
         self._message_events = JsonMessageEvents(settings, form)
-        FlatEncoder.__init__(self, settings, binary, observe)
         self._block = FlatEventBlock(settings)
-        self._source = self._block
         self._block_alone = EventBlock(settings)
-        self._alone = self._block_alone
+        FlatEncoder.__init__(self, settings, binary, observe, self._block, self._block_alone)
 
     def _has_schema(self) -> bool:
         return self._settings.events.data == WITH_SCHEMA

@@ -35,31 +35,24 @@ from cdcd.core.catalog.hints import HINT
 from cdcd.core.catalog.wiretext import checked, to_bytes, wire
 from cdcd.core.errors import ProtocolError, SourceError
 from cdcd.core.facts import Observer, unheard
-from cdcd.core.protocol.frames import XLOG_HEADER
-from cdcd.core.protocol.messages import Delete, Insert, LogicalMessage, Relation, Truncate, Update
+from cdcd.core.protocol.messages import LogicalMessage, Relation
 from cdcd.core.protocol.peek import (
     COMPILED,
     DELETE,
-    HEAD_BYTES,
     INSERT,
-    MESSAGE,
     NEW_ROW,
     OLD_KEY,
     OLD_ROW,
     ROW_HEAD_BYTES,
     STREAMED_HEAD_BYTES,
     UPDATE,
-    lsn_of,
     read_head,
     row_width,
     xid_of,
 )
-from cdcd.core.protocol.reader import read_message, read_message_head
-from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.debezium_json.changes import LEFT, explain, read_row
+from cdcd.core.records.debezium_json.changes import LEFT, read_row
 from cdcd.core.records.debezium_json.connect_schema import (
     CLOSING,
-    MESSAGE_KEY,
     WITH_SCHEMA,
     opening,
 )
@@ -70,36 +63,28 @@ from cdcd.core.records.debezium_json.drafting import (
     late_records,
     op_and_form,
 )
-from cdcd.core.records.debezium_json.heartbeats import HeartbeatRecords
-from cdcd.core.records.debezium_json.known_tables import KnownTables
-from cdcd.core.records.debezium_json.message_content import MessageContent, message_schema
+from cdcd.core.records.debezium_json.message_content import message_schema
 from cdcd.core.records.debezium_json.pieces import gathered
 from cdcd.core.records.debezium_json.row_writer import LSN_MAX, RowWriter
 from cdcd.core.records.debezium_json.source_block import (
     CREATED,
     DELETED,
     EVENT_NOS,
-    OPS,
     TRUNCATED,
     UPDATED,
     SourceBlock,
     TableSource,
     processed_at,
-    unix_us,
 )
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.encoder import (
-    HEADER_NEW_KEY,
-    HEADER_OLD_KEY,
     HEADER_UNCHANGED,
     EncoderSettings,
     Record,
 )
 from cdcd.core.records.late_records import LateRecords
-from cdcd.core.records.markers import INCREMENTAL
-from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.records.unwritable import named, rows_of, stood_in, with_rows
+from cdcd.core.records.stream import RecordStream, moved_from, moved_to
 from cdcd.core.transactions.drafts import Draft, SpoolItem, relation_of_draft, row_count
 
 _ROWS: Final = (INSERT, UPDATE, DELETE)
@@ -107,83 +92,37 @@ _ROWS: Final = (INSERT, UPDATE, DELETE)
 _NOT_DRAFTED: Final = -1
 
 
-class DebeziumJsonEncoder(KnownTables):
+class DebeziumJsonEncoder(RecordStream):
     """Turns the row frames of committed transactions into records.
 
     The caller owes: `define` before the first row of a relation and whenever it is described anew; `begin` (and, where
     it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
     """
 
-    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
-        KnownTables.__init__(self, settings, binary, observe)
-        self._recent_oid = 0
-        self._source = SourceBlock(settings)
-        self._alone = SourceBlock(settings)
-        self._content = MessageContent(settings.modes)
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        binary: bool = False,
+        observe: Observer = unheard,
+        source: SourceBlock | None = None,
+        alone: SourceBlock | None = None,
+    ) -> None:
+        RecordStream.__init__(
+            self, settings, binary, observe, source or SourceBlock(settings), alone or SourceBlock(settings)
+        )
         self._message_source = TableSource(
             "",
             "",
             opening=opening(message_schema(settings.modes)) if settings.value_format == WITH_SCHEMA else b"",
         )
-        self._message_key = opening(MESSAGE_KEY) if settings.key_format == WITH_SCHEMA else b""
         self._message_end = CLOSING if settings.value_format == WITH_SCHEMA else b""
-        self._heartbeats = HeartbeatRecords(settings)
-        self._transaction = 0
-        self._commit_lsn = 0
-        self._serial = 0
-        self._skips = [op in settings.skipped for op in OPS]
-        """By op: such events have no record, but a number."""
         self._drafts: DraftWriter | None = None
         """While rows are drafted: where they go."""
-        self._came: list[Record] | None = None
-        """While an update is a delete and an insert, whatever its key is: where the insert goes."""
-        self._lsn = 0
         self._lsn_text = (-1, b"")
         self._writer = RowWriter()
         self.writes = COMPILED
         """Rows are written into a buffer where that is possible (`row_writer.py`), not put together from fragments."""
-        self._now_us = -1
         self._processed_at = b""
-
-    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
-        """See `Encoder`. The schemas of JSON are in its records."""
-        return ()
-
-    def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
-        """See `Encoder`."""
-        self._source.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
-        if self.metadata is not None:
-            self.metadata.begin(xid, commit_lsn, unix_us(commit_time))
-        self._commit_lsn = commit_lsn
-        self._transaction += 1
-        self._serial = 0
-
-    def set_origin(self, name: str, lsn: int | None) -> None:
-        """The transaction that has begun came in by replication; `lsn` is its commit there, 0 or None unknown."""
-        self._source.set_origin(name, lsn or None)
-        self._transaction += 1
-
-    def skip(self, events: int) -> None:
-        """So many events of the transaction have no record here; the next has the number after theirs.
-
-        They are the first ones, which are delivered already, or requests to the daemon itself, which the caller keeps.
-        """
-        self._serial += events
-
-    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
-        """As `encode`, for several events in their order, of which some may be drafts.
-
-        Raises:
-            OutdatedDraftError: what was drafted is no longer what the rows should be.
-        """
-        size = 0
-        for one in kept:
-            size += (
-                self.encode(one, in_stream, now_us, out)
-                if isinstance(one, bytes)
-                else self._finish(one, now_us, out)
-            )
-        return size
 
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
@@ -270,101 +209,15 @@ class DebeziumJsonEncoder(KnownTables):
             self._now_us = now_us
             self._processed_at = processed_at(now_us)
 
-    def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        """See `Encoder`. Requests to the daemon itself do not come here (`skip`)."""
-        self._serial += 1
-        self._set_now(now_us)
-        table: TableFragments | None = None
-        known = tag = 0
-        try:
-            self._lsn, tag, oid, kind, width = read_head(frame, in_stream)
-            at = STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES
-            if tag in _ROWS:
-                table = self._table(oid, out)
-                known = len(out)
-                return self._row(table, tag, kind, width, frame, at, out)
-        except (ValueError, IndexError, error) as cause:
-            if table is not None:
-                if len(out) > known:
-                    # The delete of an update that moves a row. It comes again, before the new row.
-                    del out[known:]
-                    table.tally.counts[DELETED] -= 1
-                return self._stand_in(table, frame, in_stream, out, cause)
-        if tag == MESSAGE:
-            head, content = read_message_head(frame, XLOG_HEADER, in_stream=in_stream)
-            return self._message(head, content, self._source, self._serial, out)
-        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
-        assert isinstance(message, Truncate), "only events come here"
-        return self._truncate(message, out)
-
     def encode_moved(
         self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
     ) -> int:
         """See `Encoder`."""
         writes, self.writes = self.writes, False
-        self._came = came
         try:
-            return self.encode(frame, in_stream, now_us, out)
+            return RecordStream.encode_moved(self, frame, in_stream, now_us, out, came)
         finally:
             self.writes = writes
-            self._came = None
-
-    def _stand_in(
-        self, table: TableFragments, frame: bytes, in_stream: bool, out: list[Record], cause: Exception
-    ) -> int:
-        """The records of a row that was refused, if values without a form are the reason (`records/unwritable.py`).
-
-        Raises:
-            CdcdError: the row is malformed.
-        """
-        refusal = explain(frame, in_stream, table.relation, table.converters)
-        if refusal is not None:
-            raise refusal from cause
-        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
-        assert isinstance(message, Insert | Update | Delete), "only row messages come here"
-        rows = rows_of(message)
-        found = [self.found_unwritable(table, row, lsn_of(frame)) for row in rows]
-        assert any(found), "a row was refused in which nothing is wrong"
-        others = stood_in(rows, found, table.key_columns)
-        written = frame[:XLOG_HEADER] + write_message(with_rows(message, others))
-        self._lsn, tag, _, kind, width = read_head(written, in_stream)
-        known, came = len(out), self._came
-        at = STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES
-        size = self._row_again(table, tag, kind, width, written, at, out)
-        if len(out) > known or came:
-            names = self.note_unwritable(
-                table, [one for each in found for one in each], self._lsn, self._now_us
-            )
-            out[known:] = [named(record, names) for record in out[known:]]
-            if came:
-                came[:] = [named(record, names) for record in came]
-        return size
-
-    def _row_again(  # noqa: PLR0917  as `_row`
-        self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
-    ) -> int:
-        """As `_row`, with what stands for values without a form."""
-        return self._row(table, tag, kind, width, frame, at, out)
-
-    def encode_message(
-        self,
-        frame: bytes,
-        in_stream: bool,
-        last_commit_lsn: int | None,
-        now_us: int,
-        out: list[Record],
-    ) -> int:
-        """The same for a Message outside any transaction.
-
-        Its txId is null, and the time of its processing stands for that of a commit. Its LSN is the end of its
-        record, where the next commit record may begin; the byte before it stands for the commit's
-        (`CommitOrder.non_transactional_message`).
-        """
-        message, content = read_message_head(frame, XLOG_HEADER, in_stream=in_stream)
-        self._now_us = now_us
-        self._processed_at = processed_at(now_us)
-        self._alone.begin(None, message.lsn - 1, now_us, last_commit_lsn)
-        return self._message(message, content, self._alone, 0, out)
 
     def _row(  # noqa: PLR0917  what the head of a frame says, as it is there
         self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
@@ -504,28 +357,7 @@ class DebeziumJsonEncoder(KnownTables):
         out.append((table.topic, key, value, headers))
         return len(value) if key is None else len(key) + len(value)
 
-    def _truncate(self, message: Truncate, out: list[Record]) -> int:
-        size = 0
-        for oid in message.relation_oids:
-            table = self._table(oid, out)
-            if self._settings.truncate:
-                parts = [b'{"before":null,"after":null']
-                size += self._append(table, TRUNCATED, None, parts, None, out)
-        return size
-
-    def encode_end_of_rows(
-        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
-    ) -> int:
-        """See `Encoder`."""
-        if between is not None:
-            self._commit_lsn, self._serial = between
-            self._source.begin(None, self._commit_lsn, now_us, None, snapshot=INCREMENTAL)
-            if self.metadata is not None:
-                self.metadata.between()
-            self._transaction += 1
-        self._set_now(now_us)
-        self._lsn = self._commit_lsn
-        table = self._table(oid, out)
+    def _put_truncate(self, table: TableFragments, out: list[Record]) -> int:
         parts = [b'{"before":null,"after":null']
         return self._append(table, TRUNCATED, None, parts, None, out)
 
@@ -580,21 +412,6 @@ class DebeziumJsonEncoder(KnownTables):
         self._messages += 1
         out.append((self._message_topic, key, value, None))
         return len(key) + len(value)
-
-    def json_message_key(self, message: LogicalMessage) -> bytes:
-        """The key of a logical message, with its schema if keys have one."""
-        key = to_bytes(f'{{"prefix":{quote(wire(message.prefix))}}}')
-        return self._message_key + key + CLOSING if self._message_key else key
-
-
-def moved_to(key: bytes | None) -> Headers:
-    """The header of the delete of a row that has this key now."""
-    return [] if key is None else [(HEADER_NEW_KEY, key)]
-
-
-def moved_from(key: bytes | None) -> Headers:
-    """The header of the insert of a row that had this key before."""
-    return [] if key is None else [(HEADER_OLD_KEY, key)]
 
 
 def _read_last_row(table: TableFragments, frame: bytes, at: int, values: list[bytes]) -> list[int]:

@@ -25,7 +25,7 @@ from cdcd.core.records.debezium_json.connect_schema import CLOSING, WITH_SCHEMA,
 from cdcd.core.records.debezium_json.pieces import Part, checked_parts, part_of
 from cdcd.core.records.debezium_json.row_writer import WITHOUT_OLD
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder, row_form
-from cdcd.core.records.debezium_json.source_block import DELETED, READ, TRUNCATED
+from cdcd.core.records.debezium_json.source_block import DELETED, READ, TRUNCATED, SourceBlock
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
@@ -78,14 +78,21 @@ class FlatTable:
 class FlatEncoder(SnapshotEncoder):
     """Encodes rows of changes and of snapshots. See `RowEncoder` for the methods."""
 
-    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        binary: bool = False,
+        observe: Observer = unheard,
+        source: SourceBlock | None = None,
+        alone: SourceBlock | None = None,
+    ) -> None:
         self._flat_forms = FlatForms(settings, observe)
         self._flat_tables: dict[int, FlatTable] = {}
         self._header_bytes = 0
         """Of the last record, if headers count (`Encoder.encode`)."""
         self._row_header_bytes = 0
         """The same of all rows of a snapshot that were encoded together."""
-        SnapshotEncoder.__init__(self, settings, binary, observe)
+        SnapshotEncoder.__init__(self, settings, binary, observe, source, alone)
 
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]

@@ -53,11 +53,16 @@ class ProtobufEncoder(AvroSnapshotEncoder):
     def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
         form = ProtobufForm()
         self._envelope = ProtobufEnvelope()
-        AvroSnapshotEncoder.__init__(self, settings, binary, observe, form, self._envelope)
-        self._block = ProtobufSourceBlock(settings)
-        self._source = self._block
-        self._block_alone = ProtobufSourceBlock(settings)
-        self._alone = self._block_alone
+        AvroSnapshotEncoder.__init__(
+            self,
+            settings,
+            binary,
+            observe,
+            form=form,
+            around=self._envelope,
+            block=ProtobufSourceBlock(settings),
+            block_alone=ProtobufSourceBlock(settings),
+        )
         self._of_messages = ProtobufTableSource("", "", None)
         self._avro_heartbeats = ProtobufHeartbeats(settings, form)
 

@@ -13,6 +13,7 @@ from cdcd.core.records.avro.encoder import AvroEncoder
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.encoder import MESSAGES, TRANSACTIONS, Record
 from cdcd.core.records.protobuf.encoder import ProtobufEncoder
+from cdcd.core.records.stream import RecordStream
 from tests.unit.core.records.avro import reading as avro
 from tests.unit.core.records.debezium_json.test_transaction_metadata import (
     ITEM,
@@ -38,7 +39,7 @@ TRANSACTION: list[Message] = [
 ]
 
 
-def encoded(encoder: DebeziumJsonEncoder, messages: list[Message], restored: int = 0) -> list[Record]:
+def encoded(encoder: RecordStream, messages: list[Message], restored: int = 0) -> list[Record]:
     """The records of a transaction, of which so many events were delivered before."""
     metadata = encoder.metadata
     assert metadata is not None
