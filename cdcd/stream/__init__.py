@@ -1,4 +1,4 @@
-"""The public names of `import cdcd`, which loads them when the first of them is used (docs/python.md)."""
+"""Public names of `import cdcd`, whose modules are loaded at the first use of a name (docs/python.md)."""
 
 from cdcd.core.errors import (
     CdcdError,

@@ -1,4 +1,4 @@
-"""What a committed transaction consists of: changes of rows, truncates and logical messages.
+"""Contents of a committed transaction: changes of rows, truncates and logical messages.
 
 A row is a mapping from the names of its columns to values (`values.py`), in the order of the table's columns.
 """
@@ -14,7 +14,7 @@ Row: TypeAlias = Mapping[str, Value]
 """Values by the names of columns."""
 
 ReplicaIdentity: TypeAlias = Literal["default", "full", "index", "nothing"]
-"""Which columns of an old row PostgreSQL sends (`ALTER TABLE … REPLICA IDENTITY`)."""
+"""Columns of an old row that PostgreSQL sends (`ALTER TABLE … REPLICA IDENTITY`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,11 @@ class Column:
 
     Attributes:
         name: the column's name.
-        type: the type as PostgreSQL writes it, such as `numeric(12,2)`; empty if the type was dropped since.
+        type: type as PostgreSQL writes it, such as `numeric(12,2)`; empty if the type was dropped since.
         type_oid: `pg_attribute.atttypid`.
         type_modifier: `pg_attribute.atttypmod`, -1 for none.
-        is_key: the column is part of the replica identity. Under REPLICA IDENTITY FULL every column is.
+        is_key: True if the column is part of the replica identity. Under REPLICA IDENTITY FULL every column is part
+            of it.
     """
 
     name: str
@@ -41,12 +42,12 @@ class Table:
     """A table as it was when the change was made.
 
     Attributes:
-        oid: `pg_class.oid`, which tells a table from another table that had or gets its name.
+        oid: `pg_class.oid`, which distinguishes the table from earlier and later tables with the same name.
         schema, name: the table's names, unquoted.
         columns: the published columns in the table's order.
-        key: names of the columns that identify a row: those of the replica identity; under REPLICA IDENTITY FULL and
-            NOTHING those of the primary key, else of a unique key without NULLs; empty without a key.
-        replica_identity: which columns of an old row PostgreSQL sends.
+        key: names of the columns that identify a row: the replica identity; with REPLICA IDENTITY FULL and NOTHING
+            the primary key, or else a unique key without NULLs; empty without a key.
+        replica_identity: columns of an old row that PostgreSQL sends.
     """
 
     oid: int
@@ -66,10 +67,10 @@ class Insert:
 
     Attributes:
         table: the table.
-        lsn: where the change is in the WAL. Rows of one statement may share an LSN.
+        lsn: position of the change in the WAL. Rows of one statement may share an LSN.
         new: the row.
-        unwritable: names of columns whose values are bytes that are no text in the database's encoding, or that have no
-            character in UTF-8. None stands for each of them.
+        unwritable: names of columns whose values are not text in the database's encoding, or have no character in
+            UTF-8. Such a value is None.
     """
 
     table: Table
@@ -79,7 +80,7 @@ class Insert:
 
     @property
     def key(self) -> Row:
-        """The values of the columns in `table.key`."""
+        """Values of the columns in `table.key`."""
         return _key(self.table, self.new)
 
 
@@ -89,12 +90,13 @@ class Update:
 
     Attributes:
         table: the table.
-        lsn: where the change is in the WAL.
-        new: the row after the change. A large value that the update did not touch is `UNCHANGED`, unless `old` has it.
-        old: what PostgreSQL sends of the row before the change: all of it under REPLICA IDENTITY FULL; the columns of
-            the replica identity if one of them changed; else None.
-        unwritable: names of columns whose values are bytes that are no text in the database's encoding, or that have no
-            character in UTF-8. None stands for each of them, in `new` or in `old`.
+        lsn: position of the change in the WAL.
+        new: the row after the change. A large value that the update did not touch is `UNCHANGED`, unless `old` has
+            it.
+        old: the row before the change as PostgreSQL sends it: the whole row with REPLICA IDENTITY FULL; the columns
+            of the replica identity if one of them changed; else None.
+        unwritable: names of columns whose values are not text in the database's encoding, or have no character in
+            UTF-8. Such a value is None in `new` or in `old`.
     """
 
     table: Table
@@ -105,7 +107,7 @@ class Update:
 
     @property
     def key(self) -> Row:
-        """The values of the columns in `table.key` after the change."""
+        """Values of the columns in `table.key` after the change."""
         return _key(self.table, self.new)
 
 
@@ -115,10 +117,10 @@ class Delete:
 
     Attributes:
         table: the table.
-        lsn: where the change is in the WAL.
-        old: all of the row under REPLICA IDENTITY FULL, else the columns of the replica identity.
-        unwritable: names of columns whose values are bytes that are no text in the database's encoding, or that have no
-            character in UTF-8. None stands for each of them.
+        lsn: position of the change in the WAL.
+        old: the whole row with REPLICA IDENTITY FULL, else the columns of the replica identity.
+        unwritable: names of columns whose values are not text in the database's encoding, or have no character in
+            UTF-8. Such a value is None.
     """
 
     table: Table
@@ -128,7 +130,7 @@ class Delete:
 
     @property
     def key(self) -> Row:
-        """The values of the columns in `table.key`, as far as they are in `old`."""
+        """Values of the columns in `table.key`, as far as `old` contains them."""
         return _key(self.table, self.old)
 
 
@@ -137,10 +139,10 @@ class Truncate:
     """A TRUNCATE command.
 
     Attributes:
-        tables: the published tables that it emptied; with CASCADE also those that it reached.
-        lsn: where the change is in the WAL.
-        cascade: the command said CASCADE.
-        restart_identity: the command said RESTART IDENTITY.
+        tables: published tables that it emptied, including those that CASCADE reached.
+        lsn: position of the change in the WAL.
+        cascade: True if the command had CASCADE.
+        restart_identity: True if the command had RESTART IDENTITY.
     """
 
     tables: tuple[Table, ...]
@@ -151,13 +153,14 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What `pg_logical_emit_message` wrote.
+    """A message that `pg_logical_emit_message` wrote.
 
     Attributes:
-        lsn: where the message ends in the WAL.
+        lsn: end of the message in the WAL.
         prefix: the message's prefix.
         content: the message's bytes.
-        transactional: False: the message does not belong to a transaction, and comes as a transaction of its own.
+        transactional: False if the message belongs to no transaction; then the stream has it as a separate
+            transaction.
     """
 
     lsn: Lsn
@@ -167,7 +170,7 @@ class Message:
 
 
 Change: TypeAlias = Insert | Update | Delete | Truncate | Message
-"""What iterating over a transaction gives."""
+"""An item of the iteration over a transaction."""
 
 
 def _key(table: Table, row: Row) -> Row:

@@ -1,4 +1,4 @@
-"""`cdcd.connect`."""
+"""The function `cdcd.connect`."""
 
 from cdcd.stream.changes import Change
 from cdcd.stream.decoding import ChangeDecoder
@@ -23,28 +23,32 @@ def connect(
 ) -> Stream[Change]:
     """Read the committed transactions of a publication, in the order of their commits.
 
-    `async with cdcd.connect(…) as stream:` and, in it, `async for transaction in stream:`.
+    Use `async with cdcd.connect(…) as stream:` and, in it, `async for transaction in stream:`.
 
-    Nothing is connected before the stream is entered. Without `slot`, the stream has what commits after it was entered,
-    and leaves nothing behind. With `slot`, it goes on behind what was acknowledged before.
+    The connection is opened when the stream is entered. Without `slot`, the stream has the commits after that
+    moment, and nothing remains on the server afterwards. With `slot`, the stream continues after the acknowledged
+    transactions.
 
     Args:
-        dsn: a libpq URI or key=value string. libpq's environment variables and password file count too.
-        publication: the publication's name, which must exist.
-        slot: the name of a lasting slot of pgoutput. PostgreSQL keeps the WAL behind what was acknowledged, also while
-            no program runs. None: a temporary slot, which PostgreSQL drops when the session ends, however it ends.
-        create_slot: create the lasting slot if there is none. Changes from before its creation do not come.
-        password_command: a program and its arguments. It prints the password or a token, and is run before each
-            connection. Empty: there is none.
-        messages: logical messages too (`pg_logical_emit_message`, PostgreSQL 14 and up).
-        streaming: how PostgreSQL sends transactions larger than `logical_decoding_work_mem`. "on", "parallel": before
-            their commit, into the spool. "off": after their commit. "auto": the first as far as the server has it, but
-            "off" with `messages`. The stream is the same in every case.
-        spool_directory: where open transactions go that do not fit into memory. None: the system's temporary folder.
-        spool_memory_bytes: how much of open transactions is kept in memory.
-        spool_disk_bytes_max: LimitError where open transactions need more on disk. None: what the file system has.
+        dsn: a libpq URI or key=value string. libpq's environment variables and password file apply, too.
+        publication: name of an existing publication.
+        slot: name of a permanent pgoutput slot. PostgreSQL keeps the WAL after the acknowledged transactions, also
+            while no program runs. None: a temporary slot, which PostgreSQL drops at the end of the session.
+        create_slot: True to create the permanent slot if it is missing. The stream has no changes from before its
+            creation.
+        password_command: a program with its arguments. It prints the password or a token, and runs before each
+            connection. Empty: there is no command.
+        messages: True to receive logical messages too (`pg_logical_emit_message`, PostgreSQL 14 and up).
+        streaming: when PostgreSQL sends transactions larger than `logical_decoding_work_mem`. "on", "parallel":
+            before their commit, into the spool. "off": after their commit. "auto": before their commit if the
+            server can, but "off" with `messages`. The stream is the same in every case.
+        spool_directory: folder for open transactions that exceed the memory limit. None: the system's temporary
+            folder.
+        spool_memory_bytes: bytes of open transactions that are kept in memory.
+        spool_disk_bytes_max: bytes of open transactions on disk above which LimitError is raised. None: the free
+            space of the file system.
         connect_timeout_s: seconds for each address of each host.
-        application_name: what `pg_stat_activity` and `pg_stat_replication` show.
+        application_name: name in `pg_stat_activity` and `pg_stat_replication`.
 
     Raises:
         ConfigError: parameters contradict each other.

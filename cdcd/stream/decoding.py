@@ -1,7 +1,7 @@
-"""Frames of committed changes -> what the reader of a stream gets.
+"""Decoding of frames of committed changes to the items of a stream.
 
-`Decoder` is the interface. `ChangeDecoder` makes the typed changes of `import cdcd`. `cdcd tail` has a decoder of its
-own, which makes the daemon's records.
+`Decoder` is the interface. `ChangeDecoder` makes the typed changes of `import cdcd`. `cdcd tail` has a separate
+decoder, which makes the daemon's records.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,24 +37,24 @@ E = TypeVar("E")
 
 
 class Decoder(Protocol[E]):
-    """Makes what a stream hands over. It hears of everything in the stream's order."""
+    """Maker of a stream's items. Its methods are called for everything in the stream's order."""
 
     def define(
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
-        """From here on, rows of this relation are as the message and the catalog describe them."""
+        """Decode later rows of this relation as the message and the catalog describe them."""
 
     def begin(self, opened: Opened) -> None:
-        """The changes of this transaction follow."""
+        """Begin this transaction, whose changes follow."""
 
     def set_origin(self, name: str, lsn: int) -> None:
-        """The changes that follow in the transaction came from this replication origin."""
+        """Set the replication origin of the later changes in the transaction."""
 
     def decode(self, frame: bytes, in_stream: bool) -> list[E]:
-        """A change or a transactional message. Raises ProtocolError: the frame is malformed."""
+        """Decode a change or a transactional message. Raises ProtocolError if the frame is malformed."""
 
     def decode_message(self, step: NonTransactionalMessage) -> list[E]:
-        """A message that belongs to no transaction."""
+        """Decode a message that belongs to no transaction."""
 
 
 _IDENTITIES: Final[dict[str, ReplicaIdentity]] = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
@@ -62,17 +62,17 @@ _IDENTITIES: Final[dict[str, ReplicaIdentity]] = {"d": "default", "f": "full", "
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A table, and for each of its columns: name, reader, and whether it is of the replica identity."""
+    """A table with each column's name, reader, and membership in the replica identity."""
 
     table: Table
     columns: tuple[tuple[str, ValueReader, bool], ...]
 
 
 class ChangeDecoder:
-    """Makes `Insert`, `Update`, `Delete`, `Truncate` and `Message`.
+    """Decoder that makes `Insert`, `Update`, `Delete`, `Truncate` and `Message`.
 
     Args:
-        money_digits: how many digits of money stand behind the point.
+        money_digits: number of decimal digits of money.
     """
 
     def __init__(self, money_digits: int = DIGITS_OF_C) -> None:
@@ -111,10 +111,10 @@ class ChangeDecoder:
         )
 
     def begin(self, opened: Opened) -> None:
-        """See `Decoder`. A change says nothing of its transaction."""
+        """See `Decoder`. Changes contain nothing about their transaction."""
 
     def set_origin(self, name: str, lsn: int) -> None:
-        """See `Decoder`. A change says nothing of its origin."""
+        """See `Decoder`. Changes contain nothing about their origin."""
 
     def decode(self, frame: bytes, in_stream: bool) -> list[Change]:
         """See `Decoder`."""
@@ -152,7 +152,8 @@ class ChangeDecoder:
         if message.old is None:
             return Update(layout.table, lsn, new, None, tuple(unwritable))
         old = _old(layout, message.old_kind, message.old, unwritable)
-        # What the update did not touch is as it was, so that a whole old row has it. NULL is no large value.
+        # Values that the update did not touch are unchanged, so a whole old row contains them. NULL is not a large
+        # value.
         filled: dict[str, Value] = {}
         for name, value in new.items():
             before = old.get(name) if value is UNCHANGED else None
@@ -177,7 +178,7 @@ def _message(message: LogicalMessage) -> Message:
 
 
 def _old(layout: _Layout, kind: str, values: messages.TupleData, unwritable: list[str]) -> dict[str, Value]:
-    """An old row: of an old key (K) only the columns of the replica identity, because the others are NULL by form."""
+    """Return an old row; of an old key (K) only the replica identity, because the other columns are always NULL."""
     row = _row(layout, values, unwritable)
     if kind == "O":
         return row
@@ -185,7 +186,7 @@ def _old(layout: _Layout, kind: str, values: messages.TupleData, unwritable: lis
 
 
 def _row(layout: _Layout, values: messages.TupleData, unwritable: list[str]) -> dict[str, Value]:
-    """The values by their columns. `unwritable` gets the names of columns whose values cannot be decoded."""
+    """Return the values by column. The names of columns with undecodable values are added to `unwritable`."""
     columns = layout.columns
     if len(values) != len(columns):
         raise ProtocolError(
@@ -204,7 +205,7 @@ def _row(layout: _Layout, values: messages.TupleData, unwritable: list[str]) -> 
 def _read(
     layout: _Layout, column: str, read: Callable[[str], Value], value: bytes | Binary, unwritable: list[str]
 ) -> Value:
-    """A value, without showing it where it is wrong: it may be somebody's secret."""
+    """Read a value; an error does not show the value, which may be secret."""
     assert not isinstance(value, Binary), "binary transfer is not asked for"
     try:
         text = value.decode()

@@ -1,17 +1,18 @@
-"""Committed transactions -> their reader, one after the other, and what may be confirmed of them.
+"""Passes committed transactions to their reader, one after the other, and determines which may be confirmed.
 
-The rule: a transaction counts as done when its reader acknowledged it, or at its end if the slot is a temporary one.
-PostgreSQL is told the end of the longest run of done transactions, which the ledger (`transactions/ledger.py`) keeps.
+The rule: a transaction is done when its reader has acknowledged it, or at its end if the slot is temporary. cdcd
+confirms to PostgreSQL the end of the longest run of done transactions, which the ledger (`transactions/ledger.py`)
+keeps.
 
-The assembler gives steps; `advance` turns them into what the reader sees. A transaction without a change (PostgreSQL 13
-and 14 send also those that changed no published table) is never seen by the reader, and counts as done. A transaction
-is handed over when its first change is known, and its changes follow while the reader asks for them. A new transaction
-begins only after the end of the one before. So memory holds at most the frames that were received together, however
-large a transaction is.
+The assembler produces steps, and `advance` converts them to items for the reader. The reader gets no transaction
+without changes (PostgreSQL 13 and 14 also send transactions that changed no published table); such a transaction is
+done at once. A transaction is passed to the reader when its first change is known, and its changes follow when the
+reader asks for them. A new transaction begins only after the end of the one before. So memory holds at most the
+frames that were received together, however large a transaction is.
 
-A non-transactional message has a place of its own in the order. It is handed over as a transaction with one change.
+A non-transactional message has its own position in the order. The reader gets it as a transaction with one change.
 
-Nothing here waits, and nothing looks at a clock.
+This module neither waits nor reads a clock.
 """
 
 from collections import deque
@@ -46,14 +47,14 @@ from cdcd.stream.decoding import Decoder
 E = TypeVar("E")
 
 UNACKNOWLEDGED_MAX: Final = 1_000_000
-"""How many transactions may wait for their acknowledgement: about 200 MB of the ledger. PostgreSQL keeps the WAL of all
-of them, so a reader that never acknowledges would fill the server's disk without a word."""
+"""Maximum number of unacknowledged transactions, which take about 200 MB in the ledger. PostgreSQL keeps the WAL of
+all of them, so a reader without acknowledgements would silently fill the server's disk."""
 
-"""Where in a frame the server's clock at sending is (`frames.py`)."""
+"""Offset of the server's send time in a frame (`frames.py`)."""
 
 
 class Advance(Enum):
-    """What `Handover.advance` says, unless it gives a transaction or asks something."""
+    """Results of `Handover.advance` besides transactions and questions."""
 
     FRAMES = "frames are needed: call `receive`"
     TURN = "nothing but work was done: let other tasks run"
@@ -63,9 +64,9 @@ class Advance(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DescriptionWanted:
-    """The catalog is asked for a relation: call `described` with the answer.
+    """Question to the catalog about a relation; call `described` with the answer.
 
-    `xid` is the transaction in which the description came, None between transactions.
+    `xid` is the transaction that contains the description; None between transactions.
     """
 
     relation: Relation
@@ -73,13 +74,13 @@ class DescriptionWanted:
 
 
 class Handed:
-    """A transaction that was handed over.
+    """A transaction that was passed to the reader.
 
     Attributes:
         commit_time: microseconds since PostgreSQL's epoch.
-        tickets: those of the ledger; None: the end of the transaction was not received.
-        is_done: the reader acknowledged it.
-        is_skipped: some of it was left out, because the reader went on.
+        tickets: tickets of the ledger; None before the end of the transaction is received.
+        is_done: True after the reader has acknowledged it.
+        is_skipped: True if the reader moved on before all changes were read.
     """
 
     __slots__ = ("commit_lsn", "commit_time", "is_done", "is_skipped", "tickets", "xid")
@@ -94,16 +95,16 @@ class Handed:
 
 
 class Handover(Generic[E]):
-    """Call `advance` again and again, and do what it says.
+    """The state of the stream; call `advance` repeatedly, and follow its result.
 
     Args:
-        ledger: the one that the assembler uses.
-        waits_for_reader: a transaction is done when it is acknowledged. If not, it is done at its end.
+        ledger: the ledger that the assembler uses.
+        waits_for_reader: True if a transaction is done when it is acknowledged. False: it is done at its end.
 
     Attributes:
-        current: the transaction that is handed over, until its end; None between transactions.
-        changes: those of the current transaction that the reader has not taken; the caller takes them out.
-        skips: what still comes of the current transaction is left out.
+        current: the transaction that the reader has, until its end; None between transactions.
+        changes: changes of the current transaction for the reader; the caller removes them.
+        skips: True if later changes of the current transaction are skipped.
     """
 
     def __init__(
@@ -123,22 +124,22 @@ class Handover(Generic[E]):
         self._ends = False
 
     def receive(self, frames: list[bytes]) -> None:
-        """Frames came, in their order. Only after `Advance.FRAMES`."""
+        """Process received frames, in their order. Call this only after `Advance.FRAMES`."""
         self._steps = self._assembler.receive(frames)
 
     def described(self, description: TableDescription, types: Mapping[int, TypeDescription]) -> None:
-        """The answer to `DescriptionWanted`."""
+        """Process the answer to `DescriptionWanted`."""
         assert self._look_up is not None
         self._decoder.define(self._look_up.relation, description, types)
         self._look_up = None
 
     def advance(self) -> Advance | DescriptionWanted | CommitWithoutPrepare | Handed:
-        """Do the next piece of work. A `Handed` is the transaction that begins, and `current` from here on.
+        """Do the next piece of work. A result `Handed` is the transaction that begins, which is then `current`.
 
-        A `CommitWithoutPrepare` is to be told to somebody, because changes may be missing.
+        A result `CommitWithoutPrepare` must be reported, because changes may be missing.
 
         Raises:
-            ProtocolError, PositionError, LimitError: the stream cannot go on.
+            ProtocolError, PositionError, LimitError: the stream cannot continue.
         """
         while True:
             if self._look_up is not None:
@@ -156,7 +157,7 @@ class Handover(Generic[E]):
                 return said
 
     def acknowledge(self, handed: Handed) -> None:
-        """The reader is done with the transaction; once is as good as twice."""
+        """Register that the reader is done with the transaction; a repeated call has no effect."""
         if handed.is_done:
             return
         handed.is_done = True
@@ -199,7 +200,7 @@ class Handover(Generic[E]):
                 self._settle(step.tickets)
             case KeepaliveReceived():
                 if step.idle and step.wal_end > self._ledger.flushed:
-                    # What lies before is done, or is an entry of its own that holds this one back.
+                    # Everything before is done, or is a separate entry that holds this one back.
                     ticket = self._ledger.open()
                     self._ledger.seal(ticket, step.wal_end)
                     self._ledger.ack(ticket)
@@ -208,7 +209,7 @@ class Handover(Generic[E]):
             case CommitWithoutPrepare():
                 return step
             case _:
-                # A description of a type, or a preview: the description of the relation says what counts.
+                # The step is a description of a type or a preview; only the description of the relation counts.
                 pass
         return None
 

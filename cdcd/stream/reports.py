@@ -1,4 +1,4 @@
-"""What PostgreSQL is told while a stream is open, whatever the reader of the stream does meanwhile."""
+"""Status updates to PostgreSQL while a stream is open, independent of the reader of the stream."""
 
 import asyncio
 import time
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from cdcd.stream.source import StreamSource
 
 STATUS_S: Final = 5.0
-"""Interval of status updates; a third of the server's `wal_sender_timeout` if that is shorter."""
+"""Seconds between status updates; a third of the server's `wal_sender_timeout` if that is shorter."""
 
 WATCH_S: Final = 2.0
-"""Interval at which the server is asked for a sign of life."""
+"""Seconds between requests to the server for a sign of life."""
 
 
 class Reports:
-    """Sends status updates. `send_when_due` and `watch` are to run as tasks while the stream is open.
+    """Sender of status updates. Run `send_when_due` and `watch` as tasks while the stream is open.
 
     Args:
-        fail: hears why the stream is over.
+        fail: called with the error that ends the stream.
     """
 
     def __init__(
@@ -40,17 +40,17 @@ class Reports:
 
     @property
     def told(self) -> int:
-        """The flushed position that PostgreSQL was told, as an LSN."""
+        """The flushed position that was confirmed to PostgreSQL, as an LSN."""
         return self._feedback.told
 
     def received(self, frames: list[bytes]) -> None:
-        """Frames came. One of them may ask for a status update."""
+        """Check received frames for a request for a status update."""
         if reply_requested(frames):
             self._feedback.ask()
         self.wake()
 
     def wake(self) -> None:
-        """The ledger may have a new flushed position."""
+        """Check for a new flushed position of the ledger."""
         self._wake.set()
 
     async def send_when_due(self) -> None:
@@ -70,7 +70,11 @@ class Reports:
             self._source.replication.close()
 
     async def watch(self) -> None:
-        """Ask the server for a sign of life. When it gives none, let go of it, which may be all that it waits for."""
+        """Ask the server for signs of life.
+
+        If it gives none, close the replication connection, because a fast shutdown of the server may be waiting for
+        that.
+        """
         try:
             while True:
                 await asyncio.sleep(WATCH_S)
@@ -82,7 +86,7 @@ class Reports:
             self._source.replication.close()
 
     async def send_now(self) -> None:
-        """Send a status update, due or not. Raises TransientError: the connection is lost."""
+        """Send a status update, even if none is due. Raises TransientError if the connection is lost."""
         self._feedback.ask()
         update = self._due()
         assert update is not None

@@ -1,4 +1,4 @@
-"""What a stream is asked for."""
+"""Settings of a stream."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
@@ -8,14 +8,14 @@ from cdcd.core.errors import ConfigError
 StreamingOption: TypeAlias = Literal["auto", "off", "on", "parallel"]
 
 SPOOL_MEMORY_BYTES: Final = 64 * 1024 * 1024
-"""What open streamed and prepared transactions may have in memory. PostgreSQL itself keeps as much of each
-(`logical_decoding_work_mem`) before it streams."""
+"""Default limit of bytes in memory for open streamed and prepared transactions. PostgreSQL itself keeps the same
+amount of each (`logical_decoding_work_mem`) before it streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The parameters of `connect`, which says what they mean, `protocol`: pgoutput's version, and `money_digits`: the
-    digits of money behind the point; None: as the database's default of lc_monetary has them.
+    """Parameters of `connect`, where they are described; `protocol`: pgoutput's version; and `money_digits`: number of
+    decimal digits of money, None for the database's default of lc_monetary.
     """
 
     dsn: str = field(repr=False)
@@ -40,7 +40,7 @@ class StreamSettings:
                 hint='Pass slot="name" for a lasting slot, or leave create_slot out.',
             )
         if self.messages and self.streaming in ("on", "parallel"):
-            # After ROLLBACK TO SAVEPOINT in a streamed transaction nobody but the server can tell which of its messages
+            # After ROLLBACK TO SAVEPOINT in a streamed transaction, only the server can tell which of its messages
             # count (`transactions/open_transactions.py`).
             raise ConfigError(
                 f"messages=True cannot be combined with streaming={self.streaming!r}.",
@@ -49,5 +49,5 @@ class StreamSettings:
 
     @property
     def streaming_mode(self) -> StreamingOption:
-        """The mode to ask the server for: off where logical messages are wanted."""
+        """Mode for the request to the server: off if logical messages are wanted."""
         return "off" if self.messages else self.streaming

@@ -1,6 +1,6 @@
 """The server's side of a stream: its two connections, and the slot.
 
-Imported when a stream is entered, because psycopg takes a tenth of a second to import.
+This module is imported when a stream is entered, because importing psycopg takes a tenth of a second.
 """
 
 import os
@@ -23,21 +23,21 @@ from cdcd.core.protocol.versions import Options, start_options
 from cdcd.stream.settings import StreamSettings
 
 SLOT_WAIT_S: Final = 10.0
-"""Seconds to wait for a lasting slot that another session holds. The session of a program that ended a moment ago needs
-part of a second; that of a machine that vanished holds the slot for `wal_sender_timeout`."""
+"""Seconds to wait for a permanent slot that another session reads. The session of a program that has just ended
+needs part of a second; the session of a vanished machine keeps the slot for `wal_sender_timeout`."""
 
 
 class StreamSource:
-    """An open stream. The caller owes `close`.
+    """The open connections of a stream. The caller owes `close`.
 
     Attributes:
-        replication: the connection that brings frames.
-        look_up: asks the catalog.
-        slot: the slot's name.
-        slot_created: the slot was made by this start.
-        start_lsn: everything that commits after this LSN comes.
-        database: the database's name.
-        money_digits: how many digits of money stand behind the point.
+        replication: connection that receives frames.
+        look_up: queries the catalog.
+        slot: name of the slot.
+        slot_created: True if this start created the slot.
+        start_lsn: LSN after which all commits are received.
+        database: name of the database.
+        money_digits: number of decimal digits of money.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class StreamSource:
     async def check(self) -> None:
         """Ask the server for a sign of life on the other connection. Raises TransientError.
 
-        A fast shutdown ends that connection, but waits until everything is confirmed on the one that streams
+        A fast shutdown ends that connection, but waits until everything is confirmed on the streaming one
         (`walsender.c`, `WalSndDone`).
         """
         with translated("asking the server for a sign of life", {}):
             await self._sql.execute("SELECT 1")
 
     async def close(self) -> None:
-        """Close all connections. A temporary slot is gone with them."""
+        """Close all connections. A temporary slot is dropped with them."""
         self.replication.close()
         if self._conversion is not None:
             self._conversion.close()
@@ -75,17 +75,17 @@ class StreamSource:
 async def open_source(
     settings: StreamSettings, on_wait: Callable[[SlotWait], None], on_warning: Callable[[Answer], None]
 ) -> StreamSource:
-    """Connect, look at the publication and the slot, and start replication.
+    """Connect, check the publication and the slot, and start replication.
 
     Args:
-        on_wait: hears what the creation of the slot waits for.
-        on_warning: hears what the server warns of, for example that it waits for a standby.
+        on_wait: called with the transaction that the creation of the slot waits for.
+        on_warning: called with the server's warnings, for example that it waits for a standby.
 
     Raises:
-        ConfigError: the DSN cannot be read, or the server lacks what is asked for.
-        SourceError: there is no such publication or slot, or the role may not use them.
+        ConfigError: the DSN cannot be read, or the server lacks a requested feature.
+        SourceError: the publication or slot does not exist, or the role may not use it.
         PositionError: the slot has lost changes.
-        TransientError: the server cannot be reached, or does not take connections now.
+        TransientError: the server is unreachable, or accepts no connections now.
     """
     dsn = parse_dsn(settings.dsn, settings.password_command)
     name, timeout_s = settings.application_name, settings.connect_timeout_s
@@ -128,7 +128,7 @@ async def open_source(
             )
         except BaseException:
             if source.slot_created and settings.slot is not None:
-                # A slot that nobody reads would hold WAL.
+                # An unused slot would keep WAL.
                 replication.close()
                 with suppress(CdcdError):
                     await drop_slot(sql, source.slot)
@@ -150,7 +150,7 @@ def _options(settings: StreamSettings, server_version: int) -> Options:
 async def _find_slot(
     source: StreamSource, sql: Connection, settings: StreamSettings, on_wait: Callable[[SlotWait], None]
 ) -> None:
-    """Create the temporary slot, or look at the lasting one and create it if that is asked for."""
+    """Create the temporary slot, or check the permanent one and create it if `create_slot` is set."""
     if settings.slot is None:
         source.slot = f"cdcd_{os.getpid()}_{secrets.token_hex(4)}"
     else:

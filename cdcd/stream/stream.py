@@ -6,12 +6,12 @@
                      └── status updates ◀── Reports ◀── Ledger ◀── acknowledge, end of a transaction
 ```
 
-The reader pulls: frames are received only while it waits for a transaction or a change, so a slow reader stops the
-socket and nothing else. Status updates are sent by a task of their own, also while the reader is busy. Another task
-asks the server for a sign of life, so that a reader that is busy does not hold up PostgreSQL's shutdown.
+The reader pulls: frames are received only while the reader waits for a transaction or a change, so a slow reader
+stops only the socket. A separate task sends status updates, also while the reader is busy. Another task asks the
+server for signs of life, so that a busy reader does not delay PostgreSQL's shutdown.
 
-A failure ends the stream. Every later call raises it again. Nothing here connects again: only the program knows what it
-has done with a transaction that was handed over in part.
+A failure ends the stream. Every later call raises the same error. The stream never reconnects, because only the
+program knows what it has done with a partly read transaction.
 """
 
 import asyncio
@@ -52,13 +52,13 @@ else:
     E = TypeVar("E")
 
 READ_BYTES: Final = 262_144
-"""Bytes of frames that are taken from libpq at a time, and so about what is held of a transaction."""
+"""Bytes of frames that are received from libpq at a time, which is about the memory for a transaction."""
 
 DESCRIBE_S: Final = 0.01
-"""Seconds until the catalog is asked again, if it does not show a table yet as the stream has described it."""
+"""Seconds until the catalog is queried again, if it does not show a table yet as the stream has described it."""
 
 FINISH_S: Final = 1.0
-"""Seconds that the end of a stream gives the last status update, and then the server to say that it has read it."""
+"""Seconds at the end of a stream for sending the last status update, and then for the server's confirmation."""
 
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=timezone.utc)  # noqa: UP017  the name that documents know
 
@@ -67,16 +67,16 @@ _LOG: Final = logging.getLogger("cdcd")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transaction(Generic[E]):
-    """A committed transaction. Iterate over it for its changes: `async for change in transaction`.
+    """A committed transaction. Iterate over it to get its changes: `async for change in transaction`.
 
-    The changes are received while they are asked for, so a transaction may be larger than memory. They can be iterated
-    once. What was not read when the next transaction is asked for is skipped.
+    The changes are received during the iteration, so a transaction may be larger than memory. They can be iterated
+    once. Unread changes are skipped when the next transaction is requested.
 
     Attributes:
-        xid: the transaction's number; 0 for a non-transactional message.
-        commit_lsn: where its commit is in the WAL. It grows from transaction to transaction, and no two have the same.
-        commit_time: when it was committed, by the server's clock. For a non-transactional message, which has no commit:
-            when the server sent it.
+        xid: id of the transaction; 0 for a non-transactional message.
+        commit_lsn: position of its commit in the WAL. It grows from transaction to transaction, without repetition.
+        commit_time: time of its commit, by the server's clock. For a non-transactional message, which has no
+            commit: the time at which the server sent it.
     """
 
     xid: int
@@ -97,7 +97,7 @@ class Transaction(Generic[E]):
 
 
 class Stream(Generic[E]):
-    """Committed transactions in the order of their commits. `connect` makes one.
+    """Committed transactions in the order of their commits. `connect` creates it.
 
     Use it in `async with`, and iterate over it with `async for` in one task. The iteration never ends by itself.
     """
@@ -123,27 +123,27 @@ class Stream(Generic[E]):
 
     @property
     def slot(self) -> str:
-        """The name of the slot that the stream reads; empty before the stream is entered."""
+        """Name of the slot that the stream reads; empty before the stream is entered."""
         return "" if self._source is None else self._source.slot
 
     @property
     def slot_created(self) -> bool:
-        """Whether the slot was created when the stream was entered: the stream has nothing from before."""
+        """True if the slot was created when the stream was entered, so that the stream has no earlier commits."""
         return self._source is not None and self._source.slot_created
 
     @property
     def confirmed_lsn(self) -> Lsn:
-        """The position that PostgreSQL was told, and before which it may forget the WAL."""
+        """Position that was confirmed to PostgreSQL, so that PostgreSQL may remove the WAL before it."""
         return Lsn() if self._source is None else Lsn(self._reports.told)
 
     async def __aenter__(self) -> Self:
-        """Connect, and start the stream: what commits from now on comes (a temporary slot), or what was not confirmed.
+        """Connect and start the stream, at the present (temporary slot) or after the confirmed position.
 
         Raises:
-            ConfigError: the DSN cannot be read, or the server lacks what is asked for.
-            SourceError: there is no such publication or slot, or the role may not use them.
+            ConfigError: the DSN cannot be read, or the server lacks a requested feature.
+            SourceError: the publication or slot does not exist, or the role may not use it.
             PositionError: the slot has lost changes.
-            TransientError: the server cannot be reached, or does not take connections now.
+            TransientError: the server is unreachable, or accepts no connections now.
         """
         if self._source is not None:
             raise RuntimeError("A stream is entered once: call cdcd.connect again.")
@@ -183,7 +183,10 @@ class Stream(Generic[E]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Tell PostgreSQL what was acknowledged, and close. A temporary slot is gone then."""
+        """Confirm the acknowledged transactions to PostgreSQL, and close the connections.
+
+        PostgreSQL drops a temporary slot then.
+        """
         source, assembler = self._source, self._assembler
         if source is None or assembler is None:
             return
@@ -193,7 +196,7 @@ class Stream(Generic[E]):
         ended = await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             if self._settings.slot is not None:
-                # After a failure too: it may be one of the program or of the disk, and the connection sound.
+                # This also runs after a failure, which may be the program's or the disk's while the connection works.
                 with suppress(CdcdError, TimeoutError):
                     async with asyncio.timeout(FINISH_S):
                         await self._reports.send_now()
@@ -209,11 +212,12 @@ class Stream(Generic[E]):
         return self
 
     async def __anext__(self) -> Transaction[E]:
-        """The next committed transaction. What was not read of the one before is skipped.
+        """Return the next committed transaction. Unread changes of the transaction before are skipped.
 
         Raises:
-            TransientError: the connection is lost. Connect again: a lasting slot goes on behind what was acknowledged.
-            FatalError: a person must act; nothing was confirmed behind what was acknowledged.
+            TransientError: the connection is lost. Connect again: a permanent slot continues after the acknowledged
+                transactions.
+            FatalError: an operator must act; nothing after the acknowledged transactions was confirmed.
         """
         with self._reading() as handover:
             await self._skip_rest(handover)
@@ -225,15 +229,15 @@ class Stream(Generic[E]):
         return Transaction(said.xid, Lsn(said.commit_lsn), commit_time, said, self)
 
     async def acknowledge(self, transaction: Transaction[E]) -> None:
-        """The program is done with the transaction: PostgreSQL need not send it again.
+        """Acknowledge that the program is done with the transaction, so that PostgreSQL need not send it again.
 
-        PostgreSQL is told the end of the longest run of acknowledged transactions, within a tenth of a second and when
-        the stream is left. An acknowledgement out of order counts when all transactions before are acknowledged. What
-        was not read of the transaction is skipped. With a temporary slot, which has nothing to go on from, this does
-        nothing more.
+        The end of the longest run of acknowledged transactions is confirmed to PostgreSQL within a tenth of a
+        second, and at the end of the stream. An acknowledgement out of order counts when all earlier transactions
+        are acknowledged. Unread changes of the transaction are skipped. With a temporary slot, which is never
+        resumed, the call has no further effect.
 
         Raises:
-            TransientError, FatalError: the stream has failed before. The transaction comes again.
+            TransientError, FatalError: the stream has failed before. The transaction will be sent again.
         """
         handed = transaction._handed
         if transaction._stream is not self:
@@ -245,7 +249,7 @@ class Stream(Generic[E]):
         handover.acknowledge(handed)
         self._reports.wake()
 
-    # What the reader's calls are made of.
+    # Steps of the reader's calls.
 
     async def _next_change(self, handed: Handed) -> E:
         if handed.is_skipped:
@@ -260,7 +264,7 @@ class Stream(Generic[E]):
         raise StopAsyncIteration
 
     async def _skip_rest(self, handover: Handover[E]) -> None:
-        """Go to the end of the current transaction."""
+        """Skip to the end of the current transaction."""
         handed = handover.current
         if handed is None:
             return
@@ -270,7 +274,7 @@ class Stream(Generic[E]):
             await self._advance(handover)
 
     async def _advance(self, handover: Handover[E]) -> Advance | Handed:
-        """Until there is something for the reader. When this is cancelled, nothing is lost."""
+        """Work until there is an item for the reader. If this call is cancelled, nothing is lost."""
         source = self._source
         assert source is not None
         while True:
@@ -279,7 +283,7 @@ class Stream(Generic[E]):
                 frames = await source.replication.receive(READ_BYTES)
                 handover.receive(frames)
                 self._reports.received(frames)
-                # What is there already is received without a wait, and other tasks must run too.
+                # Data that has already arrived is received without a wait, so other tasks must get a turn.
                 await asyncio.sleep(0)
             elif isinstance(said, DescriptionWanted):
                 await self._describe(source, handover, said)
@@ -302,7 +306,7 @@ class Stream(Generic[E]):
             await asyncio.sleep(DESCRIBE_S)
 
     def _check(self) -> Handover[E]:
-        """Raises why the stream cannot be used, if so."""
+        """Return the handover, or raise the error if the stream cannot be used."""
         if self._failure is not None:
             raise self._failure
         if self._source is None or self._assembler is None:
@@ -316,7 +320,7 @@ class Stream(Generic[E]):
 
     @contextmanager
     def _reading(self) -> Iterator[Handover[E]]:
-        """Take turns, and keep the first failure."""
+        """Ensure that one task reads at a time, and keep the first failure."""
         handover = self._check()
         if self._busy:
             raise RuntimeError("Another task is reading this stream: read it in one task.")
@@ -329,7 +333,7 @@ class Stream(Generic[E]):
             self._busy = False
 
     def _fail(self, error: CdcdError) -> CdcdError:
-        """The failure that ended the stream, in a program's words; this one if it is the first."""
+        """Return the first failure of the stream, in the words of a program."""
         if self._failure is None:
             self._failure = in_our_words(error)
         return self._failure

@@ -1,6 +1,6 @@
-"""Values of columns: PostgreSQL's text -> Python's types.
+"""Values of columns: conversion of PostgreSQL's text to Python's types.
 
-The rule: a value keeps everything that its text says. A type that Python has a type for, without loss, is read into
+The rule: a value keeps all information in its text. A type with a lossless counterpart in Python is converted to
 that type; every other type stays PostgreSQL's text. So `json` stays text, because `json.loads` would round numbers.
 A date or time that Python's type cannot hold (`infinity`, years before 1 and after 9999, 24:00) stays text too.
 
@@ -29,10 +29,10 @@ Value = Union[  # noqa: UP007  it names itself, and a string takes part in no ot
 """The value of a column. None is NULL, and `UNCHANGED` a value that PostgreSQL did not send."""
 
 ValueReader = Callable[[str], Value]
-"""Reads the text of a value. ValueError, ArithmeticError: the text is not of its type's form."""
+"""Converts the text of a value. ValueError, ArithmeticError: the text does not have its type's form."""
 
 _NESTING_MAX: Final = 64
-"""Domains over arrays over domains … are looked through this deep. PostgreSQL itself cannot make a circle of them."""
+"""Maximum depth of domains over arrays over domains and so on. PostgreSQL itself allows no cycle of them."""
 
 
 def reader_for(
@@ -41,10 +41,10 @@ def reader_for(
     depth: int = 0,
     money_digits: int = DIGITS_OF_C,
 ) -> ValueReader:
-    """The reader of a type's values. A type that is not known, because it was dropped since, stays text.
+    """Return the reader of a type's values. An unknown type, which was dropped since, stays text.
 
     Args:
-        money_digits: how many digits of money stand behind the point. Amounts are texts in the form of lc_monetary C.
+        money_digits: number of decimal digits of money. Amounts are texts in the form of lc_monetary C.
     """
     description = types.get(oid)
     if description is None or depth > _NESTING_MAX:
@@ -65,7 +65,7 @@ def _array(text: str, *, token: re.Pattern[str], read: ValueReader) -> Value:
 
 
 def _elements(found: "list[object]", read: ValueReader) -> Value:
-    """The elements of one dimension; of several, lists of lists."""
+    """Return the elements of one dimension; with several dimensions, lists of lists."""
     values: list[Value] = []
     for each in found:
         if isinstance(each, list):
@@ -89,7 +89,7 @@ def _bytea(text: str) -> Value:
 
 def _date(text: str) -> Value:
     try:
-        # Five digits of a year would be read as something else.
+        # Years with five digits would be misread.
         return date.fromisoformat(text) if len(text) == len("2000-01-01") else text
     except ValueError:
         return text

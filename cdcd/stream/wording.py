@@ -1,7 +1,7 @@
-"""Errors in the words of a Python program, not of the daemon's configuration.
+"""Conversion of errors to the terms of a Python program instead of the daemon's configuration.
 
-The modules below were written for the daemon, so their messages name keys of `cdcd.yaml`, commands, and what the daemon
-does next. A program has parameters instead, and does by itself what comes next.
+The lower modules were written for the daemon, so their messages name keys of `cdcd.yaml`, commands, and the
+daemon's next steps. A program has parameters instead, and decides itself on the next step.
 """
 
 from typing import Final, TypeVar
@@ -60,11 +60,11 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     ("postgres.dsn", "the DSN"),
     ("postgres.slot", "slot"),
 )
-"""(the daemon's words, a program's), in the order in which they are put in place."""
+"""(the daemon's text, the program's text), in the order of replacement."""
 
 
 def in_our_words(error: E) -> E:
-    """The same error, with the words of a program."""
+    """Change the error's texts to those of a program, and return the error."""
     error.message = reworded(error.message)
     error.hint = reworded(error.hint)
     error.args = (error.message,)
@@ -72,7 +72,7 @@ def in_our_words(error: E) -> E:
 
 
 def reworded(text: str) -> str:
-    """A message or a hint, in the words of a program."""
+    """Return a message or a hint with the texts of a program."""
     for theirs, ours in WORDS:
         text = text.replace(theirs, ours)
     return text

@@ -150,7 +150,7 @@ def _apart(
 
 
 def sql_name(table: PublishedTable) -> str:
-    """How SQL calls the table."""
+    """Return the table's name, quoted for SQL."""
     return f"{quoted(table.schema)}.{quoted(table.name)}"
 
 

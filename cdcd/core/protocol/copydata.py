@@ -1,28 +1,31 @@
-"""CopyData out of libpq's buffer: the innermost loop of the receiver, here so that it is compiled."""
+"""Reading of CopyData from libpq's buffer, the innermost loop of the receiver, here because this
+package is compiled.
+"""
 
 from collections.abc import Callable
 from typing import Final
 
 LARGE_BYTES: Final = 65_536
-"""Frames up to this size are copied without a look at what they hold."""
+"""Maximum bytes of a frame that is copied without examining its contents."""
 
 Shorten = Callable[[memoryview], bytes | None]
-"""Gives the frame that takes the place of a large one; None: the frame is taken as it is."""
+"""Returns the replacement for a large frame; None: the frame is kept."""
 
 GetCopyData = Callable[[int], tuple[int, memoryview]]
-"""`psycopg.pq.PGconn.get_copy_data`: PQgetCopyData's result, and the payload where that is its size."""
+"""`psycopg.pq.PGconn.get_copy_data`: PQgetCopyData's result, and the payload if the result is a size."""
 
 
 def take_frames(
     get_copy_data: GetCopyData, frames: list[bytes], room: int, shorten: Shorten | None = None
 ) -> tuple[int, int]:
-    """Append payloads to `frames` while there are any and `room`, in bytes, is left.
+    """Append payloads to `frames` until none is left or `room` (bytes) is used up.
 
     Args:
-        shorten: is asked about each frame of more than `LARGE_BYTES`; None: every frame is taken as it is.
+        shorten: called with each frame of more than `LARGE_BYTES`; None: every frame is kept.
 
     Returns:
-        The last result of PQgetCopyData: a size, 0 when no more is there now, -1 when the copy is over; and the
+        The last result of PQgetCopyData: a size, 0 if no payload is available now, -1 at the end of the copy; and
+            the
         room that is left, which may be below 0.
     """
     size = 0

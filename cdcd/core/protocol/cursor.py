@@ -1,10 +1,10 @@
-"""The one place where bytes of the wire become numbers and strings.
+"""Conversion of wire bytes to numbers and strings, in one place.
 
-A `Cursor` walks over one message from front to back. It never reads past the end, and `finish` refuses what
-is left over, so that a message of an unknown shape stops the daemon instead of being half understood. Every
-error is a `ProtocolError` that names the message, the field and the offset in the buffer.
+A `Cursor` reads one message from front to back. It never reads past the end, and `finish` refuses remaining bytes,
+so that a message of unknown form stops the daemon. Every error is a `ProtocolError` that names the message, the
+field and the offset in the buffer.
 
-Integers are big-endian, strings end with a zero byte and are UTF-8 (our connections set `client_encoding`):
+Integers are big-endian, strings end with a zero byte and are UTF-8 (cdcd's connections set `client_encoding`):
 manual, "Message Data Types".
 """
 
@@ -36,12 +36,12 @@ class Cursor:
         self.offset = offset
 
     def error(self, field: str, problem: str, offset: int | None = None) -> ProtocolError:
-        """The error to raise for `field`, which is at `offset` (the current one when not given)."""
+        """Return the error for `field` at `offset`; None for the current offset."""
         at = self.offset if offset is None else offset
         return ProtocolError(f"{self.message}: field {field} at offset {at}: {problem}.", hint=HINT)
 
     def _advance(self, size: int, field: str) -> int:
-        """Step over `size` bytes and return where they start."""
+        """Advance by `size` bytes, and return the former offset."""
         start = self.offset
         left = len(self.data) - start
         if size > left:
@@ -73,40 +73,40 @@ class Cursor:
         return value
 
     def xid(self, field: str) -> int:
-        """A transaction id; 0 (InvalidTransactionId) is never sent where one is due."""
+        """Read a transaction id; 0 (InvalidTransactionId) is an error."""
         value = self.uint32(field)
         if value == 0:
             raise self.error(field, "0 is no transaction id", self.offset - 4)
         return value
 
     def set_lsn(self, field: str) -> int:
-        """An LSN that proto.c's own reader demands to be set ("… not set in … message")."""
+        """Read an LSN that must be set, as proto.c's reader demands ("… not set in … message")."""
         value = self.uint64(field)
         if value == 0:
             raise self.error(field, "the LSN is not set", self.offset - 8)
         return value
 
     def flags(self, field: str, known: int) -> int:
-        """One byte of flags; a bit outside `known` is an error, as in proto.c ("unrecognized flags")."""
+        """Read one byte of flags; a bit outside `known` is an error, as in proto.c ("unrecognized flags")."""
         value = self.uint8(field)
         if value & ~known:
             raise self.error(field, f"unrecognized flags {value:#04x}", self.offset - 1)
         return value
 
     def boolean(self, field: str) -> bool:
-        """One byte that is 0 or 1."""
+        """Read one byte that is 0 or 1."""
         value = self.uint8(field)
         if value > 1:
             raise self.error(field, f"{value} is neither 0 nor 1", self.offset - 1)
         return value == 1
 
     def sized(self, field: str) -> bytes:
-        """An Int32 length and so many bytes."""
+        """Read an Int32 length, and return as many bytes."""
         start = self.pass_sized(field)
         return self.data[start : self.offset]
 
     def pass_sized(self, field: str) -> int:
-        """Pass over an Int32 length and so many bytes. Return where the bytes begin."""
+        """Skip an Int32 length and as many bytes. Return the offset of the bytes."""
         size = self.int32(field)
         if size < 0:
             raise self.error(field, f"the length {size} is negative", self.offset - 4)
@@ -125,7 +125,7 @@ class Cursor:
             raise self.error(field, problem, start + error.start) from None
 
     def rest(self) -> bytes:
-        """Everything that is left."""
+        """Return all remaining bytes."""
         start = self.offset
         self.offset = len(self.data)
         return self.data[start:]

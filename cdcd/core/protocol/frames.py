@@ -1,11 +1,11 @@
-"""Stage 1: CopyData payload -> frame (WAL data, keepalive), and status update -> CopyData payload.
+"""Stage 1: CopyData payloads as frames (WAL data, keepalive), and status updates as CopyData payloads.
 
-While a walsender streams, both sides exchange CopyData messages whose first byte says what they hold
-(manual, "Streaming Replication Protocol"; walsender.c). From the server: `w`, a piece of the stream, which
-for pgoutput is exactly one message of stage 2, and `k`, a keepalive, which may ask for an answer. To the
-server: `r`, how far we are. Hot standby feedback (`h`) is of no use to logical replication and is not sent.
+While a walsender streams, both sides exchange CopyData messages whose first byte is their kind (manual, "Streaming
+Replication Protocol"; walsender.c). From the server: `w`, a piece of the stream, which for pgoutput is exactly one
+message of stage 2, and `k`, a keepalive, which may request a reply. To the server: `r`, cdcd's positions. Hot
+standby feedback (`h`) has no use for logical replication and is not sent.
 
-Row messages go through the daemon as whole `w` frames: `XLOG_HEADER` is where their pgoutput message starts.
+Row messages pass through the daemon as whole `w` frames: `XLOG_HEADER` is the offset of their pgoutput message.
 Times are microseconds since 2000-01-01 UTC, as everywhere on this wire.
 """
 
@@ -25,12 +25,12 @@ _STATUS: Final = Struct("!BQQQqB")
 
 @dataclass(frozen=True, slots=True)
 class XLogData:
-    """One pgoutput message and where it stands in the WAL.
+    """One pgoutput message with its position in the WAL.
 
-    A logical walsender puts the same LSN in `wal_start` and `wal_end` (walsender.c, WalSndPrepareWrite): that
-    of the change; 0 for a message that another one follows at once (Relation, Type, and Begin and its kin
-    before Origin); the end LSN for Commit and its kin. It is no position to confirm: several rows share an
-    LSN, and open transactions have rows before it.
+    A logical walsender puts the same LSN in `wal_start` and `wal_end` (walsender.c, WalSndPrepareWrite): the LSN of
+    the change; 0 for a message that is followed at once by another (Relation, Type, and Begin messages before
+    Origin); the end LSN for Commit messages. It must not be confirmed, because several rows share an LSN and open
+    transactions have earlier rows.
     """
 
     tag: ClassVar[int] = ord("w")
@@ -43,10 +43,10 @@ class XLogData:
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """The server is alive, and has sent everything that it had to send before `wal_end`.
+    """A keepalive: the server has sent everything that it had to send before `wal_end`.
 
-    With `reply_requested` it wants a status update at once: it asks at half of `wal_sender_timeout`, and
-    drops the connection at the whole.
+    With `reply_requested` the server wants a status update at once: it asks at half of `wal_sender_timeout`, and
+    closes the connection at the whole.
     """
 
     tag: ClassVar[int] = ord("k")
@@ -58,10 +58,11 @@ class Keepalive:
 
 @dataclass(frozen=True, slots=True)
 class StatusUpdate:
-    """How far we are: `flushed` becomes the slot's `confirmed_flush_lsn`, and WAL before it may go.
+    """cdcd's positions: `flushed` becomes the slot's `confirmed_flush_lsn`, and PostgreSQL may remove the WAL before
+    it.
 
-    `written` and `applied` only show in `pg_stat_replication`, except that a fast shutdown waits for
-    `flushed` or, where that is not set, `written` (walsender.c, WalSndDone).
+    `written` and `applied` only show in `pg_stat_replication`, except that a fast shutdown waits for `flushed` or,
+    where that is not set, `written` (walsender.c, WalSndDone).
     """
 
     tag: ClassVar[int] = ord("r")
@@ -74,7 +75,7 @@ class StatusUpdate:
 
 
 def read_frame(data: bytes) -> XLogData | Keepalive:
-    """Read what the server sent in one CopyData message; ProtocolError unless it is a known frame, whole."""
+    """Read one CopyData message from the server; raise ProtocolError if it is not a known, complete frame."""
     cursor = Cursor(data, "frame")
     tag = cursor.uint8("tag")
     if tag == XLogData.tag:
@@ -98,7 +99,7 @@ def read_frame(data: bytes) -> XLogData | Keepalive:
 
 
 def read_status(data: bytes) -> StatusUpdate:
-    """Read a status update as the server does: the simulator's server side and the tests use it."""
+    """Read a status update as the server does, for the simulator and the tests."""
     cursor = Cursor(data, "StatusUpdate")
     tag = cursor.uint8("tag")
     if tag != StatusUpdate.tag:
@@ -115,7 +116,7 @@ def read_status(data: bytes) -> StatusUpdate:
 
 
 def write_frame(frame: XLogData | Keepalive | StatusUpdate) -> bytes:
-    """The CopyData payload of `frame`."""
+    """Return the CopyData payload of `frame`."""
     if isinstance(frame, XLogData):
         return _XLOG_DATA.pack(frame.tag, frame.wal_start, frame.wal_end, frame.server_time) + frame.payload
     if isinstance(frame, Keepalive):

@@ -1,4 +1,4 @@
-"""A position in the write-ahead log as PostgreSQL prints it: `0/16B3748`."""
+"""A position in the write-ahead log in PostgreSQL's text form, such as `0/16B3748`."""
 
 import re
 from typing import Final, Self
@@ -13,8 +13,8 @@ _TEXT: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})", re.ASCII)
 class Lsn(int):
     """A byte position in the write-ahead log: an unsigned 64-bit number that prints as `high/low` in hex.
 
-    It is an int, and arithmetic on it gives plain ints: a distance between positions is not a position. Code
-    that handles every row keeps plain ints and wraps them only to show them. 0 is PostgreSQL's
+    An Lsn is an int, and arithmetic on it gives plain ints, because the distance between two positions is not a
+    position. Code for single rows uses plain ints, and converts them only for messages. 0 is PostgreSQL's
     InvalidXLogRecPtr, "no position" (access/xlogdefs.h).
     """
 
@@ -27,7 +27,7 @@ class Lsn(int):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read pg_lsn's text form (pg_lsn_in in pg_lsn.c); ProtocolError when it is not of that form."""
+        """Read pg_lsn's text form (pg_lsn_in in pg_lsn.c); raise ProtocolError for other text."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ProtocolError(

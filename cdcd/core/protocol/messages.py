@@ -1,24 +1,24 @@
-"""What PostgreSQL's output plugin pgoutput says, one class per message, fields in the manual's order.
+"""Messages of PostgreSQL's output plugin pgoutput, one class for each message, with fields in the manual's order.
 
 The source is the manual's chapter "Logical Replication Message Formats" and, where it is silent, proto.c and
-pgoutput.c of PostgreSQL 13 to 18. `tag` is the first byte of the message, `since` the protocol version that
-brought it: 1 came with PostgreSQL 10, 2 with 14, 3 with 15, 4 with 16.
+pgoutput.c of PostgreSQL 13 to 18. `tag` is the first byte of the message, `since` the first protocol version with
+the message: 1 came with PostgreSQL 10, 2 with 14, 3 with 15, 4 with 16.
 
 LSNs, oids and xids are plain unsigned ints. Times are microseconds since 2000-01-01 UTC.
 
-**In a stream**, that is between Stream Start and Stream Stop, Relation, Type, Insert, Update, Delete,
-Truncate and Message have an `xid` right after the tag: that of the subtransaction which made the change, or
-of the transaction itself. Outside it is None. Three things that the manual does not say (checked in
+**In a stream**, which means between Stream Start and Stream Stop, the messages Relation, Type, Insert, Update,
+Delete, Truncate and Message have an `xid` right after the tag: the id of the subtransaction that made the change,
+or of the transaction itself. Outside of a stream `xid` is None. Three facts are not in the manual (verified in
 pgoutput.c 14 to 18 and in the captured streams of tests/golden):
 
-- Origin in a stream has no xid. It comes only right after the first Stream Start of a transaction and its
+- Origin in a stream has no xid. It is sent only right after the first Stream Start of a transaction, and its
   `commit_lsn` is 0, because the commit is not known yet.
 - Message in a stream has the xid of the **top-level** transaction even when a subtransaction wrote it
-  (pgoutput_message takes `txn->xid` where pgoutput_change takes `change->txn->xid`). A Stream Abort of that
-  subtransaction therefore does not name it.
-- A non-transactional Message is sent when its WAL record is decoded, and the blocks of a stream, like whole
-  transactions, are sent without decoding anything in between. So it stands inside neither and never has an
-  xid. One that is written within a transaction comes before it, also when that is rolled back.
+  (pgoutput_message takes `txn->xid` where pgoutput_change takes `change->txn->xid`). So a Stream Abort of that
+  subtransaction does not name this xid.
+- A non-transactional Message is sent when its WAL record is decoded. The blocks of a stream, like whole
+  transactions, are sent without decoding in between. So the message is inside neither, and never has an xid. If it
+  was written within a transaction, it is sent before the transaction, also if the transaction is rolled back.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from enum import Enum
 from typing import ClassVar, Final, Literal
 
 POSTGRES_EPOCH_US: Final = 946_684_800_000_000
-"""Microseconds from the Unix epoch to 2000-01-01 UTC, where PostgreSQL's times start."""
+"""Microseconds from the Unix epoch to 2000-01-01 UTC, the epoch of PostgreSQL's times."""
 
 
 COLUMN_IS_KEY: Final = 1
@@ -36,27 +36,27 @@ TRUNCATE_RESTART_IDENTITY: Final = 2
 
 
 class Unchanged(Enum):
-    """The type of `UNCHANGED`; an enum because type checkers narrow on its only member."""
+    """Type of `UNCHANGED`; an enum because type checkers can narrow on its only member."""
 
     UNCHANGED = "u"
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
-"""A TOASTed value that the update did not touch and the server did not send. Not a NULL."""
+"""A TOASTed value that the update did not change and the server did not send. It is not NULL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A value in the type's binary form (its send function); text values are plain bytes."""
+    """A value in the binary form of its type (its send function); text values are plain bytes."""
 
     data: bytes
 
 
 Value = bytes | Binary | Literal[Unchanged.UNCHANGED] | None
-"""One column of a row: text as bytes, `Binary`, `UNCHANGED`, or None for NULL."""
+"""A column's value in a row: text as bytes, `Binary`, `UNCHANGED`, or None for NULL."""
 
 TupleData = tuple[Value, ...]
-"""A row's values in the order of the columns in its Relation message."""
+"""Values of a row in the order of the columns in its Relation message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,16 @@ class Column:
 
     @property
     def is_key(self) -> bool:
-        """Part of the replica identity. Under REPLICA IDENTITY FULL every column is."""
+        """True if the column is part of the replica identity.
+
+        Under REPLICA IDENTITY FULL every column is part of it.
+        """
         return self.flags & COLUMN_IS_KEY != 0
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A committed transaction follows, whole. `final_lsn` equals the `commit_lsn` of its Commit."""
+    """Beginning of a whole committed transaction. `final_lsn` equals the `commit_lsn` of its Commit."""
 
     tag: ClassVar[int] = ord("B")
     since: ClassVar[int] = 1
@@ -88,10 +91,12 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What `pg_logical_emit_message` wrote; "Message" in the manual. PostgreSQL 14 and up, in any version.
+    """A message that `pg_logical_emit_message` wrote; "Message" in the manual.
 
-    `lsn` is where its record **ends** (logicalmsg_decode in decode.c), unlike the `commit_lsn` of a
-    transaction: the next transaction may have it as its `commit_lsn`.
+    PostgreSQL 14 and up send it in any protocol version.
+
+    `lsn` is the **end** of its WAL record (logicalmsg_decode in decode.c), unlike the `commit_lsn` of a
+    transaction: the next transaction may have the same LSN as its `commit_lsn`.
     """
 
     tag: ClassVar[int] = ord("M")
@@ -106,9 +111,9 @@ class LogicalMessage:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The end of what Begin opened. `commit_lsn` is where the commit record starts, `end_lsn` its end.
+    """End of the transaction that Begin opened. `commit_lsn` is the start of the commit record, `end_lsn` its end.
 
-    `commit_time` may be that of another server, for a transaction that came in by replication.
+    For a replicated transaction, `commit_time` may come from another server.
     """
 
     tag: ClassVar[int] = ord("C")
@@ -121,7 +126,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The transaction came in by replication; `commit_lsn` is its commit on the origin, 0 in a stream."""
+    """Origin of a replicated transaction; `commit_lsn` is its commit on the origin, 0 in a stream."""
 
     tag: ClassVar[int] = ord("O")
     since: ClassVar[int] = 1
@@ -134,8 +139,8 @@ class Origin:
 class Relation:
     """A table's columns, sent before its first row and again after each change of its definition.
 
-    `replica_identity` is `pg_class.relreplident`: "d" default, "n" nothing, "f" full, "i" an index. Columns
-    that are not published (generated ones, those outside a column list) are absent here and in rows.
+    `replica_identity` is `pg_class.relreplident`: "d" default, "n" nothing, "f" full, "i" an index. Columns that
+    are not published (generated columns, columns outside of a column list) are absent here and in rows.
     """
 
     tag: ClassVar[int] = ord("R")
@@ -150,16 +155,16 @@ class Relation:
 
     @property
     def schema(self) -> str:
-        """The schema's name: on the wire pg_catalog is an empty string."""
+        """Name of the schema; on the wire, pg_catalog is an empty string."""
         return self.namespace or "pg_catalog"
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A column's user-defined type, before its Relation.
+    """A column's user-defined type, sent before its Relation.
 
-    For a domain, `oid` is the domain's, `namespace` and `name` those of its base type (logicalrep_write_typ
-    in proto.c).
+    For a domain, `oid` is the domain's oid, and `namespace` and `name` are those of its base type
+    (logicalrep_write_typ in proto.c).
     """
 
     tag: ClassVar[int] = ord("Y")
@@ -172,7 +177,7 @@ class Type:
 
     @property
     def schema(self) -> str:
-        """The schema's name: on the wire pg_catalog is an empty string."""
+        """Name of the schema; on the wire, pg_catalog is an empty string."""
         return self.namespace or "pg_catalog"
 
 
@@ -190,10 +195,10 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A changed row. `old_kind` says what `old` is.
+    """A changed row. `old_kind` is the kind of `old`.
 
-    "K": the replica identity before the update, other columns NULL, sent when the identity changed or is
-    TOASTed. "O": the whole old row, under REPLICA IDENTITY FULL. "": there is no old row.
+    "K": the replica identity before the update, other columns NULL, sent when the identity changed or is TOASTed.
+    "O": the whole old row, with REPLICA IDENTITY FULL. "": no old row.
     """
 
     tag: ClassVar[int] = ord("U")
@@ -208,7 +213,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A deleted row: with `old_kind` "K" its replica identity, other columns NULL; with "O" all of it."""
+    """A deleted row: with `old_kind` "K" its replica identity and NULL in other columns; with "O" the whole row."""
 
     tag: ClassVar[int] = ord("D")
     since: ClassVar[int] = 1
@@ -221,7 +226,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """One TRUNCATE command; with CASCADE the relations include those it reached, as far as published."""
+    """A TRUNCATE command; the relations include published ones that CASCADE reached."""
 
     tag: ClassVar[int] = ord("T")
     since: ClassVar[int] = 1
@@ -234,7 +239,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """A block of a transaction that is still open follows, up to Stream Stop."""
+    """Beginning of a block of an open transaction; the block ends with Stream Stop."""
 
     tag: ClassVar[int] = ord("S")
     since: ClassVar[int] = 2
@@ -245,7 +250,7 @@ class StreamStart:
 
 @dataclass(frozen=True, slots=True)
 class StreamStop:
-    """The end of a block."""
+    """End of a block."""
 
     tag: ClassVar[int] = ord("E")
     since: ClassVar[int] = 2
@@ -253,7 +258,7 @@ class StreamStop:
 
 @dataclass(frozen=True, slots=True)
 class StreamCommit:
-    """The streamed transaction `xid` is committed."""
+    """Commit of the streamed transaction `xid`."""
 
     tag: ClassVar[int] = ord("c")
     since: ClassVar[int] = 2
@@ -266,10 +271,10 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """The subtransaction `subxid` of the streamed `xid` is rolled back; all of it when they are equal.
+    """Rollback of the subtransaction `subxid` of the streamed `xid`; of the whole transaction if both are equal.
 
-    Each aborted subtransaction has its own message, nested ones too. LSN and time are there in version 4 with
-    `streaming=parallel`, else None; whether they are there cannot be seen in the message.
+    Each aborted subtransaction has its own message, including nested ones. LSN and time are sent in version 4 with
+    `streaming=parallel`, else they are None; the message itself does not show if they are present.
     """
 
     tag: ClassVar[int] = ord("A")
@@ -283,7 +288,7 @@ class StreamAbort:
 
 @dataclass(frozen=True, slots=True)
 class BeginPrepare:
-    """A transaction that was prepared for two-phase commit follows, whole, up to Prepare."""
+    """Beginning of a whole transaction that was prepared for two-phase commit; Prepare ends it."""
 
     tag: ClassVar[int] = ord("b")
     since: ClassVar[int] = 3
@@ -297,7 +302,7 @@ class BeginPrepare:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """The end of what Begin Prepare opened. Whether it commits is not known yet."""
+    """End of the transaction that Begin Prepare opened. Its outcome is not known yet."""
 
     tag: ClassVar[int] = ord("P")
     since: ClassVar[int] = 3
@@ -311,7 +316,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class CommitPrepared:
-    """The prepared transaction is committed, at `commit_lsn`."""
+    """Commit of a prepared transaction, at `commit_lsn`."""
 
     tag: ClassVar[int] = ord("K")
     since: ClassVar[int] = 3
@@ -325,7 +330,7 @@ class CommitPrepared:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPrepared:
-    """The prepared transaction is rolled back. `prepare_end_lsn` equals the `end_lsn` of its Prepare."""
+    """Rollback of a prepared transaction. `prepare_end_lsn` equals the `end_lsn` of its Prepare."""
 
     tag: ClassVar[int] = ord("r")
     since: ClassVar[int] = 3
@@ -340,7 +345,7 @@ class RollbackPrepared:
 
 @dataclass(frozen=True, slots=True)
 class StreamPrepare:
-    """The streamed transaction `xid` is prepared: Prepare's counterpart after Stream Stop."""
+    """PREPARE of the streamed transaction `xid`; the counterpart of Prepare after Stream Stop."""
 
     tag: ClassVar[int] = ord("p")
     since: ClassVar[int] = 3
@@ -353,7 +358,7 @@ class StreamPrepare:
 
 
 ChangeMessage = LogicalMessage | Relation | Type | Insert | Update | Delete | Truncate
-"""The messages that have an xid in a stream."""
+"""Messages that have an xid in a stream."""
 
 Message = (
     ChangeMessage

@@ -1,14 +1,14 @@
-"""Stage 2: bytes -> pgoutput message, strictly.
+"""Stage 2: strict reading of bytes as pgoutput messages.
 
-A table says for each tag which class it is, which function reads its fields, and where it may stand. What is
-not in the table, stands in the wrong place, has an unknown flag, kind or replica identity, ends too early or
-goes on after its end is a `ProtocolError` that names message, field and offset: never a guess.
+A table has for each tag the class, the function that reads its fields, and the allowed place. An unknown tag, a
+wrong place, an unknown flag, kind or replica identity, a missing end or extra bytes raise a `ProtocolError` that
+names message, field and offset. The reader never guesses.
 
-Whether one is in a stream is the reader's state, not the message's: the caller knows it from the Stream Start
-and Stream Stop that it saw, and says so with `in_stream`. Likewise `abort_info`, which follows from the
-options that replication was started with (`versions.Options.abort_info`).
+The reader's caller knows from Stream Start and Stream Stop if a message is in a stream, and passes `in_stream`; the
+message itself does not show this. In the same way it passes `abort_info`, which follows from the options that
+replication was started with (`versions.Options.abort_info`).
 
-Row messages on the hot path are not read here; they go on as bytes and stage 4 splits them.
+Row messages on the hot path are not read here: they stay bytes, and stage 4 splits them.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ REPLICA_IDENTITIES: Final = "dnfi"
 
 
 class Place(Enum):
-    """Where a message may stand, seen from the blocks of streamed transactions."""
+    """Allowed place of a message, relative to the blocks of streamed transactions."""
 
     OUTSIDE = "outside a stream"
     INSIDE = "inside a stream"
@@ -62,12 +62,12 @@ class Place(Enum):
 
 
 Fields = Callable[[Cursor, int | None], Message]
-"""Reads the fields of a message after the tag and, where it has one in a stream, the xid."""
+"""Function that reads the fields of a message after the tag and, if it has one, the xid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How to read the messages of one tag."""
+    """Rule for reading the messages of one tag."""
 
     message: type[Message]
     fields: Fields
@@ -77,8 +77,8 @@ class Rule:
 def read_message(data: bytes, at: int = 0, *, in_stream: bool = False, abort_info: bool = False) -> Message:
     """Read the message that starts with the tag at `data[at]` and ends with `data`.
 
-    `in_stream`: between Stream Start and Stream Stop. `abort_info`: Stream Abort has LSN and time. Raises
-    ProtocolError and nothing else, whatever the bytes are.
+    `in_stream`: True between Stream Start and Stream Stop. `abort_info`: True if Stream Abort has LSN and time.
+    Raises only ProtocolError, whatever the bytes are.
     """
     cursor = Cursor(data, "message", at)
     tag = cursor.uint8("tag")
@@ -102,7 +102,7 @@ def read_message(data: bytes, at: int = 0, *, in_stream: bool = False, abort_inf
 def read_message_head(
     data: bytes, at: int = 0, *, in_stream: bool = False
 ) -> tuple[LogicalMessage, memoryview]:
-    """Read a logical message as strictly as `read_message`, without a copy of its content.
+    """Read a logical message as strictly as `read_message`, without copying its content.
 
     Returns:
         The message with an empty content, and the content as a part of `data`.
@@ -130,10 +130,10 @@ def _logical_message(cursor: Cursor, xid: int | None) -> Message:
 
 
 def _message_fields(cursor: Cursor, xid: int | None) -> tuple[int | None, bool, int, str]:
-    """The fields of a logical message before its content."""
+    """Read the fields of a logical message before its content."""
     transactional = cursor.flags("flags", MESSAGE_TRANSACTIONAL) == MESSAGE_TRANSACTIONAL
     if xid is not None and not transactional:
-        # Never written by the server (see messages.py): taking it would put it into a transaction.
+        # The server never writes this (see messages.py); accepting it would put the message into a transaction.
         raise cursor.error("flags", "a non-transactional message inside a stream", cursor.offset - 1)
     return xid, transactional, cursor.uint64("lsn"), cursor.string("prefix")
 

@@ -1,10 +1,10 @@
-"""Logical messages whose content stays in libpq's buffer: a small frame takes the place of the message.
+"""Replacement of large logical messages by small frames, while their content stays in libpq's buffer.
 
-Anybody who may connect can send a logical message of up to 1 GB. So the length and the prefix of a large message are
-looked at before the message is copied. If nobody asked for such messages, or the message is larger than the limit of
-its prefix, its place is taken by a frame with the same header, LSN and prefix, whose content is the size and the
-SHA-256 of the content. The frame is a valid message, so that the spool, the durable log and recordings keep it like any
-other one. What marks it is the second LSN of the header, which no server sends in this form (`peek.shortened_bytes`).
+Every client that may connect can send a logical message of up to 1 GB. So the length and the prefix of a large
+message are read before the message is copied. If such messages are not wanted, or the message exceeds the limit of
+its prefix, a frame with the same header, LSN and prefix replaces it, whose content is the size and the SHA-256 of
+the content. The frame is a valid message, so the spool, the durable log and recordings keep it like any other
+message. Its mark is the second LSN of the header, which no server sends in this form (`peek.shortened_bytes`).
 """
 
 import hashlib
@@ -16,10 +16,11 @@ from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER
 
 PIECE_BYTES: Final = 1 << 20
-"""Bytes of a content that are hashed at a time. Each time, other threads can run."""
+"""Bytes of a content that are hashed at a time. Other threads can run in between."""
 
 PREFIX_BYTES_MAX: Final = 1_000
-"""A prefix is cut here. Its sender chose it, and it becomes the key of the record."""
+"""Maximum bytes of a prefix, which is cut there. The message's sender chooses the prefix, which becomes the key of
+the record."""
 
 UNLIMITED: Final = 1 << 62
 
@@ -29,25 +30,25 @@ _SIZE_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class MessageLimits:
-    """How many bytes of content a logical message may have to be taken whole.
+    """Maximum bytes of content of logical messages that are kept whole.
 
     Attributes:
         by_prefix: limits of messages with these prefixes.
-        others: the limit of all other messages; None: nobody asked for them.
+        others: limit of all other messages; None: such messages are not wanted.
     """
 
     by_prefix: Mapping[bytes, int] = field(default_factory=dict)
     others: int | None = UNLIMITED
 
     def shorten(self, data: memoryview) -> bytes | None:
-        """The frame that takes the place of the frame in `data`; None: take the frame as it is."""
+        """Return the frame that replaces the frame in `data`; None: keep the frame."""
         if len(data) <= XLOG_HEADER or data[XLOG_HEADER] != peek.MESSAGE:
             return None
         at = peek.message_prefix_at(data)
         end = -1 if at < 0 else _end_of_text(data, at)
         begin = end + 1 + _LENGTH_BYTES
         if end < 0 or begin > len(data) or int.from_bytes(data[end + 1 : begin], "big") != len(data) - begin:
-            # The strict reader says what is wrong.
+            # The strict reader reports the error.
             return None
         size = len(data) - begin
         is_long = end - at > PREFIX_BYTES_MAX
@@ -69,12 +70,12 @@ class MessageLimits:
 
 
 def read_digest(content: bytes) -> bytes:
-    """The SHA-256 of the content that was left out, from the content of the message in its place; empty: unknown."""
+    """Return the SHA-256 of the removed content, from the content of the replacing message; empty: unknown."""
     return content[_SIZE_BYTES:]
 
 
 def _end_of_text(data: memoryview, at: int) -> int:
-    """Where the NUL behind the text at `data[at]` is; -1: there is none."""
+    """Return the offset of the NUL after the text at `data[at]`; -1 if there is none."""
     for piece in range(at, len(data), PIECE_BYTES):
         found = bytes(data[piece : piece + PIECE_BYTES]).find(0)
         if found >= 0:
@@ -83,7 +84,7 @@ def _end_of_text(data: memoryview, at: int) -> int:
 
 
 def _cut(prefix: bytes) -> bytes:
-    """The text without a character that was cut in its middle. Bytes that are not UTF-8 stay."""
+    """Return the text without a character that was cut in its middle. Bytes that are not UTF-8 stay."""
     for end in range(len(prefix), max(0, len(prefix) - 4), -1):
         if prefix[end - 1] < 0x80:
             return prefix[:end]

@@ -1,8 +1,8 @@
-"""Where the texts of a `w` frame are, and the frame with other texts: for sessions without conversion.
+"""Texts in a `w` frame, and replacing them: for sessions without encoding conversion.
 
-The rule: PostgreSQL converts every text of pgoutput to the client's encoding, but for the content of logical messages.
-A session that takes texts in the server's encoding replaces each of them here, before anything else reads the frame.
-What is malformed has no texts, so that the strict reader refuses it.
+The rule: PostgreSQL converts every text of pgoutput to the client's encoding, except the content of logical
+messages. A session that receives texts in the server's encoding replaces each text here, before other code reads
+the frame. A malformed frame has no texts, so that the strict reader refuses it.
 """
 
 from collections.abc import Callable
@@ -40,14 +40,14 @@ _GID_AT: Final = {
     0x72: 38,  # r: four 64-bit fields
     0x70: 30,  # p
 }
-"""Where the gid of a message begins, by its tag. It ends the message."""
+"""Offset of a message's gid, by its tag. The gid is the last field."""
 
 STREAM_START: Final = 0x53  # S
 STREAM_STOP: Final = 0x45  # E
 
 
 class Kind(Enum):
-    """What a text is, and so what becomes of one that cannot be decoded."""
+    """Kind of a text, which decides what happens if it cannot be decoded."""
 
     VALUE = "a value of a row"
     NAME = "the name of a table, a schema or a column"
@@ -56,7 +56,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text between two offsets of a frame; a VALUE has its size in the four bytes before it."""
+    """A text between two offsets of a frame; before a VALUE its size has four bytes."""
 
     begin: int
     end: int
@@ -64,7 +64,10 @@ class Text:
 
 
 def texts_of(frame: bytes, in_stream: bool) -> list[Text]:
-    """The texts of a frame that are not ASCII, in their order. `in_stream`: between Stream Start and Stream Stop."""
+    """Return the texts of a frame that are not ASCII, in their order.
+
+    `in_stream`: True between Stream Start and Stream Stop.
+    """
     if len(frame) <= XLOG_HEADER or frame[0] != XLOG_DATA:
         return []
     tag = frame[XLOG_HEADER]
@@ -91,7 +94,7 @@ def texts_of(frame: bytes, in_stream: bool) -> list[Text]:
 
 
 def _values(frame: bytes, at: int) -> list[Text]:
-    """The values of one row, or of the old and the new one."""
+    """Return the values of one row, or of the old and the new row."""
     found: list[Text] = []
     while True:
         kind_of_row = frame[at]
@@ -127,7 +130,7 @@ def _relation(frame: bytes, at: int) -> list[Text]:
 
 
 def _strings(frame: bytes, at: int, count: int, kind: Kind) -> list[Text]:
-    """So many strings that end with a zero byte. ValueError: one has no end."""
+    """Read `count` strings that end with a zero byte. ValueError: a string has no end."""
     found: list[Text] = []
     for _ in range(count):
         end = frame.index(b"\0", at)
@@ -137,7 +140,7 @@ def _strings(frame: bytes, at: int, count: int, kind: Kind) -> list[Text]:
 
 
 def with_texts(frame: bytes, texts: list[Text], convert: Callable[[bytes, Kind], bytes]) -> bytes:
-    """The frame with what `convert` makes of these texts."""
+    """Return the frame with these texts replaced by the results of `convert`."""
     parts: list[bytes] = []
     done = 0
     for text in texts:

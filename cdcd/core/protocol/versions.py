@@ -1,11 +1,11 @@
-"""Which protocol version and which options a server understands.
+"""Protocol version and options that a server supports.
 
-pgoutput refuses an option that it does not know, so each is sent only where the server has it. What the
-operator asks for in so many words and the server lacks is a `ConfigError`; what is only preferred ("auto",
-logical messages, which are on by default) falls back in silence.
+pgoutput refuses an unknown option, so each option is sent only to servers that support it. An explicit setting that
+the server does not support is a `ConfigError`; a mere preference ("auto", or logical messages, which are on by
+default) is dropped silently.
 
-Leaving out `two_phase` does not turn it off: a slot that has it (by its creation, or because an earlier start
-asked for it) sends Begin Prepare and its kin whatever the options and the version are (logical.c).
+Leaving out `two_phase` does not switch it off: a slot with the flag (from its creation, or from an earlier start)
+sends Begin Prepare and related messages with any options and version (logical.c).
 
 Sources: parse_output_parameters in pgoutput.c and logicalproto.h of PostgreSQL 13 to 18.
 """
@@ -20,14 +20,14 @@ from cdcd.core.errors import ConfigError
 SERVER_VERSION_MIN: Final = 130000
 
 PROTOCOL_SINCE: Final = {1: 100000, 2: 140000, 3: 150000, 4: 160000}
-"""The `server_version_num` that brought each protocol version."""
+"""First `server_version_num` with each protocol version."""
 
 
 class StreamingMode(StrEnum):
-    """How transactions larger than `logical_decoding_work_mem` are sent.
+    """When transactions larger than `logical_decoding_work_mem` are sent.
 
-    OFF: after their commit, like all others. ON: in blocks while they are open. PARALLEL: likewise, and
-    Stream Abort says where and when; the stream is otherwise the same.
+    OFF: after their commit, like all other transactions. ON: in blocks while they are open. PARALLEL: as ON, and
+    Stream Abort has LSN and time; the stream is otherwise the same.
     """
 
     OFF = "off"
@@ -36,7 +36,7 @@ class StreamingMode(StrEnum):
 
 
 STREAMING_PROTOCOL: Final = {StreamingMode.OFF: 1, StreamingMode.ON: 2, StreamingMode.PARALLEL: 4}
-"""The protocol version that each mode needs."""
+"""Protocol version that each mode needs."""
 
 OPTION_SINCE: Final = {
     "proto_version": 100000,
@@ -47,20 +47,21 @@ OPTION_SINCE: Final = {
     "two_phase": 150000,
     "origin": 160000,
 }
-"""The `server_version_num` that brought each option of pgoutput."""
+"""First `server_version_num` with each option of pgoutput."""
 
 TWO_PHASE_PROTOCOL: Final = 3
 
 ALTER_TWO_PHASE_SINCE: Final = 180000
-"""The `server_version_num` that can take two_phase from a slot. On an older server, a slot that has it keeps it."""
+"""First `server_version_num` that can remove two_phase from a slot. On an older server, a slot keeps the flag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What START_REPLICATION is told, and what follows for the reader.
+    """Options of START_REPLICATION, and their consequences for the reader.
 
-    `options` are pgoutput's names and values in the order to send them, values not yet quoted as SQL
-    literals. `abort_info` is for `read_message`. `messages` is False where the server is too old for them.
+    `options` are pgoutput's names and values in the order of sending; the values are not yet quoted as SQL
+    literals. `abort_info` is the argument of `read_message`. `messages` is False if the server is too old for
+    logical messages.
     """
 
     protocol: int
@@ -71,7 +72,7 @@ class Options:
 
 
 def protocol_version(server_version_num: int) -> int:
-    """The newest protocol version that the server speaks, of those that cdcd knows."""
+    """Return the newest protocol version that both the server and cdcd support."""
     if server_version_num < SERVER_VERSION_MIN:
         raise ConfigError(
             f"The server is {_release(server_version_num)}, too old for cdcd.",
@@ -91,7 +92,7 @@ def start_options(
     origin: Literal["any", "none"] = "any",
     binary: bool = False,
 ) -> Options:
-    """Choose version and options for a server; ConfigError for what it, or the chosen version, cannot do."""
+    """Return version and options for a server; raise ConfigError for a setting that they do not support."""
     version = _choose_protocol(server_version_num, protocol)
     mode = _choose_streaming(version, streaming)
     if two_phase and version < TWO_PHASE_PROTOCOL:
@@ -136,7 +137,7 @@ def _choose_protocol(server_version_num: int, protocol: int | Literal["auto"]) -
 
 
 def _choose_streaming(version: int, streaming: str) -> StreamingMode:
-    """The mode asked for, or the last one that the protocol version has."""
+    """Return the requested mode, or with "auto" the last mode that the protocol version supports."""
     if streaming == "auto":
         return [mode for mode, needed in STREAMING_PROTOCOL.items() if needed <= version][-1]
     mode = StreamingMode(streaming)
@@ -146,7 +147,7 @@ def _choose_streaming(version: int, streaming: str) -> StreamingMode:
 
 
 def _quoted(name: str) -> str:
-    """A publication's name as SplitIdentifierString (varlena.c) reads it, case kept."""
+    """Return a publication's name in a form that SplitIdentifierString (varlena.c) reads with its case."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -1,8 +1,8 @@
-"""Stage 2, backwards: pgoutput message -> bytes, as the server writes them (proto.c).
+"""Stage 2, backwards: pgoutput messages as bytes, as the server writes them (proto.c).
 
-The simulator speaks with it, and the tests use it to show that the reader loses nothing: what was read and
-written again is the same, byte for byte. A message that cannot be written (a number out of range, a string
-with a zero byte) is our own bug: struct.error or AssertionError.
+The simulator uses it, and the tests prove with it that the reader loses nothing: a message that is read and written
+again is the same, byte for byte. A message that cannot be written (a number out of range, a string with a zero
+byte) is a bug of cdcd: struct.error or AssertionError.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ from cdcd.core.protocol.messages import (
 
 
 def write_message(message: Message) -> bytes:
-    """The bytes of `message`, tag first; xid, and a Stream Abort's LSN and time, where they are set."""
+    """Return the bytes of `message` from the tag on; xid, and a Stream Abort's LSN and time, only if they are set."""
     return bytes((message.tag,)) + _FIELDS[type(message)](message)
 
 

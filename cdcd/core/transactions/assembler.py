@@ -1,15 +1,15 @@
-"""Stage 3: messages -> transactions, committed ones only, in commit order.
+"""Stage 3: assembles messages to transactions, only committed ones, in commit order.
 
-The rule: what leaves here is committed, complete and in the order of the commits; what was rolled back, wholly or in
-part, never leaves.
+The rule: all output is committed, complete and in the order of the commits; no output contains changes that were
+rolled back, wholly or in part.
 
-Here are the states of the stream, and which message may come in which of them: the table `TRANSITIONS`, from which
-ARCHITECTURE.md's diagram is drawn. What a message does is said by the parts that the assembler is composed of:
+This module has the states of the stream with the messages that are allowed in them: the table `TRANSITIONS`, from
+which ARCHITECTURE.md's diagram is drawn. The parts of the assembler define the effect of each message:
 
-- `CommitOrder`: the transaction that is open, the order of commits, the ledger. Normal transactions need no more.
-- `RelationsInForce`: which description of a relation holds.
-- `StreamedTransactions` and `PreparedTransactions`: transactions whose fate is open, kept in the spool.
-- `Replay`: what is kept of a transaction as steps, when it commits.
+- `CommitOrder`: the open transaction, the order of commits, the ledger. Normal transactions need only this part.
+- `RelationsInForce`: the valid description of each relation.
+- `StreamedTransactions` and `PreparedTransactions`: undecided transactions, kept in the spool.
+- `Replay`: the kept contents of a transaction as steps, when it commits.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ from cdcd.core.transactions.streamed_transactions import StreamedTransactions
 
 
 class State(Enum):
-    """Where in the stream of messages we are."""
+    """State of the stream of messages."""
 
     IDLE = "between transactions"
     TRANSACTION = "Begin … Commit"
@@ -45,7 +45,7 @@ Handler = Callable[[bytes], Iterable[Step]]
 
 
 class _Node:
-    """A state as one assembler looks into it: by tag, what a message in it does and where it leads."""
+    """A state of one assembler: by tag, the effect of a message and the next state."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -57,19 +57,19 @@ class _Node:
 
 
 class Assembler:
-    """Takes CopyData frames as they come, gives steps.
+    """Converts CopyData frames, in their order, to steps.
 
-    The caller iterates over what `receive` gives to its end before it calls again, and carries the tickets of
-    `Closed`, `RolledBack` and `NonTransactionalMessage` to `ledger.ack` when the broker holds what they stand for.
-    After a lost connection it throws the assembler away: the server sends everything after the flushed position
-    again, and never an abort for what a crash ended.
+    The caller iterates over the result of `receive` to its end before the next call. It passes the tickets of
+    `Closed`, `RolledBack` and `NonTransactionalMessage` to `ledger.ack` when the broker holds their events. After a
+    lost connection the caller discards the assembler: the server sends everything after the flushed position again,
+    and never sends an abort for transactions that a crash ended.
 
     Args:
-        ledger: gets an entry for each commit, and each undecided prepare, when it is decoded.
-        spool: keeps what is not decided; emptied by `close`.
-        position: what the checkpoint covers; transactions before it are skipped.
-        draft: is called with the rows of a streamed transaction that is open; what it gives back is kept.
-        abort_info: Stream Abort carries LSN and time (protocol 4 with `streaming=parallel`).
+        ledger: gets an entry for each commit, and each undecided prepare, when the message is decoded.
+        spool: keeps undecided transactions; `close` empties it.
+        position: position of the checkpoint; transactions before it are skipped.
+        draft: called with the rows of an open streamed transaction; returns the items to keep.
+        abort_info: True if Stream Abort has LSN and time (protocol 4 with `streaming=parallel`).
     """
 
     def __init__(
@@ -87,40 +87,40 @@ class Assembler:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Transactions and messages since the start, by kind."""
+        """Number of transactions and messages since the start, by kind."""
         return self.order.counts
 
     @property
     def is_idle(self) -> bool:
-        """Whether the stream is between two transactions, and between the blocks of streamed ones."""
+        """True if the stream is between two transactions, and between the blocks of streamed ones."""
         return self._at.is_idle
 
     @property
     def streamed_open(self) -> int:
-        """Streamed transactions whose end is not known."""
+        """Number of streamed transactions whose end is not known."""
         return len(self.streamed)
 
     @property
     def prepared_open(self) -> int:
-        """Prepared transactions that are neither committed nor rolled back."""
+        """Number of prepared transactions that are neither committed nor rolled back."""
         return len(self.prepared)
 
     def oldest_prepared(self) -> tuple[str, int] | None:
-        """The gid and the prepare time (wire microseconds) of the oldest undecided prepared transaction."""
+        """Return the gid and the prepare time (wire microseconds) of the oldest undecided prepared transaction."""
         return self.prepared.oldest()
 
     def close(self) -> None:
-        """Forget what is kept, with the connection that it came by."""
+        """Discard all open transactions, because they belong to the lost connection."""
         self.streamed.clear()
         self.prepared.clear()
         self._spool.close()
 
     def receive(self, frames: list[bytes]) -> Iterator[Step]:
-        """Steps that follow from `frames`, lazily: a replayed transaction may be larger than memory.
+        """Yield the steps that follow from `frames`, lazily, because a replayed transaction may be larger than memory.
 
         Raises:
             ProtocolError: a message is malformed, or out of place.
-            PositionError: a prepared transaction is committed whose changes were never received.
+            PositionError: a prepared transaction is committed, but its changes were never received.
             UndecidableMessageError: start again without streaming.
             LimitError: the spool is full.
         """
@@ -173,11 +173,11 @@ class Assembler:
 
 
 HandlerOf = Callable[[Assembler], Handler]
-"""Which method of which part of an assembler handles a message."""
+"""Returns the method that handles a message, bound to a part of an assembler."""
 
 
 def _nodes(assembler: Assembler) -> dict[State, _Node]:
-    """The table, bound to the parts of one assembler."""
+    """Return the table, bound to the parts of one assembler."""
     nodes = {state: _Node(state) for state in State}
     for (state, tag), (to, handler_of) in TRANSITIONS.items():
         nodes[state].handlers[tag] = handler_of(assembler)
@@ -226,4 +226,5 @@ TRANSITIONS: Final = _table(
         },
     }
 )
-"""`(state, tag) -> (state, handler)`. In TRANSACTION the tags in `CHANGES` stay there; their frames are passed on."""
+"""`(state, tag) -> (state, handler)`. In TRANSACTION the tags in `CHANGES` keep the state, and their frames are
+passed on."""

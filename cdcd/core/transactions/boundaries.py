@@ -1,11 +1,11 @@
-"""How far a stream without streamed and without prepared transactions may be confirmed, frame by frame.
+"""Confirmable positions in a stream without streamed and prepared transactions, frame by frame.
 
-The rule: a position may be told to PostgreSQL only where the stream stands between two transactions. Such a place is
-the end of a commit, or a keepalive that comes while no transaction is open. Everything that commits before such a place
-was received before it, and everything that commits later is sent again whole.
+The rule: a position may be confirmed to PostgreSQL only between two transactions. Such a position is the end of a
+commit, or a keepalive while no transaction is open. Everything that commits before the position was received before
+it, and everything that commits later is sent again whole.
 
-The durable log (`logged.py`) decides by these places what may be confirmed, and where the log's contents end. Whoever
-writes the log and whoever reads it use this class, so that the two cannot disagree.
+These positions decide for the durable log (`logged.py`) what may be confirmed, and where the log's contents end.
+The writer and the reader of the log both use this class, so that they cannot disagree.
 """
 
 from typing import Final
@@ -23,15 +23,16 @@ _MESSAGE: Final = 0x4D  # M
 
 
 class Boundaries:
-    """Give it every frame of one connection in order, from the beginning.
+    """State of one connection; pass every frame in order, from the beginning.
 
     Args:
-        begin: where the connection began: nothing that commits before it is sent.
-        inside: a transaction is open there, because the reading begins in the middle of the connection.
+        begin: position at which the connection began; earlier commits are not sent.
+        inside: True if a transaction is open at that position, because the reading begins in the middle of the
+            connection.
 
     Attributes:
-        end: the last place between two transactions so far; `begin` until there is one.
-        inside: a transaction is open.
+        end: last position between two transactions so far; `begin` before the first one.
+        inside: True while a transaction is open.
     """
 
     def __init__(self, begin: int, inside: bool = False) -> None:
@@ -39,10 +40,10 @@ class Boundaries:
         self.inside = inside
 
     def take(self, frames: list[bytes]) -> int:
-        """Frames came. Returns how many of them lie before `end`: those behind it belong to an open transaction.
+        """Process received frames. Returns how many frames lie before `end`; the others belong to an open transaction.
 
         Raises:
-            ProtocolError: a transaction is streamed or prepared, which was not asked for.
+            ProtocolError: a transaction is streamed or prepared, although neither was requested.
         """
         before = 0
         count = 0

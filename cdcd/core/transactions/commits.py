@@ -1,10 +1,10 @@
-"""Stage 3, first part: commits in their order, each with its place in the ledger.
+"""Stage 3, first part: commits in their order, each with its entry in the ledger.
 
-The rule: skipping what the checkpoint covers is right because commits come in the order of their LSNs, which is made
-sure of here; and nothing commits, in whichever way, but through `open` and `close`, which give it an entry in the
-ledger and its number among what was delivered before.
+The rule: skipping transactions that the checkpoint covers is correct because commits arrive in the order of their
+LSNs, which this class verifies. Every kind of commit goes through `open` and `close`, which give it an entry in the
+ledger and its number among the delivered transactions.
 
-A normal transaction (Begin … Commit) is known to be committed at its Begin, so its changes go straight on.
+A normal transaction (Begin … Commit) is known to be committed at its Begin, so its changes are passed on at once.
 """
 
 from collections.abc import Iterable
@@ -43,19 +43,19 @@ KINDS: Final = (
     "subtransaction_aborted",
     "rolled_back",
 )
-"""What `CommitOrder.counts` counts."""
+"""Kinds that `CommitOrder.counts` counts."""
 
 
 class CommitOrder:
-    """The transaction that is open, and what every kind of transaction needs.
+    """The open transaction, and the state that all kinds of transaction need.
 
     Args:
-        ledger: gets an entry for each commit when it is decoded.
-        position: what the checkpoint covers; transactions before it are skipped.
+        ledger: gets an entry for each commit when the message is decoded.
+        position: position of the checkpoint; transactions before it are skipped.
 
     Attributes:
-        counts: transactions and messages since the start, by `KINDS`.
-        skip: events of the open transaction that are still to be left out, or `COVERED`: all of them.
+        counts: number of transactions and messages since the start, by `KINDS`.
+        skip: number of events of the open transaction that are still to be skipped, or `COVERED` for all of them.
     """
 
     def __init__(self, ledger: Ledger, position: Position) -> None:
@@ -68,11 +68,11 @@ class CommitOrder:
         self._last_commit_lsn = None if position.events_done else position.commit_lsn or None
         self._ticket = -1
 
-    # Many transactions are one row: these two messages are read without a look at each field by itself, unless
-    # something is wrong with them, which the strict reader then says.
+    # Many transactions have one row, so these two messages are read without checking each field, unless the message
+    # looks wrong; then the strict reader reports the error.
 
     def begin(self, frame: bytes) -> Iterable[Step]:
-        """Begin of a normal transaction."""
+        """Handle Begin of a normal transaction."""
         commit_lsn = xid = commit_time = 0
         if len(frame) == BEGIN.size:
             commit_lsn, commit_time, xid = BEGIN.unpack(frame)
@@ -83,7 +83,7 @@ class CommitOrder:
         return self.open("plain", xid, commit_lsn, commit_time)
 
     def commit(self, frame: bytes) -> Iterable[Step]:
-        """Commit of a normal transaction."""
+        """Handle Commit of a normal transaction."""
         flags, commit_lsn, end_lsn, commit_time = -1, 0, 0, 0
         if len(frame) == COMMIT.size:
             flags, commit_lsn, end_lsn, commit_time = COMMIT.unpack(frame)
@@ -99,7 +99,7 @@ class CommitOrder:
         return self.close(commit_lsn, commit_time, end_lsn, ())
 
     def open(self, kind: str, xid: int, commit_lsn: int, commit_time: int) -> tuple[Step, ...]:
-        """A committed transaction begins; `skip` then says what of it is left out."""
+        """Begin a committed transaction; `skip` is then the number of its events to skip."""
         self._in_order(commit_lsn)
         self.counts[kind] += 1
         self._ticket = self.ledger.open()
@@ -111,7 +111,7 @@ class CommitOrder:
     def close(
         self, commit_lsn: int, commit_time: int, end_lsn: int, tickets: tuple[int, ...]
     ) -> tuple[Step, ...]:
-        """The transaction that `open` began is complete; `tickets` are settled together with its own."""
+        """Close the transaction that `open` began; `tickets` are settled together with its own ticket."""
         self.ledger.seal(self._ticket, end_lsn)
         tickets = (*tickets, self._ticket)
         steps: tuple[Step, ...] = ()
@@ -133,39 +133,40 @@ class CommitOrder:
 
     @property
     def last_commit_lsn(self) -> int:
-        """The commit LSN of the last transaction of the stream; 0: it is unknown."""
+        """Commit LSN of the last transaction of the stream; 0: unknown."""
         return self._last_commit_lsn or 0
 
     def is_covered(self, commit_lsn: int) -> bool:
-        """Whether nothing is left to send of the transaction that commits there."""
+        """Return True if nothing is left to send of the transaction with this commit LSN."""
         return self.position.skip(commit_lsn) == COVERED
 
     def take_event(self) -> bool:
-        """Whether the next event of the open transaction is to be sent; one that is left out is counted."""
+        """Return True if the next event of the open transaction is to be sent; a skipped event is counted."""
         if self.skip > 0:
             self.skip -= 1
             return False
         return self.skip == 0
 
     def origin(self, frame: bytes) -> Iterable[Step]:
-        """Origin within a normal transaction."""
+        """Handle Origin within a normal transaction."""
         message = read_as(Origin, frame)
         return () if self.skip == COVERED else (OriginChanged(message.name, message.commit_lsn),)
 
     def transactional_message(self, frame: bytes) -> Iterable[Step]:
-        """A logical message within a normal transaction."""
+        """Handle a logical message within a normal transaction."""
         return (TransactionalMessage(frame, False),) if self.take_event() else ()
 
     def non_transactional_message(self, frame: bytes) -> Iterable[Step]:
-        """A logical message between transactions."""
+        """Handle a logical message between transactions."""
         message, _ = read_message_head(frame, XLOG_HEADER)
         if message.transactional:
             raise ProtocolError(
                 f"A transactional message ({message.prefix!r}) at {Lsn(message.lsn)} outside of a transaction.",
                 hint=REPORT,
             )
-        # Its LSN is the end of its record (decode.c, logicalmsg_decode), which may be where a commit record starts.
-        # The last byte before it is in no other record, and stands for the message as a commit LSN does elsewhere.
+        # The LSN of the message is the end of its record (decode.c, logicalmsg_decode), which may be the start of a
+        # commit record. The last byte before it belongs to no other record, and represents the message as a commit
+        # LSN does for a transaction.
         lsn = message.lsn - 1
         self._in_order(lsn)
         if self.position.skip(lsn):
@@ -176,7 +177,7 @@ class CommitOrder:
         return (NonTransactionalMessage(frame, False, lsn, self._last_commit_lsn, ticket),)
 
     def _in_order(self, lsn: int) -> None:
-        """Skipping by LSN is right only if commits come in the order of their LSNs; make sure of it."""
+        """Verify that commits arrive in the order of their LSNs, because skipping by LSN depends on it."""
         if lsn < self._order and self.position.skip(lsn) != COVERED:
             raise ProtocolError(
                 f"The commit at {Lsn(lsn)} comes after a later one ({Lsn(self._order)}).", hint=REPORT
@@ -186,7 +187,7 @@ class CommitOrder:
 
 
 def read_as(kind: type[M], frame: bytes, *, in_stream: bool = False) -> M:
-    """The message in the frame, whose tag says that it is of this kind."""
+    """Return the message in the frame, whose tag shows that it is of this kind."""
     message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
     assert isinstance(message, kind)
     return message

@@ -1,15 +1,16 @@
-"""Stage 3, third part: transactions whose fate is open, and what becomes of them when they commit.
+"""Stage 3, third part: undecided transactions, and their replay at the commit.
 
-The rule: what was rolled back, wholly or in part, never leaves.
+The rule: no output contains changes that were rolled back, wholly or in part.
 
-Streamed transactions (`streamed_transactions.py`) and prepared ones (`prepared_transactions.py`) are kept in the spool
-until their fate is known, as frames or as drafts of rows (`drafts.py`). The commit replays them: without what aborted
-subtransactions wrote, without what the checkpoint covers, and with the transaction's own descriptions of relations.
-Descriptions of an aborted subtransaction count, because the server does not send them again.
+Streamed transactions (`streamed_transactions.py`) and prepared ones (`prepared_transactions.py`) are kept in the
+spool until they are decided, as frames or as drafts of rows (`drafts.py`). The commit replays them: without changes
+of aborted subtransactions, without changes that the checkpoint covers, and with the transaction's own descriptions
+of relations. Descriptions from an aborted subtransaction count, because the server does not send them again.
 
-A transactional Message in a stream names the transaction, whichever subtransaction wrote it (`pgoutput_message`), so
-after the abort of a subtransaction nobody can tell which of the Messages before it went with it. The server can, once
-the transaction is committed: `UndecidableMessageError` asks for it to be sent again, not streamed.
+A transactional Message in a stream names the transaction, whichever subtransaction wrote it (`pgoutput_message`).
+So after the abort of a subtransaction, cdcd cannot tell which earlier Messages were rolled back with it. The server
+can, once the transaction is committed: `UndecidableMessageError` causes the transaction to be sent again, not
+streamed.
 """
 
 from collections.abc import Iterator
@@ -40,12 +41,12 @@ class OpenTransaction:
     """A transaction in the spool: streamed (with an xid in each message) or prepared in one piece.
 
     Attributes:
-        aborted: xids of its subtransactions that were rolled back.
+        aborted: xids of its rolled-back subtransactions.
         relations: its own descriptions of relations, by oid.
-        brought: descriptions that were in force when it was prepared; the replay says them first.
-        has_message: a logical message was streamed.
-        doubtful: a subtransaction was rolled back after a logical message.
-        gid, prepare_time, ticket: those of its PREPARE; the ticket holds the flushed position before that.
+        brought: descriptions that were in force when it was prepared; the replay begins with them.
+        has_message: True if a logical message was streamed.
+        doubtful: True if a subtransaction was rolled back after a logical message.
+        gid, prepare_time, ticket: data of its PREPARE; the ticket keeps the flushed position before it.
     """
 
     def __init__(self, xid: int, in_stream: bool) -> None:
@@ -62,7 +63,7 @@ class OpenTransaction:
 
 
 class UndecidableMessageError(WithoutStreamingError):
-    """A committed transaction has Messages of which only the server knows whether they were rolled back."""
+    """A committed transaction has Messages, and only the server knows which of them were rolled back."""
 
     def __init__(self, xid: int, commit_lsn: int) -> None:
         super().__init__(
@@ -73,7 +74,7 @@ class UndecidableMessageError(WithoutStreamingError):
 
 
 class Replay:
-    """Turns what is kept of a transaction into steps when it commits, and frees its space in the spool."""
+    """Converts the kept contents of a transaction to steps when it commits, and frees its space in the spool."""
 
     def __init__(self, order: CommitOrder, relations: RelationsInForce, spool: Spool) -> None:
         self._order = order
@@ -81,12 +82,12 @@ class Replay:
         self._spool = spool
 
     def check_messages(self, transaction: OpenTransaction, commit_lsn: int) -> None:
-        """Raises UndecidableMessageError: its messages cannot be delivered without guessing."""
+        """Raise UndecidableMessageError if the transaction's messages cannot be delivered without guessing."""
         if transaction.doubtful and not self._order.is_covered(commit_lsn):
             raise UndecidableMessageError(transaction.xid, commit_lsn)
 
     def steps(self, transaction: OpenTransaction) -> Iterator[Step]:
-        """Between `CommitOrder.open` and `close`: the transaction's changes, and the descriptions that they need."""
+        """Yield the transaction's changes with the needed descriptions, between `CommitOrder.open` and `close`."""
         if self._order.skip == COVERED:
             self._spool.drop(transaction.xid)
             yield from self._relations.without_replay(transaction.relations)
@@ -123,7 +124,7 @@ class Replay:
                     yield TransactionalMessage(item, in_stream)
             else:
                 yield from self._other(item, in_stream)
-        # A list of which nothing is to be sent was work too: a transaction may be half delivered and large.
+        # A list without events to send also took work: a transaction may be half delivered and large.
         yield Changes(run, in_stream) if run else TURN
 
     def _add_draft(self, draft: Draft, run: list[SpoolItem]) -> None:

@@ -1,9 +1,9 @@
-"""Where the stream stands: the position that a checkpoint has, and what a restart skips because of it.
+"""Position of the stream: part of a checkpoint, and rule for what a restart skips.
 
-Commit records, prepared commits and non-transactional messages are decoded in the order in which they lie in
-the WAL, each at an LSN of its own (`decode.c`: `buf->origptr`), so one LSN divides the stream into what is done
-and what is not. An LSN of a row cannot: rows of concurrent transactions come in another order than their
-commits, and the rows of one multi-insert share an LSN.
+Commit records, prepared commits and non-transactional messages are decoded in their order in the WAL, each at a
+separate LSN (`decode.c`: `buf->origptr`), so a single LSN divides the stream into delivered and undelivered events.
+An LSN of a row cannot do this: rows of concurrent transactions have another order than their commits, and the rows
+of one multi-insert share an LSN.
 """
 
 from typing import Final
@@ -11,23 +11,25 @@ from typing import Final
 from cdcd.core.protocol.lsn import Lsn
 
 COVERED: Final = -1
-"""What `Position.skip` answers for a transaction of which nothing is left to send."""
+"""Result of `Position.skip` for a transaction with nothing left to send."""
 
 
 Counts = tuple[tuple[str, int], ...]
-"""Records of a transaction so far, by table (`schema.table`)."""
+"""Number of a transaction's records so far, by table (`schema.table`)."""
 
 
 class Position:
-    """Everything that ends at or before `end_lsn` is done, and the first `events_done` events of `commit_lsn`.
+    """A position: everything that ends at or before `end_lsn` is done, and the first `events_done` events of
+    `commit_lsn`.
 
-    `commit_lsn` is the start of the last commit record that had a part in the batch. When `events_done` is not
-    zero, that transaction is larger than a batch and goes on after its first `events_done` events, and `end_lsn` is
-    where it commits too; else it is complete and lies before `end_lsn`. `counts` are the records of those events, if
-    records say their place in the transaction (`records/debezium_json/transaction_metadata.py`); they follow from the
-    other fields, and two positions are equal without them.
+    `commit_lsn` is the start of the last commit record with a part in the batch. If `events_done` is not zero, that
+    transaction is larger than a batch and continues after its first `events_done` events, and `end_lsn` is the
+    position of its commit too; otherwise it is complete and lies before `end_lsn`. `counts` are the records of
+    these events, if records contain their place in the transaction
+    (`records/debezium_json/transaction_metadata.py`). They follow from the other fields, so comparisons ignore
+    them.
 
-    Never changed once it is made. Each transaction makes one, so it is a plain class, as the steps are.
+    A position is never changed. Each transaction creates one, so it is a plain class, as the steps are.
     """
 
     __slots__ = ("commit_lsn", "counts", "end_lsn", "events_done")
@@ -53,18 +55,18 @@ class Position:
         return (self.commit_lsn, self.end_lsn, self.events_done)
 
     def skip(self, commit_lsn: int) -> int:
-        """How many events of the transaction that commits at `commit_lsn` are done: a count, or `COVERED`."""
+        """Return how many events of the transaction with this commit LSN are done: a count, or `COVERED`."""
         if commit_lsn < self.end_lsn:
             return COVERED
         return self.events_done if commit_lsn == self.commit_lsn else 0
 
     def moved(self, end_lsn: int) -> "Position":
-        """The position after everything that ends at or before `end_lsn` too, when that held nothing to send."""
+        """Return the position after everything up to `end_lsn`, which contained nothing to send."""
         return self if end_lsn <= self.end_lsn else Position(self.commit_lsn, end_lsn)
 
     @property
     def needed_wal(self) -> int:
-        """Where the WAL must have got to, for what is done to be in it."""
+        """LSN that the WAL must have reached to contain everything that is done."""
         return self.end_lsn + 1 if self.events_done else self.end_lsn
 
     def __str__(self) -> str:

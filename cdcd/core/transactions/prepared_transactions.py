@@ -1,10 +1,11 @@
-"""Stage 3, fifth part: transactions of two-phase commit.
+"""Stage 3, fifth part: two-phase transactions.
 
-The rule: PostgreSQL does not hear that a PREPARE is flushed before it is decided, because a slot that is past it does
-not send the transaction again.
+The rule: a PREPARE is not confirmed to PostgreSQL as flushed before it is decided, because a slot past the PREPARE
+does not send the transaction again.
 
 A prepared transaction (Begin Prepare … Prepare, or Stream Prepare after blocks) is kept in the spool until Commit
-Prepared replays it or Rollback Prepared drops it. Until then the ledger holds the flushed position before its PREPARE.
+Prepared replays it or Rollback Prepared drops it. Until then the ledger keeps the flushed position before its
+PREPARE.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,7 +30,7 @@ from cdcd.core.transactions.streamed_transactions import StreamedTransactions
 
 
 class PreparedTransactions:
-    """Prepared transactions, from Begin Prepare or Stream Prepare to what decides them."""
+    """Prepared transactions, from Begin Prepare or Stream Prepare to their decision."""
 
     def __init__(
         self,
@@ -51,24 +52,24 @@ class PreparedTransactions:
         return len(self._held)
 
     def clear(self) -> None:
-        """Forget all; the caller empties the spool."""
+        """Remove all transactions; the caller empties the spool."""
         self._held.clear()
 
     def oldest(self) -> tuple[str, int] | None:
-        """The gid and the prepare time (wire microseconds) of the oldest one, None without any."""
+        """Return the gid and the prepare time (wire microseconds) of the oldest transaction; None without any."""
         if not self._held:
             return None
         oldest = min(self._held.values(), key=_prepare_time)
         return oldest.gid, oldest.prepare_time
 
     def begin(self, frame: bytes) -> Iterable[Step]:
-        """Begin Prepare."""
+        """Handle Begin Prepare."""
         message = read_as(BeginPrepare, frame)
         self._current = self._new("Begin Prepare", message.xid)
         return ()
 
     def keep(self, frame: bytes) -> Iterable[Step]:
-        """A message between Begin Prepare and Prepare."""
+        """Handle a message between Begin Prepare and Prepare."""
         transaction = self._current
         assert transaction is not None
         steps: tuple[Step, ...] = ()
@@ -85,7 +86,7 @@ class PreparedTransactions:
         return steps
 
     def _adopt(self, transaction: OpenTransaction, oid: int) -> bool:
-        """Make the description in force one of the transaction's own; False: the server has sent none."""
+        """Add the description in force to the transaction's own; return False if the server has sent none."""
         arrived = self._relations.get(oid)
         if arrived is None:
             return False
@@ -93,7 +94,7 @@ class PreparedTransactions:
         return True
 
     def prepare(self, frame: bytes) -> Iterable[Step]:
-        """Prepare, after Begin Prepare."""
+        """Handle Prepare after Begin Prepare."""
         message = read_as(Prepare, frame)
         transaction = self._current
         assert transaction is not None
@@ -106,13 +107,13 @@ class PreparedTransactions:
         return ()
 
     def prepare_alone(self, frame: bytes) -> Iterable[Step]:
-        """PostgreSQL 18 says no Begin Prepare for a transaction that changed nothing, only took row locks."""
+        """Handle Prepare without Begin Prepare: PostgreSQL 18 sends this if the transaction only locked rows."""
         message = read_as(Prepare, frame)
         self._hold(self._new("Prepare", message.xid), message)
         return ()
 
     def stream_prepare(self, frame: bytes) -> Iterable[Step]:
-        """Stream Prepare: a streamed transaction becomes a prepared one."""
+        """Handle Stream Prepare, by which a streamed transaction becomes a prepared one."""
         message = read_as(StreamPrepare, frame)
         transaction = self._streamed.take(message.xid)
         if transaction is None:
@@ -121,7 +122,7 @@ class PreparedTransactions:
         return ()
 
     def commit(self, frame: bytes) -> Iterator[Step]:
-        """Commit Prepared."""
+        """Handle Commit Prepared."""
         message = read_as(CommitPrepared, frame)
         order = self._order
         transaction = self._decide(message.xid, message.gid)
@@ -148,11 +149,11 @@ class PreparedTransactions:
         )
 
     def rollback(self, frame: bytes) -> Iterable[Step]:
-        """Rollback Prepared."""
+        """Handle Rollback Prepared."""
         message = read_as(RollbackPrepared, frame)
         transaction = self._decide(message.xid, message.gid)
-        # Unknown: prepared before the slot was consistent, or confirmed already; PostgreSQL's own
-        # subscriber ignores it likewise (worker.c, apply_handle_rollback_prepared).
+        # The transaction is unknown if it was prepared before the slot was consistent, or is already confirmed;
+        # PostgreSQL's own subscriber ignores it, too (worker.c, apply_handle_rollback_prepared).
         if transaction is None:
             self._forget_streamed(message.xid)
             return ()
@@ -182,14 +183,14 @@ class PreparedTransactions:
         self._held[transaction.xid] = transaction
 
     def _decide(self, xid: int, gid: str) -> OpenTransaction | None:
-        """Take out the prepared transaction; a gid alone is not enough, as gids are used again."""
+        """Remove and return the prepared transaction; the gid alone does not identify it, because gids are reused."""
         transaction = self._held.get(xid)
         if transaction is None or transaction.gid != gid:
             return None
         return self._held.pop(xid)
 
     def _forget_streamed(self, xid: int) -> bool:
-        """A PREPARE that the slot is past is not sent again, but what precedes it may be streamed once more."""
+        """Drop a streamed part: a PREPARE that the slot is past is not sent again, but its blocks may be."""
         return self._streamed.forget(xid)
 
 

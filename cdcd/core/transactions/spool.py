@@ -1,12 +1,13 @@
-"""Transactions whose fate is open: in memory up to a limit, then in one file for all.
+"""Store of undecided transactions: in memory up to a limit, then in one file for all.
 
-The rule: memory is bounded whatever the size or number of open transactions, and so is disk, with a clear stop. Frames
-and drafts are kept as they came, in lists of a bounded size; what of a transaction is on disk comes before what is in
-memory. When the memory limit is passed, what the largest transaction has there moves to the file, as `reorderbuffer.c`
-does it (`ReorderBufferLargestTXN`), so that the small ones, which are many and short-lived, stay in memory.
+The rule: memory is bounded, whatever the size and number of open transactions, and disk usage too, with a clear
+error. Frames and drafts are kept in their order of arrival, in lists of a bounded size; a transaction's contents on
+disk precede its contents in memory. When the memory limit is exceeded, the largest transaction's contents in memory
+move to the file, as in `reorderbuffer.c` (`ReorderBufferLargestTXN`), so that the many small and short-lived
+transactions stay in memory.
 
-A list goes to the file as `marshal` writes it, with its length before it: one call makes all its byte strings again,
-and a replay stands between the commit and the consumer. The file (`spool_file.py`) is ours alone, and a restart
+A list is written to the file by `marshal`, with its length before it: one call restores all its byte strings, which
+matters because a replay delays the consumer. Only this process uses the file (`spool_file.py`), and a restart
 receives every open transaction from its beginning anyway.
 """
 
@@ -21,31 +22,32 @@ from cdcd.core.transactions.drafts import SpoolItem, memory_bytes
 from cdcd.core.transactions.spool_file import Part, SpoolFile
 
 FRAME_BYTES: Final = 48
-"""What a frame, or a part of a draft, costs in memory beside its bytes: head, place in a list, malloc's rounding."""
+"""Bytes of memory for a frame, or a part of a draft, besides its contents: object head, list entry, malloc's
+rounding."""
 
 REPLAY_BYTES: Final = 262_144
-"""How much is read, and handed on, at a time; one frame or draft more at most."""
+"""Approximate bytes that are read and passed on at a time, at most one frame or draft more."""
 
 WRITE_BYTES: Final = 1_048_576
-"""A transaction that is on disk already goes there in pieces of this size, or smaller ones where memory is short."""
+"""Bytes of a piece that a transaction on disk appends at a time; smaller if memory is short."""
 
 _LENGTH_BYTES: Final = 8
 
 _MARSHAL_VERSION: Final = 2
-"""Without references to objects that were written before, for which there is no use here."""
+"""Version without references to earlier objects, which are useless here."""
 
 
 class Cipher(Protocol):
-    """Encrypts what goes to disk, so that a value which is protected in the topics is not in clear there.
+    """Encrypts data for the disk, so that a value that is protected in the topics is not stored in clear text.
 
-    It is a Protocol, because its implementation is not compiled, and cannot inherit from a compiled class.
+    It is a Protocol, because its implementation is not compiled and cannot inherit from a compiled class.
     """
 
     def seal(self, block: bytes) -> bytes:
-        """Ciphertext that `open` turns back."""
+        """Return the ciphertext of a block, for `open`."""
 
     def open(self, sealed: bytes) -> bytes:
-        """The block that `seal` was given."""
+        """Return the block from the ciphertext of `seal`."""
 
 
 class _Transaction:
@@ -60,10 +62,10 @@ class Spool:
     """Frames and drafts by top-level xid.
 
     Args:
-        directory: where the file is; must exist and be writable.
-        memory_bytes_max: what is beyond this moves to disk.
-        disk_bytes_max: `LimitError` beyond this; None: as much as the file system has.
-        cipher: encrypts what goes to the file; None: the file has what came.
+        directory: folder of the file, which must exist and be writable.
+        memory_bytes_max: bytes in memory above which contents move to disk.
+        disk_bytes_max: bytes on disk above which `LimitError` is raised; None: the free space of the file system.
+        cipher: encrypts the contents of the file; None: no encryption.
     """
 
     def __init__(
@@ -89,19 +91,19 @@ class Spool:
         return len(self._transactions)
 
     def open(self, xid: int) -> None:
-        """Start keeping what belongs to `xid`."""
+        """Begin to store transaction `xid`."""
         assert xid not in self._transactions, f"transaction {xid} is open already"
         self._transactions[xid] = _Transaction()
 
     def append(self, xid: int, frame: bytes) -> None:
-        """Keep one frame; see `extend`."""
+        """Store one frame; see `extend`."""
         self.extend(xid, [frame])
 
     def extend(self, xid: int, kept: list[SpoolItem]) -> None:
-        """Keep frames and drafts, as many as were received together.
+        """Store the frames and drafts that were received together.
 
         Raises:
-            LimitError: the disk is full, or `disk_bytes_max` reached.
+            LimitError: the disk is full, or `disk_bytes_max` is reached.
         """
         transaction = self._transactions[xid]
         lists, last_bytes = transaction.lists, transaction.last_bytes
@@ -122,19 +124,19 @@ class Spool:
             self._spill(max(self._transactions, key=self._memory_of))
 
     def drop(self, xid: int) -> None:
-        """Forget a transaction and give its space back."""
+        """Remove a transaction and free its space."""
         transaction = self._transactions.pop(xid)
         self.memory_bytes -= transaction.memory_bytes
         self.disk_bytes -= transaction.on_disk.size
         self._file.free(transaction.on_disk)
 
     def close(self) -> None:
-        """Forget everything: no transaction outlives its connection."""
+        """Remove everything, because no transaction outlives its connection."""
         for xid in list(self._transactions):
             self.drop(xid)
 
     def replay(self, xid: int) -> Iterator[list[SpoolItem]]:
-        """What is kept of a transaction in the order it came, in lists of about `REPLAY_BYTES`."""
+        """Yield the contents of a transaction in their order of arrival, in lists of about `REPLAY_BYTES`."""
         transaction = self._transactions[xid]
         part = transaction.on_disk
         at = 0
@@ -145,7 +147,7 @@ class Spool:
             if self._cipher is not None:
                 block = self._cipher.open(block)
             items: list[SpoolItem] = marshal.loads(block)  # noqa: S302  ours, without a name
-            # A block with a large row must not be in memory while the row is encoded.
+            # A block with a large row must not stay in memory while the row is encoded.
             block = b""
             at += size
             yield items
@@ -171,7 +173,7 @@ class Spool:
         transaction.lists = []
 
     def _write(self, xid: int, transaction: _Transaction, block: bytes) -> None:
-        """Append one list's block to the file."""
+        """Append the block of one list to the file."""
         size = _LENGTH_BYTES + len(block)
         if self._disk_bytes_max is not None and self.disk_bytes + size > self._disk_bytes_max:
             raise LimitError(
@@ -183,7 +185,7 @@ class Spool:
         part = transaction.on_disk
         before = part.size
         try:
-            # Two writes: joining the length and a large block would copy the block.
+            # Two writes, because joining the length and a large block would copy the block.
             self._file.append(part, len(block).to_bytes(_LENGTH_BYTES, "big"))
             self._file.append(part, block)
         except OSError as error:

@@ -1,11 +1,12 @@
-"""One file for all transactions that are on disk: byte strings that grow, and whose space is used again.
+"""One file for all transactions on disk: growing byte strings with reuse of their space.
 
-The rule: the file is never larger than what was kept at one time. It grows only where no part of it is free, it becomes
-shorter where its end is free, and it is closed when nothing is kept. So one descriptor is enough for any number of
-transactions, and the limit for what is kept is one for the file.
+The rule: the file is never larger than the maximum of bytes that were stored at the same time. It grows only if no
+part of it is free, is truncated if its end is free, and is closed when it is empty. So one descriptor is enough for
+any number of transactions, and the limit for the stored bytes also limits the file.
 
-Space is given out in units. A part's bytes are in several extents, each a run of units, in the order of their writing;
-the last unit has room for what comes next. The file has no name (`O_TMPFILE`): a killed process leaves nothing behind.
+Space is allocated in units. The bytes of a part lie in several extents, each a run of units, in the order of
+writing; the last unit has room for later bytes. The file has no name (`O_TMPFILE`), so a killed process leaves no
+file.
 """
 
 import os
@@ -14,17 +15,17 @@ from bisect import bisect_left, bisect_right
 from typing import IO, Final
 
 UNIT_BYTES: Final = 4096
-"""What is given out at least: a block of most file systems."""
+"""Bytes of the smallest allocation: a block of most file systems."""
 
 
 class Part:
-    """What is kept for one transaction.
+    """Stored bytes of one transaction.
 
     Attributes:
-        size: its bytes.
+        size: number of its bytes.
         extents: first unit and number of units of each extent.
-        begins: how many of its bytes are before each extent.
-        units: of all extents together.
+        begins: number of its bytes before each extent.
+        units: number of units in all extents.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class Part:
         self.units = 0
 
     def add(self, first: int, units: int) -> None:
-        """Units that follow on those it has."""
+        """Append units to the part."""
         if self.extents and sum(self.extents[-1]) == first:
             self.extents[-1] = (self.extents[-1][0], self.extents[-1][1] + units)
         else:
@@ -43,7 +44,7 @@ class Part:
         self.units += units
 
     def pieces(self, at: int, size: int) -> list[tuple[int, int]]:
-        """Where in the file its bytes from `at` on are, as offsets and lengths."""
+        """Return the file's (offset, length) pairs for `size` bytes of the part from `at` on."""
         found: list[tuple[int, int]] = []
         index = bisect_right(self.begins, at) - 1
         while size:
@@ -58,7 +59,7 @@ class Part:
 
 
 class SpoolFile:
-    """The file, and which of its units are free."""
+    """The file, with its free units."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -68,11 +69,11 @@ class SpoolFile:
 
     @property
     def allocated_bytes(self) -> int:
-        """Size of the file, with what of it is free."""
+        """Size of the file in bytes, including free parts."""
         return self._units * UNIT_BYTES
 
     def append(self, part: Part, data: bytes) -> None:
-        """Write `data` after what the part has. OSError: nothing of it counts."""
+        """Append `data` to the part. OSError: the part stays unchanged."""
         file = self._file
         if file is None:
             file = self._file = tempfile.TemporaryFile(  # noqa: SIM115  open until nothing is kept
@@ -86,13 +87,13 @@ class SpoolFile:
         part.size += len(data)
 
     def read(self, part: Part, at: int, size: int) -> bytes:
-        """Bytes of the part from `at` on; fewer where somebody has truncated the file."""
+        """Return bytes of the part from `at` on; fewer if the file was truncated by others."""
         assert self._file is not None
         pieces = [_read_all(self._file.fileno(), offset, length) for offset, length in part.pieces(at, size)]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def free(self, part: Part) -> None:
-        """Give the part's space back."""
+        """Free the part's space."""
         for first, units in part.extents:
             self._release(first, units)
         if self._free and sum(self._free[-1]) == self._units:
@@ -104,7 +105,7 @@ class SpoolFile:
             self._file = None
 
     def _reserve(self, part: Part, units: int) -> None:
-        """Units for the part until it has so many: the first free ones, then new ones."""
+        """Allocate units until the part has `units` units: the first free ones, then new ones."""
         while part.units < units:
             wanted = units - part.units
             if self._free:
@@ -120,7 +121,7 @@ class SpoolFile:
             part.add(first, taken)
 
     def _release(self, first: int, units: int) -> None:
-        """Put units among the free ones, which are in ascending order and never touch each other."""
+        """Add units to the free ones, which are in ascending order and never adjacent."""
         free = self._free
         at = bisect_left(free, (first, 0))
         if at < len(free) and first + units == free[at][0]:
@@ -133,7 +134,7 @@ class SpoolFile:
 
 
 def _write_all(descriptor: int, data: bytes, offset: int) -> None:
-    """A file system that runs full, or a signal, may take a part of it."""
+    """Write all data; a full file system or a signal may cause partial writes."""
     done = os.pwrite(descriptor, data, offset)
     while done < len(data):
         done += os.pwrite(descriptor, data[done:], offset + done)

@@ -1,12 +1,12 @@
-"""What the assembler says: a transaction's changes as a sequence of steps, the same for every kind of transaction.
+"""Output of the assembler: a transaction's changes as a sequence of steps, the same for every kind of transaction.
 
 `Opened`, then any number of `Changes`, `TransactionalMessage`, `Described` and `OriginChanged`, then `Closed`.
-`Described` also comes between transactions. `RolledBack`, `CommitWithoutPrepare`, `NonTransactionalMessage` and
-`KeepaliveReceived` stand for themselves. `RelationPreview` comes between these at any time, while a streamed
-transaction arrives that may never be committed. `Turn` comes at any time and means nothing.
+`Described` also occurs between transactions. `RolledBack`, `CommitWithoutPrepare`, `NonTransactionalMessage` and
+`KeepaliveReceived` are single steps. `RelationPreview` may occur between these at any time, for a streamed
+transaction that may never be committed. `Turn` may occur at any time and has no meaning.
 
-The three that each transaction has are plain classes: of many transactions of one row, making these as dataclasses is a
-seventh of the work.
+The three steps of each transaction are plain classes: with transactions of one row, creating them as dataclasses
+would be a seventh of the work.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from cdcd.core.transactions.drafts import SpoolItem
 
 
 class Opened:
-    """A committed transaction begins; all its changes follow before another one begins.
+    """Beginning of a committed transaction; all its changes follow before the next one begins.
 
-    `skip` counts the events at its beginning that the checkpoint covers; they do not follow.
-    `last_commit_lsn` is the commit LSN of the transaction before it in the stream, None where that is unknown.
+    `skip` is the number of its first events that the checkpoint covers; they do not follow. `last_commit_lsn` is
+    the commit LSN of the transaction before it in the stream; None: unknown.
     """
 
     __slots__ = ("commit_lsn", "commit_time", "kind", "last_commit_lsn", "skip", "xid")
@@ -39,7 +39,7 @@ class Opened:
 class Changes:
     """Events in the transaction's order: frames of Insert, Update, Delete and Truncate, and drafts of rows.
 
-    `in_stream` says that an xid follows each message's tag.
+    `in_stream`: True if an xid follows each message's tag.
     """
 
     __slots__ = ("in_stream", "items")
@@ -51,9 +51,9 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalMessage:
-    """A logical message of the open transaction: one event, in its place among the changes.
+    """A logical message of the open transaction: one event, at its place among the changes.
 
-    `in_stream` says that an xid follows the tag.
+    `in_stream`: True if an xid follows the tag.
     """
 
     frame: bytes
@@ -62,28 +62,31 @@ class TransactionalMessage:
 
 @dataclass(frozen=True, slots=True)
 class RelationPreview:
-    """A still-open streamed transaction sent a Relation message. It takes effect at commit, by `Described`."""
+    """A Relation message of a streamed transaction that is still open.
+
+    It takes effect at the commit, by `Described`.
+    """
 
     message: Relation
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """From here on, rows of this relation (values of this type) are as the message says."""
+    """Description of later rows of a relation, or of later values of a type."""
 
     message: Relation | Type
 
 
 @dataclass(frozen=True, slots=True)
 class OriginChanged:
-    """The changes that follow in this transaction came from the replication origin `name`."""
+    """Replication origin of the later changes in this transaction."""
 
     name: str
     lsn: int
 
 
 class Closed:
-    """The transaction is complete; `tickets` are owed to the ledger when the broker holds all of it."""
+    """End of the transaction; `tickets` are owed to the ledger when the broker holds all of it."""
 
     __slots__ = ("commit_lsn", "commit_time", "end_lsn", "tickets")
 
@@ -96,7 +99,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """A prepared transaction is gone; `tickets` are owed when the broker holds the position after that, `end_lsn`."""
+    """Rollback of a prepared transaction; `tickets` are owed when the broker holds the position `end_lsn`."""
 
     end_lsn: int
     tickets: tuple[int, ...]
@@ -104,11 +107,12 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class CommitWithoutPrepare:
-    """A COMMIT PREPARED came whose PREPARE was not received; the transaction follows without changes.
+    """A COMMIT PREPARED without a received PREPARE; the transaction follows without changes.
 
     PostgreSQL 15 to 17 send no PREPARE for a transaction that only locked rows (`reorderbuffer.c`,
-    `ReorderBufferReplay`). Else the slot was past the PREPARE when this pipeline first used it, or somebody accepted
-    that: then the changes of the transaction are missing in Kafka. The protocol does not tell the two apart.
+    `ReorderBufferReplay`). Otherwise the slot was past the PREPARE when this pipeline first used it, or an operator
+    accepted this: then the changes of the transaction are missing in Kafka. The protocol does not distinguish the
+    two cases.
     """
 
     xid: int
@@ -118,10 +122,10 @@ class CommitWithoutPrepare:
 
 @dataclass(frozen=True, slots=True)
 class NonTransactionalMessage:
-    """A non-transactional logical message: an event with a position of its own in the order.
+    """A non-transactional logical message: an event with its own position in the order.
 
-    `lsn` is for this message what the commit LSN is for a transaction; a restart from `lsn + 1` does not bring the
-    message again.
+    For this message `lsn` is what the commit LSN is for a transaction; a restart from `lsn + 1` does not receive
+    the message again.
     """
 
     frame: bytes
@@ -133,7 +137,7 @@ class NonTransactionalMessage:
 
 @dataclass(frozen=True, slots=True)
 class KeepaliveReceived:
-    """A keepalive: everything before `wal_end` was decoded, if `idle` (no transaction was being sent)."""
+    """A keepalive: everything before `wal_end` was decoded, if `idle` is True (no transaction was being sent)."""
 
     wal_end: int
     reply_requested: bool
@@ -141,7 +145,7 @@ class KeepaliveReceived:
 
 
 class Turn:
-    """Nothing happened but work: the receiver may let other tasks run before it takes the next step."""
+    """Work without a result: the receiver may let other tasks run before the next step."""
 
     __slots__ = ()
 

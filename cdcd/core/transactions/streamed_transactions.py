@@ -1,8 +1,9 @@
 """Stage 3, fourth part: streamed transactions.
 
-A streamed transaction arrives in blocks (Stream Start … Stream Stop), interleaved with others, before anybody knows
-its fate: it is kept in the spool until Stream Commit replays it, Stream Abort drops it, or Stream Prepare makes it a
-prepared one. Stream Abort names a subtransaction; only when that is the transaction itself is everything dropped.
+A streamed transaction arrives in blocks (Stream Start … Stream Stop), interleaved with others, before its outcome
+is known. It is kept in the spool until Stream Commit replays it, Stream Abort drops it, or Stream Prepare makes it
+a prepared one. Stream Abort names a subtransaction; only if that is the transaction itself, the whole transaction
+is dropped.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,15 +23,16 @@ from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import RelationPreview, Step
 
 DRAFTED_BYTES_MAX: Final = 1 << 20
-"""A row that is larger is not drafted: nobody knows whether it commits, and it would take more memory until then."""
+"""Maximum bytes of a row that is drafted, because a draft takes more memory than a frame until the commit, which may
+never come."""
 
 
 class StreamedTransactions:
-    """Streamed transactions, from their first block to what decides them.
+    """Streamed transactions, from their first block to their decision.
 
     Args:
-        draft: is called with the rows of an open transaction; what it gives back is kept.
-        abort_info: Stream Abort carries LSN and time (protocol 4 with `streaming=parallel`).
+        draft: called with the rows of an open transaction; returns the items to keep.
+        abort_info: True if Stream Abort has LSN and time (protocol 4 with `streaming=parallel`).
     """
 
     def __init__(  # noqa: PLR0917  the parts that it works with
@@ -58,22 +60,22 @@ class StreamedTransactions:
         return xid in self._open
 
     def clear(self) -> None:
-        """Forget all; the caller empties the spool."""
+        """Remove all transactions; the caller empties the spool."""
         self._open.clear()
 
     def take(self, xid: int) -> OpenTransaction | None:
-        """Give a transaction out of hand, with what the spool keeps of it; None: it is not known."""
+        """Remove and return a transaction, while the spool keeps its contents; None if it is unknown."""
         return self._open.pop(xid, None)
 
     def forget(self, xid: int) -> bool:
-        """Drop a transaction; False: it is not known."""
+        """Drop a transaction; return False if it is unknown."""
         if self._open.pop(xid, None) is None:
             return False
         self._spool.drop(xid)
         return True
 
     def start(self, frame: bytes) -> Iterable[Step]:
-        """Stream Start."""
+        """Handle Stream Start."""
         message = read_as(StreamStart, frame)
         transaction = self._open.get(message.xid)
         if message.first_segment == (transaction is not None):
@@ -90,19 +92,19 @@ class StreamedTransactions:
         return ()
 
     def keep_rows(self, rows: list[SpoolItem]) -> None:
-        """Rows of the block that is open."""
+        """Store rows of the open block."""
         assert self._current is not None
         xid, relations = self._current.xid, self._current.relations
         last = rows[-1]
         if isinstance(last, bytes) and len(last) > DRAFTED_BYTES_MAX:
-            # Only the last frame of those that are received together can be so large.
+            # Only the last frame of frames that are received together can be as large.
             self._spool.extend(xid, self._draft(rows[:-1], relations))
             self._spool.append(xid, last)
         else:
             self._spool.extend(xid, self._draft(rows, relations))
 
     def keep(self, frame: bytes) -> Iterable[Step]:
-        """Any other message of the block that is open."""
+        """Store any other message of the open block."""
         assert self._current is not None
         tag = tag_of(frame)
         steps: tuple[Step, ...] = ()
@@ -117,13 +119,13 @@ class StreamedTransactions:
         return steps
 
     def stop(self, frame: bytes) -> Iterable[Step]:
-        """Stream Stop."""
+        """Handle Stream Stop."""
         read_message(frame, XLOG_HEADER, in_stream=True)
         self._current = None
         return ()
 
     def commit(self, frame: bytes) -> Iterator[Step]:
-        """Stream Commit."""
+        """Handle Stream Commit."""
         message = read_as(StreamCommit, frame)
         transaction = self.take(message.xid)
         if transaction is None:
@@ -134,11 +136,11 @@ class StreamedTransactions:
         yield from self._order.close(message.commit_lsn, message.commit_time, message.end_lsn, ())
 
     def abort(self, frame: bytes) -> Iterable[Step]:
-        """Stream Abort."""
+        """Handle Stream Abort."""
         message = self._read_abort(frame)
         transaction = self._open.get(message.xid)
         if transaction is None:
-            # PostgreSQL 18 announces the abort of transactions of which it had streamed nothing.
+            # PostgreSQL 18 announces the abort of transactions even if it had streamed nothing of them.
             return ()
         if message.subxid != message.xid:
             transaction.aborted.add(message.subxid)

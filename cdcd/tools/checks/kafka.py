@@ -1,4 +1,4 @@
-"""What `cdcd check` says of Kafka: broker, limits of transactions, and topics that are to be created."""
+"""Findings of `cdcd check` about Kafka: brokers, limits of transactions, and topics to create."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 MESSAGE_MAX_BYTES: Final = 1_000_000
-"""librdkafka's message.max.bytes where the configuration sets none."""
+"""librdkafka's message.max.bytes if the configuration sets none."""
 
 TIMEOUT_MAX_MS: Final = 900_000
 """Kafka's default of transaction.max.timeout.ms."""
@@ -29,15 +29,16 @@ TIMEOUT_MAX_MS: Final = 900_000
 
 @dataclass(frozen=True, slots=True)
 class TableTopic:
-    """What goes to the topic of a table.
+    """Records for the topic of a table.
 
     Attributes:
-        table: as `schema.table`.
-        keyless: its records have no key.
-        truncated: TRUNCATE makes a record, which has no key.
-        whole: each record has all values (REPLICA IDENTITY FULL).
-        marked: it gets watermarks, which have no key.
-        outdated: the next start writes a truncate record, which has no key, to end the former rows of the table.
+        table: name as `schema.table`.
+        keyless: True if its records have no key.
+        truncated: True if a TRUNCATE becomes a record, which has no key.
+        whole: True if each record has all values (REPLICA IDENTITY FULL).
+        marked: True if the topic gets watermarks, which have no key.
+        outdated: True if the next start writes a truncate record, which has no key, to end the former rows of the
+            table.
     """
 
     table: str
@@ -50,13 +51,13 @@ class TableTopic:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the configuration asks of Kafka.
+    """Kafka part of the configuration, as the checks need it.
 
     Attributes:
-        topics: the topics to look at: cdcd's own, or those of tables.
-        tables: whose rows go to which of them.
-        transaction_timeout_s: None: as long as the brokers allow.
-        schemas: the topic of descriptions; "": none.
+        topics: names of the topics to check: cdcd's own, or those of tables.
+        tables: table of each of these topics.
+        transaction_timeout_s: timeout in seconds; None: the brokers' maximum.
+        schemas: topic of descriptions; "": none.
     """
 
     topics: Sequence[str]
@@ -71,14 +72,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that the checks look at.
+    """All facts that the checks examine.
 
     Attributes:
         broker: the settings of one broker.
-        topics: None: there is no such topic.
-        configs: the settings of the topics that exist, if this principal may read them.
-        refused: why the broker would not create a topic that is missing.
-        names: every topic that this principal may see.
+        topics: descriptions of the topics; None: the topic does not exist.
+        configs: settings of the existing topics, if this principal may read them.
+        refused: errors with which the broker would refuse to create missing topics.
+        names: all topics that this principal may see.
     """
 
     cluster: ClusterInfo
@@ -91,7 +92,7 @@ class Facts:
 
     @property
     def timeout_max_ms(self) -> int | None:
-        """The longest timeout of transactions that the brokers allow; None: they do not tell."""
+        """Longest transaction timeout that the brokers allow, in ms; None: unknown."""
         if isinstance(self.broker, CdcdError):
             return None
         return int(self.broker.get("transaction.max.timeout.ms", TIMEOUT_MAX_MS))
@@ -101,12 +102,12 @@ Check = Callable[[Facts, Wanted], Iterator[Finding]]
 
 
 def examine(facts: Facts, wanted: Wanted, checks: Iterable[Check]) -> list[Finding]:
-    """What the checks find, in their order."""
+    """Return the findings of the checks, in their order."""
     return [finding for check in checks for finding in check(facts, wanted)]
 
 
 def read_facts(admin: Admin, wanted: Wanted) -> Facts:
-    """Ask the broker; nothing is changed. Raises TransientError and SinkError."""
+    """Read all facts from the broker without changing anything. Raises TransientError and SinkError."""
     cluster = admin.cluster()
     topics = admin.each_topic(list(wanted.topics))
     existing = [name for name, topic in topics.items() if isinstance(topic, TopicInfo)]
@@ -134,7 +135,7 @@ def _or_error(ask: Callable[[A], T], about: A) -> T | CdcdError:
 
 
 def check_cluster(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """Who answers."""
+    """Report the cluster that answers."""
     brokers = ", ".join(address for _, address in facts.cluster.brokers)
     version = ""
     if not isinstance(facts.broker, CdcdError):
@@ -144,7 +145,7 @@ def check_cluster(facts: Facts, _: Wanted) -> Iterator[Finding]:
 
 
 def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """What the brokers allow transactions, and whether their log can exist at all."""
+    """Check the brokers' limits of transactions, and that their transaction log can exist."""
     if not wanted.exactly_once:
         return
     name = "transaction.max.timeout.ms"
@@ -190,7 +191,7 @@ def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Topics that are to be created, and whether the broker would do that."""
+    """Report topics that will be created, and check that the broker would create them."""
     missing = [name for name, topic in facts.topics.items() if topic is None]
     if not missing:
         return
@@ -232,7 +233,7 @@ def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def check_names(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Names that Kafka takes for the same."""
+    """Find topic names that are the same to Kafka."""
     new = [name for name in wanted.topics if name not in facts.names and name not in facts.refused]
     for one, other in colliding([*sorted(facts.names), *new]):
         if {one, other} & set(wanted.topics):

@@ -1,4 +1,4 @@
-"""What `cdcd check` says of this machine: the port of the pages, its secrets, the directories that cdcd writes to."""
+"""Findings of `cdcd check` about this machine: port of the pages, secrets, writable directories."""
 
 import shutil
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ SPOOL_ROOM: Final = 1 << 30
 
 
 def examine(config: Config) -> Iterator[Finding]:
-    """All findings. It asks who listens on the port if that is in use."""
+    """Return all findings. If the port is in use, its owner is asked for its name."""
     yield from _memory(config)
     yield from check_files(config)
     yield from _port(config)
@@ -114,7 +114,7 @@ def _secrets(config: Config) -> Iterator[Finding]:
 
 
 def _listens(config: Config) -> bool:
-    """Whether a daemon of this pipeline answers there."""
+    """Return True if a daemon of this pipeline answers at the port."""
     found = status_of(config)
     return found is not None and found["pipeline"] == config.name
 

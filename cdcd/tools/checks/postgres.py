@@ -29,16 +29,15 @@ from cdcd.tools.checks.publication import (
 from cdcd.tools.checks.slot import check_failover, check_retention, check_slot_state, check_takeover
 
 WALSENDERS_UNCOUNTED_SINCE: Final = 180000
-"""The server version that does not count walsenders as connections of the role and the database."""
+"""First server version that does not count walsenders as connections of the role and the database."""
 
 
 READS_TABLES_ONLY_SINCE: Final = {13: 16, 14: 13, 15: 8, 16: 4}
-"""The minor version of each major version that brought restrict_nonsystem_relation_kind. All of 17 and later have it.
-"""
+"""First minor version of each major version with restrict_nonsystem_relation_kind. All versions from 17 on have it."""
 
 
 def examine(facts: Facts, wanted: Wanted) -> list[Finding]:
-    """All findings, in the order of `CHECKS`."""
+    """Return all findings, in the order of `CHECKS`."""
     return [finding for check in CHECKS for finding in check(facts, wanted)]
 
 
@@ -56,7 +55,7 @@ def _options(facts: Facts, wanted: Wanted) -> Options:
 
 
 def check_server(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Version, role on the network, encoding."""
+    """Check the server's version, recovery state and encoding."""
     try:
         options = _options(facts, wanted)
     except ConfigError as error:
@@ -76,7 +75,7 @@ def check_server(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _check_encoding(encoding: str) -> Iterator[Finding]:
-    """What becomes of texts. Without a finding, the database is in UTF8, where every text is one."""
+    """Report how texts are converted. A database in UTF8 gives no finding, because all its texts are valid."""
     if encoding == "UTF8":
         return
     known = {
@@ -100,7 +99,7 @@ def _check_encoding(encoding: str) -> Iterator[Finding]:
 
 
 def check_minor(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """Whether the sessions that read tables can refuse views and foreign tables."""
+    """Check that the sessions that read tables can refuse views and foreign tables."""
     major, minor = divmod(facts.server_version, 10_000)
     since = READS_TABLES_ONLY_SINCE.get(major)
     if since is None or minor >= since:
@@ -116,7 +115,7 @@ def check_minor(facts: Facts, _: Wanted) -> Iterator[Finding]:
 
 
 def check_money(found: MoneyLocale, chosen: int | None) -> Iterator[Finding]:
-    """The digits of money behind the point, and whether role or DSN have others. `chosen`: `money.digits`."""
+    """Check the decimal digits of money, and if the role or the DSN sets others. `chosen`: `money.digits`."""
     digits = found.digits if chosen is None else chosen
     if digits is None:
         yield of_error("server.money", "money", hidden(found))
@@ -148,7 +147,7 @@ def check_money(found: MoneyLocale, chosen: int | None) -> Iterator[Finding]:
 
 
 def check_privileges(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """REPLICATION and pg_hba.conf, shown by a walsender connection."""
+    """Check REPLICATION and pg_hba.conf by the result of a walsender connection."""
     if facts.walsender_refusal:
         yield of_error("server.replication", "replication connection", facts.walsender_refusal)
     else:
@@ -158,7 +157,7 @@ def check_privileges(facts: Facts, _: Wanted) -> Iterator[Finding]:
 
 
 def check_wal_level(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """Logical decoding needs it."""
+    """Check wal_level, which must be logical."""
     setting = facts.settings["wal_level"]
     level = setting.shown
     if level == "logical":
@@ -185,7 +184,7 @@ _FREE: Final = {
 
 
 def check_capacity(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """A slot and a walsender for us."""
+    """Check that a slot and a walsender are free for cdcd."""
     for code, name, used, needed in (
         ("slot.capacity", "max_replication_slots", facts.session.slots, 0 if facts.slot else 1),
         (
@@ -213,7 +212,7 @@ def check_capacity(facts: Facts, _: Wanted) -> Iterator[Finding]:
 
 
 def check_connections(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """CONNECTION LIMIT of role and database. They hold for walsenders too before PostgreSQL 18."""
+    """Check CONNECTION LIMIT of role and database. Before PostgreSQL 18 these limits also count walsenders."""
     session = facts.session
     needed = wanted.connections + (facts.server_version < WALSENDERS_UNCOUNTED_SINCE)
     for subject, kind, name, used, limit in (
@@ -226,7 +225,7 @@ def check_connections(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             session.database_limit,
         ),
     ):
-        # An instance that is active has its connections, and they are among those that are counted.
+        # An active instance has its connections already, and they are counted.
         if limit is None or facts.active:
             continue
         found = f"CONNECTION LIMIT {limit}, of which {used} are in use; cdcd opens up to {needed}"
@@ -238,7 +237,7 @@ def check_connections(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def check_timeouts(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """How soon either side notices that the other is gone."""
+    """Check how soon each side detects that the other is gone."""
     timeout = facts.settings["wal_sender_timeout"]
     timeout_s = timeout.value / 1000
     if timeout_s == 0:
@@ -257,7 +256,7 @@ def check_timeouts(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Prepared transactions and large ones."""
+    """Check settings for prepared and large transactions."""
     prepared = int(facts.settings["max_prepared_transactions"].value)
     if wanted.two_phase and not prepared:
         yield Finding(
@@ -284,7 +283,7 @@ def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def revoke_emit(facts: Facts) -> str:
-    """SQL that leaves the writing of logical messages to roles that get the right."""
+    """Return SQL that restricts writing logical messages to roles with the right."""
     more = ", boolean" if facts.server_version >= 170000 else ""
     functions = ", ".join(
         [f"pg_catalog.pg_logical_emit_message(boolean, text, {kind}{more})" for kind in ("text", "bytea")]
@@ -294,7 +293,7 @@ def revoke_emit(facts: Facts) -> str:
 
 
 def check_signals(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Requests for snapshots are logical messages, which whoever may connect to the database can send.
+    """Check who can request snapshots: the requests are logical messages, which any client of the database can send.
 
     A request needs a token, unless `snapshot.signals_from` is anybody. Events of an outbox need none.
     """
@@ -340,7 +339,7 @@ def check_signals(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def check_synchronous(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """A walsender of ours can be taken for a synchronous standby: then commits wait for Kafka."""
+    """Check that cdcd's walsender cannot count as a synchronous standby, because commits would then wait for Kafka."""
     names = facts.settings["synchronous_standby_names"].shown
     if "*" in names:
         yield Finding(
@@ -381,7 +380,7 @@ SUBJECT = "heartbeat query"
 
 
 async def check_heartbeat(config: Config, dsn: Dsn) -> Iterator[Finding]:
-    """What `cdcd check` says of the query; nothing if there is none.
+    """Return the findings about the query; none without a query.
 
     Raises:
         TransientError: the server does not answer.

@@ -1,4 +1,4 @@
-"""What `cdcd check` says of the publication and of the tables in it."""
+"""Findings of `cdcd check` about the publication and its tables."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -18,12 +18,12 @@ from cdcd.telemetry.findings import NAMED_MAX, Finding, named, of_error
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a command: all of them, or the first ones and an ellipsis to be filled in."""
+    """Return names for a command: all of them, or the first ones and an ellipsis for the operator to fill in."""
     return ", ".join([*names[:NAMED_MAX], *["..."] * (len(names) > NAMED_MAX)])
 
 
 def check_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """What it publishes, or whether it can be created."""
+    """Check the contents of the publication, or that it can be created."""
     publication = facts.publication
     if publication is None:
         yield from _missing_publication(facts, wanted)
@@ -165,7 +165,7 @@ def _check_changes(facts: Facts, wanted: Wanted, name: str) -> Finding | None:
 
 
 def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """What `tables.include` and `tables.exclude` leave of the publication."""
+    """Report which published tables `tables.include` and `tables.exclude` leave to the pipeline."""
     selection = wanted.selection
     if selection.is_all or not facts.sent:
         return
@@ -198,7 +198,7 @@ def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Before the first start, which decides how topics are called."""
+    """Report before the first start how partitioned tables are published, because this decides the topics' names."""
     publication = facts.publication
     if publication is not None and publication.via_root:
         return
@@ -211,7 +211,7 @@ def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         f"without {PARTITION_ROOT.split(' ', 1)[0]}, each partition has a topic of its own: {named(roots)}"
     )
     if facts.slot is not None:
-        # The start compares this with the checkpoint. Older checkpoints do not know it: `check_root_topics`.
+        # The start compares this with the checkpoint. Older checkpoints lack the data: `check_root_topics`.
         yield Finding("ok", "publication.partitions", subject, found)
         return
     command = (
@@ -229,7 +229,7 @@ def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def check_root_topics(facts: Facts, wanted: TopicNames, topics: Collection[str]) -> Iterator[Finding]:
-    """Topics of partitioned tables that receive nothing, because the publication publishes partitions.
+    """Find topics of partitioned tables that receive nothing, because the publication publishes partitions.
 
     Args:
         topics: all topics that exist in Kafka.
@@ -253,7 +253,7 @@ def check_root_topics(facts: Facts, wanted: TopicNames, topics: Collection[str])
 
 
 def check_identities(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """REPLICA IDENTITY of what is published."""
+    """Check the REPLICA IDENTITY of published tables."""
     operations = facts.publication.operations if facts.publication else OPERATIONS
     changing = [operation.upper() for operation in ("update", "delete") if operation in operations]
     unnamed = [table for table in facts.sent if not table.has_identity]
@@ -276,6 +276,6 @@ def check_identities(facts: Facts, _: Wanted) -> Iterator[Finding]:
 
 
 def check_topic_names(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Each table must have a topic that Kafka allows, and that is nobody else's."""
+    """Check that each table has a topic that Kafka allows and that no other table uses."""
     for error in collisions([(table.schema, table.name) for table in facts.tables], wanted.topics):
         yield of_error("topic.name", "topic names", error)

@@ -20,7 +20,7 @@ from cdcd.telemetry.findings import Finding
 async def look_at_records(
     connection: Connection, oids: Collection[int], settings: EncoderSettings
 ) -> list[tuple[str, ConfigError]]:
-    """Describe each table to an encoder, as the stream would. Nothing is registered and nothing is sent.
+    """Describe each table to an encoder, as the stream would. Nothing is registered or sent.
 
     Returns:
         Tables as `schema.table` with the error that would end `cdcd run` at their first record.
@@ -31,7 +31,7 @@ async def look_at_records(
     found = await described_tables(connection, oids)
     refused: list[tuple[str, ConfigError]] = []
     for relation in found.relations:
-        # One encoder each, because topics of two tables that collide are told by another check.
+        # A separate encoder for each table, because another check reports colliding topics of two tables.
         encoder = format_of(settings).changes(settings, False, lambda _: None)
         try:
             encoder.define(relation, found.descriptions[relation.oid], found.types)
@@ -49,7 +49,10 @@ _READ_WRITE = "READWRITE"
 
 
 def examine_kinds(kinds: Sequence[str], wanted: str, *, url: str) -> list[Finding]:
-    """What follows from the kinds of schemas that the registry knows. `wanted` is what the pipeline writes."""
+    """Return findings about the schema types that the registry supports.
+
+    `wanted` is the type that the pipeline writes.
+    """
     if not kinds or wanted in kinds:
         return []
     return [
@@ -64,7 +67,7 @@ def examine_kinds(kinds: Sequence[str], wanted: str, *, url: str) -> list[Findin
 
 
 def examine_registry(mode: str, subjects: int, *, url: str, registers: bool) -> list[Finding]:
-    """What follows from the registry's answers. `registers`: cdcd is to register schemas."""
+    """Return findings about the registry's answers. `registers`: True if cdcd registers schemas."""
     if registers and mode not in ("", _READ_WRITE):
         return [
             Finding(
@@ -84,7 +87,7 @@ def examine_registry(mode: str, subjects: int, *, url: str, registers: bool) -> 
 
 
 async def ask_registry(config: Config) -> tuple[Sequence[Finding], None]:
-    """The registry's findings, if a format needs one. Raises what `Registry` raises."""
+    """Return the registry's findings, if a format needs a registry. Raises what `Registry` raises."""
     if not config.needs_registry:
         return [], None
     registry = Registry(config)

@@ -1,7 +1,7 @@
-"""A rehearsal of the start of `cdcd run`: what the start would refuse and read. Nothing is changed.
+"""Rehearsal of the start of `cdcd run`: what the start would refuse and read. Nothing is changed.
 
-`engine/startup.py` has the steps and every refusal. Here each of its requests that would change something is answered
-by a look: the lock is not taken, nobody is fenced, and the slot that would be created is assumed.
+`engine/startup.py` contains the steps and all refusals. Here each request that would change something is answered
+by reading: the lock is not acquired, no producer is fenced, and the slot that would be created is assumed.
 """
 
 import asyncio
@@ -73,15 +73,15 @@ CHECKPOINT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a start would come to.
+    """Result of a rehearsed start.
 
     Attributes:
-        refusal: what it would end with; None: it would stream.
-        position: where it would resume; "" if it would not start.
-        has_checkpoint: whether Kafka has a checkpoint of the pipeline.
-        reading: the tables that it would read.
-        changed: the settings of records that are not those of the checkpoint.
-        ignored: records of the checkpoint topic that do not count; None: there are none.
+        refusal: error with which it would end; None: it would stream.
+        position: position at which it would resume; "" if it would not start.
+        has_checkpoint: True if Kafka has a checkpoint of the pipeline.
+        reading: tables that it would read.
+        changed: settings of records that differ from those in the checkpoint.
+        ignored: ignored records of the checkpoint topic; None: none.
     """
 
     refusal: CdcdError | None
@@ -93,7 +93,7 @@ class Outcome:
 
 
 async def rehearse(config: Config, facts: Facts) -> Outcome:
-    """Go through the start. `facts`: what `cdcd check` has read of PostgreSQL already."""
+    """Rehearse the start. `facts`: facts that `cdcd check` has already read from PostgreSQL."""
     async with AsyncExitStack() as stack:
         return await _Rehearsal(config, facts, stack).run()
 
@@ -105,7 +105,7 @@ class _Rehearsal:
         self._stack = stack
         self._dsn = parse_dsn(*config.postgres.access())
         self._found: Checkpoint | None = None
-        # What the requests make, in this order.
+        # Results of the requests, in this order.
         self._sql: Connection | None = None
         self._stream: ReplicationStream | None = None
         self._identity: Identity | None = None
@@ -139,7 +139,7 @@ class _Rehearsal:
                 left = progress.waiting.oids[progress.begun :]
                 tables = frozenset(names[oid] for oid in left if oid in names)
                 tables |= {names.get(task.oid, task.name) for task in progress.tasks}
-            # An instance that is active has a snapshot to read at, if its start made the slot.
+            # An active instance has a snapshot to read at, if its start created the slot.
             beside = end.value.exported is None and not self._facts.active
             return Outcome(
                 None,
@@ -154,9 +154,9 @@ class _Rehearsal:
             return Outcome(error, "", self._found is not None, reading, ignored=self._ignored)
 
     async def _knows_checkpoint(self) -> bool:
-        """Whether a checkpoint was looked for. A start that is refused early has not looked: then do it now.
+        """Return True if the checkpoint was read. If the start is refused earlier, the checkpoint is read now.
 
-        Without this answer, nobody knows whether the next start reads rows, and an error about them may be wrong.
+        Without it, it is unknown whether the next start reads rows, and an error about rows may be wrong.
         """
         if not self._has_peeked:
             with suppress(CdcdError):
@@ -164,7 +164,7 @@ class _Rehearsal:
         return self._has_peeked
 
     def _assumed(self) -> Reading:
-        """What a first start would read, once nothing keeps it from starting."""
+        """Return what a first start would read after its refusal is solved."""
         config = self._config.snapshot
         if config.mode == NEVER or self._found is not None:
             return Reading()
@@ -172,10 +172,10 @@ class _Rehearsal:
         beside = self._facts.slot is not None or config.method != EXPORTED
         return Reading(frozenset(wanted(names, config.exclude or ()).values()), beside)
 
-    # What the requests ask for, in the order in which they come.
+    # Requests, in their order.
 
     async def _nothing(self, _request: Request[Any]) -> None:
-        """The request would change something, or wait for it."""
+        """Skip a request that would change something, or would wait for a change."""
 
     async def _connect_catalog(self, _request: ConnectCatalog) -> bool:
         postgres = self._config.postgres
@@ -209,7 +209,7 @@ class _Rehearsal:
         assert self._sql is not None
         assert self._stream is not None
         self._identity = await self._stream.identify()
-        # Nobody was shut out: an instance that is active may have moved the slot behind the checkpoint that was read.
+        # No other writer was fenced: an active instance may have moved the slot past the checkpoint that was read.
         if not self._has_fenced:
             state = await read_slot(self._sql, self._config.postgres.slot)
             self._seen = None if state is None else seen(state, self._identity.database)
@@ -270,7 +270,7 @@ class _Rehearsal:
         return self._found
 
     async def _published(self, _request: Request[Mapping[int, str]]) -> Mapping[int, str]:
-        """What is published, or what the publication that would be created would publish."""
+        """Return the published tables, or those of the publication that would be created."""
         assert self._sql is not None
         if self._facts.publication is not None:
             sent = await published_tables(self._sql, self._facts.publication.name)
@@ -294,7 +294,7 @@ class _Rehearsal:
         return ExportedTables({}, {}, {})
 
     async def _bind_columns(self, _request: BindColumns) -> str:
-        """Return no bindings. The findings about columns report rules that cannot be followed."""
+        """Return no bindings. The findings about columns report rules that cannot be applied."""
         return ""
 
 
@@ -323,4 +323,4 @@ _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[
     BindColumns: _Rehearsal._bind_columns,
     WriteCheckpoint: _Rehearsal._nothing,
 }
-"""Who answers which request; the same requests as in `daemon/start_requests.py`, as a test sees."""
+"""Methods by request; a test compares the requests with those in `daemon/start_requests.py`."""

@@ -1,4 +1,4 @@
-"""What `cdcd check` says of the rows that the next start reads: whether this role may read them, and how."""
+"""Findings of `cdcd check` about the rows that the next start reads: whether the role may read them, and how."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -11,10 +11,11 @@ from cdcd.tools.checks.publication import listed
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Which tables the next start reads, by their names as `schema.table`.
+    """Tables that the next start reads, as `schema.table`.
 
     Attributes:
-        beside: read beside the stream, which needs a key. The others are read at the slot's exported snapshot.
+        beside: True if they are read beside the stream, which needs a key. False: they are read at the slot's
+            exported snapshot.
         outdated: tables that get a truncate record before they are read, because the slot was lost.
     """
 
@@ -24,9 +25,9 @@ class Reading:
 
 
 def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
-    """Rights, policies and keys."""
+    """Check rights, policies and keys."""
     barriers = [one for one in facts.barriers if one.table in reading.tables]
-    # "" stands for cdcd's own role.
+    # "" is cdcd's own role.
     for each in dict.fromkeys(one.role for one in barriers):
         yield from _check_role([one for one in barriers if one.role == each], each or facts.session.role)
     keyless = sorted(
@@ -57,7 +58,7 @@ def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
 
 
 def _check_role(barriers: Collection[Barrier], role: str) -> Iterator[Finding]:
-    """What one role lacks."""
+    """Report what one role lacks."""
     unreadable = [one for one in barriers if one.lacks_select or one.lacks_usage]
     if unreadable:
         yield Finding(
@@ -79,7 +80,7 @@ def _check_role(barriers: Collection[Barrier], role: str) -> Iterator[Finding]:
 
 
 def _check_watermark(facts: Facts, reading: Reading) -> Iterator[Finding]:
-    """A logical message behind the rows that are read beside the stream."""
+    """Check the right to write a logical message after the rows that are read beside the stream."""
     function, role = facts.session.emit, facts.session.role
     if not function:
         return
@@ -104,7 +105,7 @@ def _column(name: str) -> str:
 
 
 def _grants(barriers: Collection[Barrier], role: str) -> str:
-    """The commands that let the role read; for many tables of a schema, for all of them."""
+    """Return the commands that let the role read; for many tables of a schema, for all its tables."""
     commands = [
         f"GRANT USAGE ON SCHEMA {schema} TO {role};"
         for schema in dict.fromkeys(one.schema for one in barriers if one.lacks_usage)

@@ -1,7 +1,7 @@
-"""What `cdcd check` finds: this machine, each side, and whether the sides go together; nothing is changed.
+"""Runs `cdcd check` on this machine, on each side, and on the combination of the sides; nothing is changed.
 
-A side that cannot be asked is a finding too, and its error's exit code is the command's: it says more than that
-something was found. The other side is asked all the same.
+A side that does not answer is a finding too, and its error's exit code becomes the command's, because it is more
+specific than the code for findings. The other side is still checked.
 """
 
 import asyncio
@@ -65,26 +65,27 @@ from cdcd.tools.checks.rows import check_rows
 from cdcd.tools.checks.topics import check_existing
 
 FOUND_ERROR: Final = 10
-"""The exit code when both sides answered and something is wrong (`errors.EXIT_CODES`)."""
+"""Exit code if both sides answered and there is an error (`errors.EXIT_CODES`)."""
 
 ANSWER_S: Final = 10.0
 """Seconds that the broker may take for an answer."""
 
 CONNECTIONS: Final = 3
-"""What the daemon opens beside its walsender and the readers of snapshots: for the lock and two kinds of look-ups."""
+"""Number of the daemon's connections besides its walsender and the readers of snapshots: for the lock and two kinds
+of look-ups."""
 
 WITH_READERS: Final = 2
-"""Connections of cdcd's own role where others read: one holds the slot's snapshot, one writes watermarks."""
+"""Connections of cdcd's own role if other roles read: one holds the slot's snapshot, one writes watermarks."""
 
 KAFKA: Final = 4
-"""The exit code of a broker that does not answer."""
+"""Exit code if the broker does not answer."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings, this machine's first, then PostgreSQL's, and the exit code that follows from them."""
+    """All findings, first this machine's, then PostgreSQL's, with the resulting exit code."""
 
     findings: tuple[Finding, ...]
     exit_code: int
@@ -92,7 +93,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Side(Generic[T]):
-    """What one side answered: its facts, None if it could not be asked; and then the exit code for that."""
+    """Answer of one side: its findings and facts; without an answer, None and an exit code."""
 
     findings: Sequence[Finding]
     facts: T | None
@@ -100,7 +101,9 @@ class Side(Generic[T]):
 
 
 def examine(config: Config) -> Report:
-    """Ask both sides, and then whether they go together. Raises nothing that the world can cause: that is reported.
+    """Check both sides, and then their combination.
+
+    Failures of PostgreSQL, Kafka and the machine are findings, and not raised.
 
     If this process may open fewer files than a daemon needs, the report has only that finding, because the
     connections of the other checks could fail anywhere.
@@ -120,7 +123,7 @@ async def _examine(config: Config) -> Report:
     )
     findings = [*here, *source.findings, *sink.findings, *registry.findings]
     if source.facts is not None and sink.facts is not None:
-        # Not at the same time: each of PostgreSQL's two may take the last free walsender from the other.
+        # The two run one after the other, because each of PostgreSQL's checks may use the last free walsender.
         findings += await ask_both(config, source.facts, sink.facts, findings)
     findings.append(machine.check_code())
     known = names(config)
@@ -135,7 +138,7 @@ Ask = Callable[[Config], Awaitable[tuple[Sequence[Finding], T]]]
 
 
 async def asked(subject: str, side: str, config: Config, ask: Ask[T]) -> Side[T]:
-    """What the side answers, or why it cannot be asked."""
+    """Return the side's answer, or its error as a finding."""
     try:
         findings, facts = await ask(config)
     except CdcdError as error:
@@ -153,7 +156,7 @@ def _code(side: str, error: CdcdError) -> str:
 
 
 async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
-    """PostgreSQL's findings, from the settings that a run would use."""
+    """Return PostgreSQL's findings, from the settings that a run would use."""
     source = config.postgres
     wanted = Wanted(
         slot=source.slot,
@@ -202,14 +205,14 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
     if not keys.refused:
         findings += await _ask_about_rules(config, dsn, facts)
         findings += await _ask_about_records(config, dsn, facts, findings)
-    # A standby waits for the primary, where it looks again.
+    # A standby waits for the primary, where it checks again.
     if not facts.session.in_recovery:
         findings += await check_heartbeat(config, dsn)
     return findings, facts
 
 
 async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
-    """How `key.columns` meets the published tables, and whether partitions send what keys need."""
+    """Check `key.columns` against the published tables, and that partitions send the values of keys."""
     keys = encoder_settings(config, "").chosen_keys
     if not facts.tables:
         return KeyFacts()
@@ -225,7 +228,7 @@ async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
 
 
 async def _ask_about_readers(config: Config, dsn: Dsn, facts: Facts) -> ReadersFacts:
-    """Whose tables are read with which role."""
+    """Read the owners of the tables and the roles that read them."""
     connection = await connect(
         dsn,
         application_name=f"{config.name} check",
@@ -239,7 +242,7 @@ async def _ask_about_readers(config: Config, dsn: Dsn, facts: Facts) -> ReadersF
 
 
 def _with_readers(config: Config, facts: Facts, readers: ReadersFacts) -> Facts:
-    """The facts with what keeps each table's own reader from its rows."""
+    """Return the facts with the barriers of each table's own reader."""
     if not config.postgres.readers:
         return _with_lists(facts)
     own = [one for one in facts.barriers if readers.names.get(one.table) is None]
@@ -249,14 +252,14 @@ def _with_readers(config: Config, facts: Facts, readers: ReadersFacts) -> Facts:
 
 
 def _with_lists(facts: Facts) -> Facts:
-    """The facts without the barriers that lists of published columns remove."""
+    """Return the facts without barriers that do not matter because of column lists."""
     lists = {table.qualified: table.columns for table in facts.tables}
     kept = [one.with_list(lists.get(one.table)) for one in facts.barriers]
     return replace(facts, barriers=tuple([one for one in kept if one is not None]))
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
-    """How `columns`, `fields`, `filters`, `partitioner`, `routes` and `outbox` meet the published tables."""
+    """Check `columns`, `fields`, `filters`, `partitioner`, `routes` and `outbox` against the published tables."""
     bindings = await asyncio.to_thread(_bound_columns, config)
     rules = protections(config.columns, bindings)
     outbox, filters = config.outbox.settings, config.filters.settings
@@ -300,7 +303,7 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
 async def _ask_about_records(
     config: Config, dsn: Dsn, facts: Facts, findings: Sequence[Finding]
 ) -> list[Finding]:
-    """Tables that have no records in the chosen format. What a rule's own check tells already is not told again."""
+    """Find tables that have no records in the chosen format. A finding of a rule's own check is not repeated."""
     if not facts.tables:
         return []
     connection = await connect(
@@ -319,7 +322,7 @@ async def _ask_about_records(
 
 
 def _bound_columns(config: Config) -> Bindings:
-    """The columns that rules are bound to, as far as Kafka says: other findings tell why it does not."""
+    """Return the columns that rules are bound to; none if Kafka does not answer, which other findings report."""
     if not config.columns.patterns:
         return Bindings()
     connection, _ = client.configured(config.kafka)
@@ -331,7 +334,7 @@ def _bound_columns(config: Config) -> Bindings:
 
 
 async def ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:
-    """Kafka's findings, from the settings that a run would use, without those about the topics of tables."""
+    """Return Kafka's findings, from the settings that a run would use, without those about topics of tables."""
     return await asyncio.to_thread(_ask_kafka, config)
 
 
@@ -350,7 +353,7 @@ def _ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:
 
 
 def kafka_wanted(config: Config) -> kafka.Wanted:
-    """What the configuration asks of Kafka, whatever the tables are."""
+    """Return the Kafka part of the configuration that does not depend on tables."""
     sink = config.kafka
     _, producer = client.configured(sink)
     largest = str(producer.get("message.max.bytes", kafka.MESSAGE_MAX_BYTES))
@@ -360,7 +363,7 @@ def kafka_wanted(config: Config) -> kafka.Wanted:
         spec=topic_spec(config),
         exactly_once=sink.delivery == "exactly_once",
         transaction_timeout_s=sink.transaction.timeout_s,
-        # What is no number is for librdkafka to refuse, in its words.
+        # A value that is not a number is refused by librdkafka with its own message.
         message_max_bytes=int(largest) if largest.isdecimal() else kafka.MESSAGE_MAX_BYTES,
         schemas=config.topics.schemas,
     )
@@ -372,7 +375,7 @@ def _admin(config: Config) -> Admin:
 
 
 def _construct(config: Config, timeout_s: float) -> None:
-    """Make the producer of a run, which shows whether librdkafka takes the properties; nothing is sent."""
+    """Create the producer of a run, to check that librdkafka accepts the properties; nothing is sent."""
     settings = sink_settings(config, timeout_s)
     where = f"Kafka at {config.kafka.bootstrap_servers}"
     construct(producer_properties(settings, settings.client, settings.batch_size, lambda *_: None), where)
@@ -381,10 +384,10 @@ def _construct(config: Config, timeout_s: float) -> None:
 async def ask_both(
     config: Config, source: Facts, sink: kafka.Facts, findings: Sequence[Finding]
 ) -> list[Finding]:
-    """What needs both sides: where a start would resume, what it would read, and the topics of the tables.
+    """Return findings that need both sides: resume position, tables to read, and topics of the tables.
 
     Args:
-        findings: those of the sides. What they tell already is not told again.
+        findings: findings of the sides. They are not repeated.
     """
     outcome = await rehearse(config, source)
     found = [
@@ -409,10 +412,10 @@ async def ask_both(
 
 
 def _may_ask_for_id(config: Config, source: Facts, sink: kafka.Facts, findings: Sequence[Finding]) -> bool:
-    """Whether to ask for the right on the transactional id.
+    """Return True if the right on the transactional id is to be checked.
 
-    An instance that is active has the right, and must not be disturbed. Brokers that allow any timeout would not refuse
-    the question, and brokers that cannot keep their log of transactions would not answer.
+    An active instance has the right, and must not be disturbed. Brokers that allow any timeout would not refuse the
+    request, and brokers that cannot keep their transaction log would not answer.
     """
     has_log = not any(one.code == "transaction.log" and one.level == "error" for one in findings)
     answers = has_log and sink.timeout_max_ms != TIMEOUT_REFUSED_MS
@@ -420,7 +423,7 @@ def _may_ask_for_id(config: Config, source: Facts, sink: kafka.Facts, findings: 
 
 
 def _ignored(config: Config, outcome: Outcome) -> list[Finding]:
-    """Records of the checkpoint topic that somebody else wrote."""
+    """Report ignored records of the checkpoint topic, which another client wrote."""
     ignored = outcome.ignored
     if ignored is None:
         return []
@@ -437,7 +440,7 @@ def _ignored(config: Config, outcome: Outcome) -> list[Finding]:
 
 
 def _lost_checkpoint(config: Config, source: Facts, sink: kafka.Facts) -> Finding | None:
-    """A pipeline that has a slot and a topic of descriptions has delivered before, so its checkpoint is lost."""
+    """Report a lost checkpoint: a pipeline with a slot and a topic of descriptions has delivered before."""
     slot, schemas = source.slot, config.topics.schemas
     if slot is None or slot.confirmed_flush_lsn is None or not schemas or schemas not in sink.names:
         return None
@@ -481,12 +484,16 @@ def _position(
         return [of_error("position.state", "position", refusal)]
     if isinstance(refusal, SinkError):
         return [of_error("topic.checkpoint", f"topic {config.topics.checkpoint}", refusal)]
-    # What the sides have told in their own words is not told again. What nobody has told must not be missing.
+    # Refusals that a side has already reported are not repeated. A refusal that no side has reported must not be
+    # missing.
     return [] if errors else [of_error("start.refused", "start", refusal)]
 
 
 def _ask_about_topics(config: Config, source: Facts, outdated: Collection[str]) -> list[Finding]:
-    """Findings about the topics of the published tables. `outdated`: tables whose former rows the next start ends."""
+    """Return findings about the topics of the published tables.
+
+    `outdated`: tables whose former rows the next start ends.
+    """
     topic_names = config.topic_names()
     operations = source.publication.operations if source.publication else OPERATIONS
     tables = {

@@ -14,14 +14,14 @@ from cdcd.core.protocol.versions import ALTER_TWO_PHASE_SINCE
 from cdcd.telemetry.findings import Finding, named, of_error
 
 KEEP_SIZE_SMALL_MB: Final = 1024
-"""A max_slot_wal_keep_size below this may be used up by an outage of minutes on a busy server."""
+"""MB of max_slot_wal_keep_size below which an outage of minutes may use it up on a busy server."""
 
 RETAINED_BYTES: Final = 1 << 30
-"""A slot that keeps more WAL than this is behind."""
+"""Bytes of kept WAL above which a slot is behind."""
 
 
 def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """The slot, its WAL, and what its creation would wait for."""
+    """Check the slot, its WAL, and the transactions that its creation would wait for."""
     name = f"slot {wanted.slot}"
     slot = facts.slot
     if slot is None:
@@ -91,7 +91,7 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _replaced(name: str, why: str, wanted: Wanted) -> Finding:
-    """A slot of no use, which the next start heals."""
+    """Return the finding for an unusable slot, which the next start replaces."""
     return Finding(
         "warning",
         "slot.state",
@@ -102,11 +102,11 @@ def _replaced(name: str, why: str, wanted: Wanted) -> Finding:
 
 
 def check_retention(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """How much WAL an outage of ours may cost, and when the slot is given up for it."""
+    """Check how much WAL an outage of cdcd may cost, and when PostgreSQL invalidates the slot because of it."""
     keep = facts.settings["max_slot_wal_keep_size"]
     unlimited = "unlimited: while cdcd or Kafka is away, WAL piles up until the disk is full"
     if keep.value < 0 and facts.slot is not None and facts.slot.retained_bytes < RETAINED_BYTES:
-        # Said before the first start, when the operator decides, and when it matters.
+        # Reported before the first start, when the operator decides, and when it becomes important.
         yield Finding("ok", "wal.keep", "max_slot_wal_keep_size", unlimited)
     elif keep.value < 0:
         yield Finding(
@@ -148,7 +148,7 @@ def _size(count: int) -> str:
 
 
 def check_takeover(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """A standby sees the active instance's signs of life in pg_stat_activity."""
+    """Check that a standby can see the active instance's signs of life in pg_stat_activity."""
     tracked = facts.settings.get("track_activities")
     if tracked is not None and tracked.shown == "off":
         yield Finding(
@@ -162,7 +162,7 @@ def check_takeover(facts: Facts, _: Wanted) -> Iterator[Finding]:
 
 
 def check_failover(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Whether the slot can follow to a new primary, and whether that would have what Kafka has."""
+    """Check that the slot can follow to a new primary, which must then have everything that Kafka has."""
     if facts.server_version < FAILOVER_SINCE:
         if wanted.failover:
             yield Finding(

@@ -1,4 +1,4 @@
-"""What `cdcd check` says of topics that exist: rights, replicas, sizes, cleanup."""
+"""Findings of `cdcd check` about existing topics: rights, replicas, sizes, cleanup."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +12,7 @@ from cdcd.tools.checks.kafka import Facts, TableTopic, Wanted
 
 
 def check_existing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Each topic that exists."""
+    """Check each existing topic."""
     for name, topic in facts.topics.items():
         if isinstance(topic, CdcdError):
             yield of_error("topic.rights", f"topic {name}", topic)
@@ -81,7 +81,7 @@ def _problems(name: str, topic: TopicInfo, facts: Facts, wanted: Wanted) -> Iter
 
 
 def _compacted(name: str, config: Mapping[str, str], table: TableTopic) -> Iterator[Finding]:
-    """A topic of a table, where Kafka keeps the last record of each key."""
+    """Check a table's topic in which Kafka keeps the last record of each key."""
     subject = f"topic {name}"
     if table.keyless or table.marked:
         marked = not table.keyless
