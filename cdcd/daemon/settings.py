@@ -36,6 +36,10 @@ from cdcd.core.snapshot.signals import CONTENT_MAX, RESERVED
 
 _KEYS: Final = ("hash_key", "encryption_key")
 
+TABLES_AHEAD: Final = 32
+"""Tables that are looked up beside those that are read. A new table takes some 20 round trips and waits for the stream
+twice, so that four at a time would take minutes for 2,000 tables. Each costs some 100 bytes of the checkpoint."""
+
 TRANSACTION_S: Final = 60.0
 """The timeout of Kafka transactions, in seconds, if the brokers do not tell the longest one that they allow."""
 
@@ -125,6 +129,7 @@ def engine_settings(
         prepared_warning_age_s=config.postgres.prepared_warning_age_s,
         chunk_bytes=snapshot.chunk_bytes,
         parallelism=snapshot.parallelism,
+        tables_ahead=TABLES_AHEAD,
         snapshot_mode=snapshot.mode,
         added_tables=config.reads_added,
         signals=snapshot.signals,

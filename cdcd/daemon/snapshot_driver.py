@@ -8,8 +8,9 @@ examined, which plans a query on the table. A reader whose role PostgreSQL refus
 falls back to its own role.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Final
 
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
@@ -42,6 +43,7 @@ from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.errors import FatalError, TransientError
 from cdcd.core.facts import Observer
 from cdcd.core.snapshot.reading import PageQuery, Refused, SourceTable
+from cdcd.daemon.coalesced import Coalesced
 from cdcd.daemon.publication_follower import PublicationFollower
 from cdcd.daemon.reader_pool import ReaderPool
 from cdcd.daemon.reader_settings import readers_of
@@ -81,6 +83,8 @@ class SnapshotDriver:
             connect=self._connect,
             observe=observe,
         )
+        self._writers = Coalesced(self._catalog.writers_of)
+        self._looks = Coalesced(self._look_at)
         # Watermarks are written by cdcd's own role, and never wait for a look-up.
         self._marker = SnapshotCatalog(
             dsn,
@@ -155,7 +159,7 @@ class SnapshotDriver:
             if isinstance(question, Look):
                 return await self._look(question)
             if isinstance(question, FindWriters):
-                found = await self._catalog.writers(question.oids)
+                found = await self._writers.ask(question.oids)
                 return Writers(found.names, found.seen, found.people)
             if isinstance(question, FindEnums):
                 return Enums(await self._catalog.tables_with_enums(await self._catalog.published()))
@@ -204,16 +208,29 @@ class SnapshotDriver:
                     each: published[each] for each in await catalog.leaves(question.name) if each in published
                 }
         try:
-            look = await catalog.look([oid] if oid else [])
+            looked = await self._looks.ask(oid)
         except TableBusyError as error:
             raise await self._busy(error, [oid]) from error
-        if not look.tables:
-            return Looked(None, TableDescription(), {}, problem, look.seen, leaves)
-        table = look.tables[0]
-        description = (await catalog.describe([table.oid]))[table.oid]
-        await self._know_types({column.type_oid for column in table.relation.columns})
-        problem = await self._examine(table, question.where) if question.where else ""
-        return Looked(table, description, self._types, problem, look.seen)
+        if looked.table is None:
+            return replace(looked, problem=problem, leaves=leaves)
+        problem = await self._examine(looked.table, question.where) if question.where else ""
+        return replace(looked, problem=problem)
+
+    async def _look_at(self, oids: Sequence[int]) -> list[Looked]:
+        """Look at the tables with these oids together; 0: at none, which is answered by the snapshot alone."""
+        wanted = sorted({oid for oid in oids if oid})
+        look = await self._catalog.look(wanted)
+        tables = {table.oid: table for table in look.tables}
+        descriptions = await self._catalog.describe(list(tables)) if tables else {}
+        await self._know_types(
+            {column.type_oid for table in look.tables for column in table.relation.columns}
+        )
+        return [
+            Looked(tables[oid], descriptions[oid], self._types, "", look.seen)
+            if oid in tables
+            else Looked(None, TableDescription(), {}, "", look.seen)
+            for oid in oids
+        ]
 
     async def _busy(self, error: TableBusyError, oids: Collection[int]) -> TableBusyError:
         """The error with the names of those who have locked one of these tables, if they still have."""

@@ -148,9 +148,16 @@ def report(daemon: Running, tables: int, created: float | dict[str, float], used
         f"  CPU of the daemon {used:.1f} s, topics so far {topics}",
     ]
     if isinstance(created, float):
-        found.append(
-            f"  published {published[-1] - created:.1f} s after COMMIT, first rows after {ordered[0]:.1f} s"
-        )
+        made = [
+            datetime.fromisoformat(event["timestamp"]).timestamp() - created
+            for event in daemon.events()
+            if event["event"] == "topic.created" and ".app.bulk_" in event["topic"]
+        ]
+        listed = min(times_of(daemon, "table.added").values()) - created
+        found += [
+            f"  published {published[-1] - created:.1f} s after COMMIT, listed {listed:.1f} s",
+            f"  topics created between {min(made):.1f} and {max(made):.1f} s, first rows after {ordered[0]:.1f} s",
+        ]
     return found
 
 

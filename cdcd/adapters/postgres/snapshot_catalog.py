@@ -10,7 +10,7 @@ The connection is opened at the first query, and again after it was lost. One qu
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -262,11 +262,19 @@ class SnapshotCatalog:
 
     async def writers(self, oids: Collection[int]) -> Writers:
         """Find the open transactions that write to any of the tables."""
+        return (await self.writers_of([oids]))[0]
 
-        async def look(sql: Connection) -> Writers:
-            people = await tables.writers(sql, oids)
+    async def writers_of(self, groups: Sequence[Collection[int]]) -> list[Writers]:
+        """Find the open transactions that write to any table of a group, for each group."""
+
+        async def look(sql: Connection) -> list[Writers]:
+            found = await tables.writers(sql, {oid for oids in groups for oid in oids})
             # A separate statement, after the locks were read, sees the transactions that released a lock before.
-            return Writers(frozenset(people), await catalog.visibility(sql), people)
+            seen = await catalog.visibility(sql)
+            people = [
+                {name: who for oid in oids for name, who in found.get(oid, {}).items()} for oids in groups
+            ]
+            return [Writers(frozenset(each), seen, each) for each in people]
 
         return await self._ask(look)
 

@@ -177,7 +177,8 @@ SELECT tree.root::int8, c.oid::int8, c.relfilenode::int8,
 """
 
 _WRITERS: Final = """
-SELECT DISTINCT l.virtualtransaction || ' ' || coalesce(l.pid::text, 'prepared'), a.usename::text, a.application_name
+SELECT DISTINCT l.relation::int8, l.virtualtransaction || ' ' || coalesce(l.pid::text, 'prepared'),
+       a.usename::text, a.application_name
   FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
  WHERE l.locktype = 'relation' AND l.relation = ANY(%s::oid[]) AND l.granted
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -351,12 +352,16 @@ async def locked_tables(connection: Connection, oids: Collection[int]) -> dict[i
     return {oid: locked_by(names) for oid, names in holders.items()}
 
 
-async def writers(connection: Connection, oids: Collection[int]) -> dict[str, str]:
-    """Return the open transactions that write to any of the tables.
+async def writers(connection: Connection, oids: Collection[int]) -> dict[int, dict[str, str]]:
+    """Return the open transactions that write to each of the tables. Tables without writers are left out.
 
     Returns:
-        By `<virtual transaction> <pid or prepared>`: the same text with role and application_name, for messages.
+        By table and `<virtual transaction> <pid or prepared>`: the same text with role and application_name, for
+        messages.
     """
     with translated("looking who writes to a table", {}):
         rows: Any = await (await connection.execute(_WRITERS, (list(oids),))).fetchall()
-    return {name: name + _known(role, application_name) for name, role, application_name in rows}
+    found: dict[int, dict[str, str]] = {}
+    for table, name, role, application_name in rows:
+        found.setdefault(table, {})[name] = name + _known(role, application_name)
+    return found

@@ -162,6 +162,7 @@ class Engine:
             self._rendering,
             chunk_bytes=settings.chunk_bytes,
             parallelism=settings.parallelism,
+            ahead=settings.tables_ahead,
             names=published,
             observe=observe,
             changed=self.queue.touch,

@@ -51,6 +51,8 @@ class Incremental:
     and to `reads` where a transaction has ended.
 
     Args:
+        ahead: how many tables beyond `parallelism` are looked up at a time. Only tables of one chunk go
+            on at once, so that no table is watched for long before a connection is free for its rows.
         names: the published tables as `schema.table`, by oid.
         changed: called whenever the progress has changed without rows.
         owns: says whether a table, by oid, has a name where the stream is.
@@ -63,6 +65,7 @@ class Incremental:
         *,
         chunk_bytes: int,
         parallelism: int,
+        ahead: int = 0,
         names: Mapping[int, str],
         observe: Observer,
         changed: Callable[[], None],
@@ -89,10 +92,12 @@ class Incremental:
             self.reads,
             rendering,
             chunk_bytes=chunk_bytes,
+            large_max=parallelism if ahead else None,
             observe=observe,
             owns=owns,
         )
         self._parallelism = parallelism
+        self._tables_max = parallelism + ahead
         for task in progress.tasks:
             if task.unsettled:
                 self.plans.restart(task, "more rows were to be read again than the checkpoint can hold")
@@ -156,13 +161,13 @@ class Incremental:
         return None if self.progress.paused else min(times, default=None)
 
     def _next_table(self, now: float) -> tuple[object, Question] | None:
-        """Begin with another table. As many are read at a time as there are connections.
+        """Begin with another table. As many are read at a time as there are connections; `ahead` more are looked up.
 
         A table that somebody has locked uses no connection while it waits, so another table has its turn meanwhile.
         That is so for as many locked tables as there are connections, because each of them takes memory.
         """
         locked = sum(plan.is_locked for plan in self.plans)
-        if len(self.plans) - min(locked, self._parallelism) >= self._parallelism:
+        if len(self.plans) - min(locked, self._parallelism) >= self._tables_max:
             return None
         names = {plan.task.name for plan in self.plans}
         oids = {plan.task.oid for plan in self.plans}

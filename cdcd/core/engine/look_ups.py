@@ -29,6 +29,9 @@ from cdcd.core.snapshot.chunks import Chunks
 from cdcd.core.snapshot.reading import SourceTable
 from cdcd.core.snapshot.table_task import Part, TableTask, form_of
 
+HELD_S: Final = 2.0
+"""Seconds until a large table is looked up again that has to wait for other large ones."""
+
 PARTITIONS_NAMED: Final = 10
 """How many of the partitions that stand for a table a fact names."""
 
@@ -38,7 +41,11 @@ _NO_KEY = (
 
 
 class LookUps:
-    """Takes plans from `PlanState.LOOK` to `PlanState.READ`."""
+    """Takes plans from `PlanState.LOOK` to `PlanState.READ`.
+
+    Args:
+        large_max: how many tables of more than one chunk are watched at a time; None: whoever begins plans limits them.
+    """
 
     def __init__(
         self,
@@ -49,6 +56,7 @@ class LookUps:
         rendering: Rendering,
         *,
         chunk_bytes: int,
+        large_max: int | None,
         observe: Observer,
         owns: Callable[[int, str], bool],
     ) -> None:
@@ -58,6 +66,7 @@ class LookUps:
         self._reads = reads
         self._rendering = rendering
         self._chunk_bytes = chunk_bytes
+        self._large_max = large_max
         self._observe = observe
         self._owns = owns
 
@@ -150,12 +159,28 @@ class LookUps:
             # The table that had this name before is still being read into the topic. This one waits.
             self._plans.forget(plan)
             return
+        if self._has_too_many(plan):
+            plan.table = None
+            plan.retry_at = now + HELD_S
+            return
         plan.topic = topic
         plan.window = self._watched.open_window(table.oid, topic)
         # From here on, for a change can be in the stream before snapshots see it: then its key is owed.
         self._watched.watch_owed(plan.task)
         ready = self._rendering.topic_is_ready(topic)
         plan.enter(PlanState.WRITERS if ready else PlanState.TOPIC, now)
+
+    def _has_too_many(self, plan: TablePlan) -> bool:
+        """Whether the table has to wait until another large one is read."""
+        if self._large_max is None or not self._is_large(plan):
+            return False
+        watched = [each for each in self._plans if each.window is not None and not each.is_locked]
+        return sum(map(self._is_large, watched)) >= self._large_max
+
+    def _is_large(self, plan: TablePlan) -> bool:
+        """Whether the table has more than one chunk."""
+        table = plan.table
+        return table is not None and sum([each.part.size for each in table.parts]) > self._chunk_bytes
 
     def _know(self, plan: TablePlan, table: SourceTable) -> None:
         """The task has the table's oid and name from now on."""

@@ -16,6 +16,7 @@ class EngineSettings:
         shutdown_grace_s: a PostgreSQL that shuts down waits at most so long for what is being delivered.
         prepared_warning_age_s: age at which an undecided prepared transaction is reported.
         chunk_bytes, parallelism: size of a chunk on disk, and how many are read at a time.
+        tables_ahead: how many tables beyond `parallelism` are looked up and waited for at a time, if each is one chunk.
         snapshot_mode, added_tables, signals: as in the configuration, under `snapshot`.
         request_tokens: digests of the tokens that requests need; None: they need none.
         rereads_per_hour_max: number of readings of one table that requests may start in an hour; 0: no limit.
@@ -54,3 +55,4 @@ class EngineSettings:
     quiet_s: float = QUIET_S
     record_bytes_max: int = 0
     rereads_per_hour_max: int = 0
+    tables_ahead: int = 0
