@@ -618,6 +618,7 @@ class Session:
                 status_interval_s=settings.status_interval_s,
                 chunk_bytes=settings.chunk_bytes,
                 parallelism=settings.parallelism,
+                tables_ahead=settings.tables_ahead,
                 snapshot_mode=settings.snapshot_mode,
                 added_tables=settings.added_tables,
                 signals=settings.signals,

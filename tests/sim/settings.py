@@ -125,6 +125,8 @@ class Settings:
     message_bytes_max: int = 0
     """Of larger logical messages, size and digest are taken; 0: all are taken whole."""
     large_bytes: int = 0
+    tables_ahead: int = 0
+    """How many tables beyond `parallelism` are looked up at a time. Never drawn, so that seeds stay what they are."""
     """After larger frames, the connection is renewed; 0: it is not."""
 
     @property

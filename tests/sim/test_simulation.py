@@ -101,6 +101,25 @@ def ran(tmp_path: Path, focus: Mapping[str, Any]) -> Iterator[World]:
         yield world
 
 
+@pytest.mark.parametrize(
+    "chunk_bytes", [1, 1 << 20], ids=["large tables wait for each other", "small ones are read at once"]
+)
+def test_tables_that_are_looked_up_ahead_keep_every_promise(chunk_bytes, tmp_path):
+    """As the daemon does it: many tables are looked up while a few are read."""
+    for seed in range(40):
+        focus = {
+            "tables_ahead": 32,
+            "added_tables": True,
+            "parallelism": 1 + seed % 2,
+            "chunk_bytes": chunk_bytes,
+        }
+        try:
+            World(seed, str(tmp_path), focus=focus).run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+
+
 @pytest.mark.again
 def test_of_large_messages_size_and_digest_come_and_the_connection_is_renewed(tmp_path):
     said: list[str] = []

@@ -28,6 +28,7 @@ class Daemon:
             self.rendering,
             chunk_bytes=options.pop("chunk_bytes", 4 * PAGE),
             parallelism=options.pop("parallelism", 2),
+            ahead=options.pop("ahead", 0),
             names=names,
             observe=self.facts,
             changed=self._changed,

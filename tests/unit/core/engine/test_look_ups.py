@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from cdcd.core.engine.actions import FindWriters, Look, Looked, Read, Writers
+from cdcd.core.engine.actions import FindWriters, Look, Looked, Question, Read, Writers
+from cdcd.core.engine.look_ups import HELD_S
 from cdcd.core.engine.plans import RETRY_S
 from cdcd.core.errors import ConfigError, SourceError
 from cdcd.core.facts import SnapshotPartitions, SnapshotRestarted, SnapshotTableFailed
@@ -251,3 +252,51 @@ def test_a_table_that_nobody_publishes_has_no_partitions_either():
     daemon = Daemon(asked_for(PARENT))
     daemon.answer(looked(None))
     assert [fact.table for fact in daemon.facts.of(SnapshotTableFailed)] == ["public.parent"]
+
+
+def looks(daemon: Daemon, count: int) -> list[tuple[object, Question]]:
+    """The next questions, each of which looks for another table."""
+    found = [daemon.ask() for _ in range(count)]
+    assert all(isinstance(question, Look) for _, question in found)
+    return found
+
+
+def test_many_tables_are_looked_up_at_a_time_and_small_ones_are_read_as_soon_as_a_connection_is_free():
+    tasks = [TableTask(f"public.t{oid}", oid) for oid in range(1, 8)]
+    daemon = Daemon(asked_for(*tasks), parallelism=2, ahead=3, names={})
+    asked = looks(daemon, 5)
+    assert daemon.asks_nothing()
+    for oid, (plan, _) in enumerate(asked, start=1):
+        daemon.incremental.answered(plan, looked(table(oid, f"t{oid}")), 0.0)
+    questions = [daemon.ask() for _ in range(5)]
+    assert [type(question) for _, question in questions] == [FindWriters] * 5
+    for plan, _ in questions:
+        daemon.incremental.answered(plan, nobody(), 0.0)
+    questions = [daemon.ask() for _ in range(5)]
+    for oid, (plan, _) in enumerate(questions, start=1):
+        daemon.incremental.answered(plan, looked(table(oid, f"t{oid}")), 0.0)
+    # Two connections read, and the rows of others wait for them.
+    reads = [daemon.ask() for _ in range(2)]
+    assert [type(question) for _, question in reads] == [Read] * 2
+    assert daemon.asks_nothing()
+    daemon.incremental.answered(reads[0][0], rows(1), 0.0)
+    assert isinstance(daemon.ask()[1], Read)
+
+
+def test_a_large_table_that_was_looked_up_ahead_is_not_watched_before_a_connection_is_free():
+    tasks = [TableTask(f"public.t{oid}", oid) for oid in range(1, 5)]
+    daemon = Daemon(asked_for(*tasks), parallelism=2, ahead=2, names={})
+    for oid, (plan, _) in enumerate(looks(daemon, 4), start=1):
+        daemon.incremental.answered(plan, looked(table(oid, f"t{oid}", pages=5)), 0.0)
+    assert [question for _, question in (daemon.ask(), daemon.ask())] == [
+        FindWriters((1, 1)),
+        FindWriters((2, 2)),
+    ]
+    assert daemon.asks_nothing()
+    windows = [plan.window for plan in daemon.incremental.plans]
+    assert [window is not None for window in windows] == [True, True, False, False]
+    # The others are looked up again after a while, each by the time that its turn may have come.
+    assert daemon.incremental.next_at() == HELD_S
+    daemon.now = HELD_S
+    assert looks(daemon, 2)
+    assert daemon.asks_nothing()
