@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "top": "Show a running daemon on the terminal, live.",
     "mirror": "Keep tables in Apache Iceberg or Delta Lake equal to the source.",
     "snapshot": "Ask a running daemon to read tables, and show the progress.",
+    "tables": "Show the state of each table, stop a table, or let it come back.",
     "tail": "Show changes as they come, from the topics or a slot.",
     "trace": "Follow one row to its records in Kafka.",
     "bench": "Measure what a daemon reaches between your servers.",

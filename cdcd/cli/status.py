@@ -42,6 +42,7 @@ def command(file: Path, form: str, all_tables: bool, url: str) -> int:
       4   Kafka could not be asked
       6   slot, checkpoint and server do not belong together: cdcd would not go on
       10  both sides answered, and something else is wrong: no instance runs, or it does not stream
+      13  nothing else is wrong, and tables are set aside
     """  # noqa: D301  click wants the character, and not a backslash
     if url and not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"{url} does not begin with http:// or https://", param_hint="--url")

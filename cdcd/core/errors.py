@@ -135,6 +135,7 @@ EXIT_CODES: dict[int, str] = {
     "`cdcd adopt` what it cannot take over, or `cdcd trace` no record",
     11: "Kafka Connect refuses `cdcd adopt`, or could not be reached",
     12: "`cdcd verify` found no difference, but could not compare everything",
+    13: "`cdcd status` and `cdcd tables` found tables that are set aside, and nothing else wrong",
 }
 
 

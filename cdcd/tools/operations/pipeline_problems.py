@@ -11,13 +11,19 @@ from cdcd.adapters.postgres.pipeline_state import Instance
 from cdcd.adapters.postgres.slot import check_slot
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import CdcdError
-from cdcd.core.pasted import cdcd, literal, on_table
+from cdcd.core.pasted import cdcd, literal, on_table, table_option
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.terminal_text import ago, number, plain
 from cdcd.tools.operations.pipeline_status import PipelineStatus
 
 FOUND: Final = 10
 """Exit code if both PostgreSQL and Kafka answered and there is a problem (`errors.EXIT_CODES`)."""
+
+ASIDE: Final = 13
+"""Exit code if nothing is wrong but that tables are set aside."""
+
+NAMED_MAX: Final = 5
+"""Tables that a problem names."""
 
 ROOM_SHARE_MIN: Final = 0.2
 """Share of max_slot_wal_keep_size that a slot has left, below which cdcd warns."""
@@ -201,6 +207,25 @@ def _prepared(status: PipelineStatus) -> Iterator[Problem]:
             )
 
 
+def _aside(status: PipelineStatus) -> Iterator[Problem]:
+    tables = [table for table in status.tables() if table.state == "set aside"]
+    if not tables:
+        return
+    shown = ", ".join(f"{plain(table.name)} ({table.error})" for table in tables[:NAMED_MAX])
+    more = "" if len(tables) <= NAMED_MAX else f" and {len(tables) - NAMED_MAX} more"
+    is_one = len(tables) == 1
+    name = table_option(tables[0].name) if is_one else "SCHEMA.TABLE"
+    yield Problem(
+        "table.set_aside",
+        "error",
+        f"{number(len(tables), 'table')} {'is' if is_one else 'are'} set aside, so that their changes have no records: "
+        f"{shown}{more}. All other tables go on.",
+        f"Remove the cause, then: {cdcd('tables', 'resume', name, '--config', status.named.file)}. "
+        f"{cdcd('tables', '--config', status.named.file)} shows each table.",
+        ASIDE,
+    )
+
+
 def _snapshots(status: PipelineStatus) -> Iterator[Problem]:
     progress = status.progress
     if progress is None:
@@ -249,6 +274,7 @@ _LOOKS: Final[tuple[Callable[[PipelineStatus], Iterator[Problem]], ...]] = (
     _prepared,
     _snapshots,
     _daemon_itself,
+    _aside,
 )
 """The order determines which problem gives the exit code."""
 

@@ -5,14 +5,14 @@ that does not answer is a problem itself, and the others are still shown.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal, Self
 
 from cdcd.adapters.postgres.pipeline_state import PipelineState
 from cdcd.adapters.postgres.slot import SlotState
 from cdcd.core.catalog.patterns import TableSelection
-from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.checkpoint_record import Ignored
 from cdcd.core.errors import CdcdError
 from cdcd.core.snapshot.progress import Progress
@@ -122,6 +122,11 @@ class PipelineStatus:
         return self.checkpoint.snapshot if isinstance(self.checkpoint, Checkpoint) else None
 
     @property
+    def aside(self) -> tuple[AsideTable, ...]:
+        """Tables that are set aside."""
+        return self.checkpoint.tables if isinstance(self.checkpoint, Checkpoint) else ()
+
+    @property
     def lag_bytes(self) -> int | None:
         """Bytes of WAL that the server has and Kafka does not; None: PostgreSQL or Kafka does not answer."""
         if self.numbers is not None and self.numbers.lag_bytes is not None:
@@ -158,14 +163,39 @@ class PipelineStatus:
             name: TableState(name, rows=read.get(name) or None, changes=changes.get(name))
             for name in names.values()
         }
-        for name, state, share, rows in _reading(self.progress, names):
+        for name, state, share, rows, error in _reading(self.progress, names):
             if state != "published" or name in states:
-                states[name] = TableState(name, state, share, rows, changes.get(name))
+                states[name] = TableState(name, state, share, rows, changes.get(name), error)
+        for each in self.aside:
+            name = names.get(each.oid, f"oid {each.oid}")
+            former = states.get(name, TableState(name))
+            states[name] = replace(
+                former, state="set aside", error=fault_said(each.fault), since_lsn=each.since_lsn
+            )
         return sorted(states.values(), key=lambda table: (_STATES.index(table.state), table.name))
 
 
-TableWord = Literal["failed", "reading", "waiting", "published"]
-_STATES: Final[tuple[TableWord, ...]] = ("failed", "reading", "waiting", "published")
+TableWord = Literal["set aside", "failed", "reading", "waiting", "published"]
+_STATES: Final[tuple[TableWord, ...]] = ("set aside", "failed", "reading", "waiting", "published")
+
+_FAULTS: Final[Mapping[str, str]] = {
+    "name": "its topic's name is too long or that of another table",
+    "topic": "its topic is missing or refused",
+    "registry": "the schema registry refuses its schema",
+    "protection": "it is not certain which of its columns a rule protects",
+    "rule": "a rule of the configuration cannot be followed",
+    "value": "a value has no form in a record, or the key was not sent",
+    "size": "a record is larger than Kafka takes",
+    "snapshot": "its rows cannot be read",
+    "broker": "Kafka refused a record",
+    "request": "somebody asked for it",
+}
+"""What each kind of fault in the checkpoint means."""
+
+
+def fault_said(fault: str) -> str:
+    """Return what a kind of fault in the checkpoint means, as part of a sentence."""
+    return _FAULTS.get(fault, fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +203,15 @@ class TableState:
     """A table of the pipeline.
 
     Attributes:
-        state: failed: its rows could not be read; reading, waiting: rows are still to be read; published: neither.
-            Changes are delivered in each state.
+        state: set aside: a fault stopped the table, and its changes have no records; failed: its rows could not be
+            read; reading, waiting: rows are still to be read; published: neither. Changes are delivered in each state
+            but the first one.
         share: share of the table that is read, from 0 to 1; None: it is not being read.
         rows: number of rows that the last snapshot delivered; None: unknown, or the table was never read.
         changes: number of changes that were delivered since the daemon started, without rows of snapshots; None:
             unknown, or no changes.
+        error: why the table is set aside, or why its rows could not be read; "": neither.
+        since_lsn: commit LSN from which the changes of a table that is set aside are left out.
     """
 
     name: str
@@ -186,19 +219,21 @@ class TableState:
     share: float | None = None
     rows: int | None = None
     changes: int | None = None
+    error: str = ""
+    since_lsn: int | None = None
 
 
 def _reading(
     progress: Progress | None, names: Mapping[int, str]
-) -> Iterator[tuple[str, TableWord, float | None, int | None]]:
+) -> Iterator[tuple[str, TableWord, float | None, int | None, str]]:
     if progress is None:
         return
     last = {outcome.name: outcome for outcome in progress.outcomes}
     for outcome in last.values():
-        yield outcome.name, "failed" if outcome.error else "published", None, outcome.rows
+        yield outcome.name, "failed" if outcome.error else "published", None, outcome.rows, outcome.error
     for oid in progress.waiting.oids[progress.begun :]:
-        yield names.get(oid, f"oid {oid}"), "waiting", None, None
+        yield names.get(oid, f"oid {oid}"), "waiting", None, None, ""
     for task in progress.tasks:
         # The checkpoint keeps the plan of a table only after its first rows.
         word: TableWord = "reading" if task.has_begun or task.rows else "waiting"
-        yield task.name or names.get(task.oid, f"oid {task.oid}"), word, task.share, task.rows
+        yield task.name or names.get(task.oid, f"oid {task.oid}"), word, task.share, task.rows, ""
