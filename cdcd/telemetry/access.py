@@ -1,7 +1,7 @@
-"""Who may ask a server of cdcd by HTTP: by the name that is asked for, by a token, and not across sites.
+"""Access control of cdcd's HTTP servers: by the requested host name, by a token, and against other sites.
 
-A browser that shows a page of a stranger can be made to ask a server of this machine, under a name of the stranger
-(DNS rebinding). So the name in `Host` must be known. An address is always allowed: rebinding needs a name.
+A page of a foreign site can make the browser send requests to a server on this machine, under a name of that site
+(DNS rebinding). So the name in `Host` must be known. An address is always allowed, because rebinding needs a name.
 """
 
 import base64
@@ -21,7 +21,7 @@ from cdcd.telemetry.http import Reply, Request, text
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 MISDIRECTED: Final = 421
-"""The status for a name that the server does not go by (RFC 9110, 15.5.20)."""
+"""Status for a host name that does not belong to the server (RFC 9110, 15.5.20)."""
 
 READ: Final = (
     "Reading needs the token of http.read_token_file: `Authorization: Bearer …`, or Basic with the token as the "
@@ -30,9 +30,9 @@ READ: Final = (
 
 
 def refuse_host(host: str, listen: ListenConfig) -> Reply | None:
-    """Why a request for this name gets no answer; None: the name is an address, of this machine, or in `http.hosts`.
+    """Return the refusal for an unknown host name; None: it is an address, of this machine, or in `http.hosts`.
 
-    A request without `Host` is of HTTP/1.0, which no browser speaks.
+    A request without `Host` uses HTTP/1.0, which no browser uses.
     """
     if not host:
         return None
@@ -60,13 +60,13 @@ def _is_known(name: str, listen: ListenConfig) -> bool:
 
 
 def bearer_token(headers: Mapping[str, str]) -> bytes:
-    """The bearer token of a request; empty: the request has no bearer token."""
+    """Return the bearer token of a request; empty if it has none."""
     scheme, _, given = headers.get("Authorization", "").partition(" ")
     return given.strip().encode(errors="surrogateescape") if scheme.lower() == "bearer" else b""
 
 
 def given_token(headers: Mapping[str, str]) -> bytes:
-    """The token of a request, as bearer token or as password of Basic; empty: the request has no token."""
+    """Return the token of a request, as bearer token or as password of Basic; empty if it has none."""
     scheme, _, given = headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return bearer_token(headers)
@@ -77,7 +77,10 @@ def given_token(headers: Mapping[str, str]) -> bytes:
 
 
 def reading(current: Callable[[], Config]) -> Callable[[Request], Reply | None]:
-    """Why a request may not read; None: it may. The token for actions reads, too."""
+    """Return a function that refuses requests without the right to read; it returns None to allow a request.
+
+    The token for actions also allows reading.
+    """
 
     def refuse(asked: Request) -> Reply | None:
         http: HttpConfig = current().http
@@ -95,7 +98,7 @@ def reading(current: Callable[[], Config]) -> Callable[[Request], Reply | None]:
 
 
 def is_cross_site(headers: Mapping[str, str]) -> bool:
-    """Whether a browser says that the request comes from the page of another site."""
+    """Return True if the browser says that the request comes from a page of another site."""
     if headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
         return True
     origin = headers.get("Origin")

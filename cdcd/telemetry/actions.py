@@ -1,8 +1,8 @@
-"""What a person may ask of a daemon by HTTP: to read tables, and to pause and resume the reading.
+"""Actions of a daemon by HTTP: read tables, pause and resume reading.
 
-The rule: an action needs the bearer token of the configuration, and there is none without a token. Each action is the
-request that `cdcd snapshot` makes, by the same function (`Ask`). It runs in a thread of its own, one at a time, so that
-a PostgreSQL that does not answer holds up neither the stream nor the other pages.
+The rule: an action needs a bearer token of the configuration; without a configured token there are no actions. Each
+action is the same request as by `cdcd snapshot`, made by the same function (`Ask`). An action runs in its own
+thread, one at a time, so that a PostgreSQL that does not answer delays neither the stream nor the other pages.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ class Accepted:
     """A request that was written.
 
     Attributes:
-        position: where it is in the WAL.
-        notices: what is different from what was asked for, a sentence each.
+        position: position of the request in the WAL.
+        notices: sentences about differences between the request as written and as sent by the client.
     """
 
     position: Lsn
@@ -39,7 +39,7 @@ class Accepted:
 
 
 Ask = Callable[[Config, Signal], Accepted]
-"""Checks the request and writes it into the WAL. Raises CdcdError."""
+"""Function that checks a request and writes it into the WAL. Raises CdcdError."""
 
 ANSWER_S_MAX: Final = 15.0
 """Seconds that PostgreSQL may take for a request."""
@@ -49,7 +49,7 @@ REFUSED_S: Final = 10.0
 
 TABLES_MAX: Final = 20
 NAME_MAX: Final = 200
-"""Tables, and characters of a name, that an event about a request has."""
+"""Maximum number of tables, and of characters of a name, in an event about a request."""
 
 REFUSED_HINT: Final = (
     "If you do not know this address, keep it from the port: http.host, a firewall, a NetworkPolicy."
@@ -64,12 +64,12 @@ OFF: Final = (
 
 
 def action_routes(current: Callable[[], Config], ask: Ask | None, observe: Observer | None = None) -> Routes:
-    """The actions by their paths.
+    """Return the actions by their paths.
 
     Args:
-        current: gives the configuration in effect.
-        ask: what carries a request out; None: nothing does, and the actions are off.
-        observe: told who asked.
+        current: returns the configuration in effect.
+        ask: carries out a request; None: the actions are off.
+        observe: called with events about the requests and their clients.
     """
     actions = _Actions(current, ask, observe)
     return {
@@ -89,7 +89,7 @@ class _Actions:
         self._refused_at = -REFUSED_S
 
     def refuse(self, asked: Request) -> Reply | None:
-        """Why the caller may not; None: it may."""
+        """Return the refusal of a request; None if it is allowed."""
         refusal = self._refusal(asked)
         if refusal is not None:
             self._refused += 1
@@ -119,7 +119,7 @@ class _Actions:
         )
 
     async def carry_out(self, action: str, asked: Request) -> Reply:
-        """Make the request, and answer with its position in the WAL. The log says who asked."""
+        """Make the request, and answer with its position in the WAL. The log names the client."""
         config = self._current()
         try:
             signal = _signal(action, config.name, asked.body)
@@ -163,7 +163,7 @@ class _Actions:
         return json_reply(202, answer | ({"notices": accepted.notices} if accepted.notices else {}))
 
     async def _in_thread(self, work: Callable[[], Accepted]) -> Accepted:
-        """Run it in a thread that nobody waits for at the end of the process. Until it ends, no other one begins."""
+        """Run `work` in a thread that does not delay the end of the process. Until it ends, no other action begins."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Accepted] = loop.create_future()
 
@@ -191,7 +191,7 @@ class _Actions:
 
 
 def _whose(asked: Request, tokens: list[tuple[str, bytes]]) -> str | None:
-    """The name of the token that the request has; None: the request has none of these tokens."""
+    """Return the name of the request's token; None if it has none of these tokens."""
     given = bearer_token(asked.headers)
     # Each token is compared, in constant time, so that the time of the answer says nothing about the tokens.
     names = [name for name, token in tokens if hmac.compare_digest(given, token)]
@@ -199,7 +199,7 @@ def _whose(asked: Request, tokens: list[tuple[str, bytes]]) -> str | None:
 
 
 def _signal(action: str, pipeline: str, body: bytes) -> Signal:
-    """The request that the body asks for; ValueError says what is wrong with it."""
+    """Return the request in the body; raise ValueError with the reason if the body is wrong."""
     try:
         fields = json.loads(body) if body.strip() else {}
     except (ValueError, RecursionError) as error:
@@ -214,5 +214,5 @@ def _signal(action: str, pipeline: str, body: bytes) -> Signal:
 
 
 def problem(status: int, sentence: str, /, hint: str = "", **headers: str) -> Reply:
-    """A refusal: a sentence, and what to do."""
+    """Return a refusal with a sentence and a hint."""
     return json_reply(status, {"error": sentence, "hint": hint}, **headers)

@@ -1,4 +1,4 @@
-"""What a daemon serves: the page, the status, metrics, probes, and actions where a token allows them."""
+"""HTTP contents of a daemon: page, status, metrics, probes, and actions if a token allows them."""
 
 import time
 from collections.abc import Callable
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 FRESH_S: Final = 0.5
-"""Seconds for which an answer is kept, so that many readers cost no more than a few."""
+"""Minimum seconds for which an answer is kept, so that many readers cost no more than a few."""
 
 SHARE_MAX: Final = 0.01
-"""The largest share of a core that making the status takes, and that making the page of it takes."""
+"""Maximum share of a core for making the status, and for making its page."""
 
 ALL: Final = "tables=all"
-"""The query that asks for all tables."""
+"""Query string that requests all tables."""
 
 
 def serve_http(
@@ -64,7 +64,7 @@ def daemon_routes(
     runbook: Callable[[], str] | None = None,
     tools: Tools | None = None,
 ) -> Routes:
-    """All that a daemon answers."""
+    """Return all routes of a daemon."""
 
     def live() -> Health:
         return liveness(telemetry, time.monotonic(), current().http.stall_s_max)

@@ -1,9 +1,9 @@
-"""What a running daemon says of itself: the object at `/v1/status`.
+"""Status of a running daemon: the object at `/v1/status`.
 
-This is the only such object. The page at `/` is drawn from it, `cdcd top` reads it, and `cdcd status` shows it as
-`daemon` beside what PostgreSQL and Kafka say. Names are stable: keys may be added, and none changes its meaning. Units
-are the last part of a name (`_bytes`, `_s`, `_per_s`). Times are ISO 8601 in UTC, positions are texts as PostgreSQL has
-them, and what is not known is null. docs/page.md explains each key.
+This is the only status object. The page at `/` is made from it, `cdcd top` reads it, and `cdcd status` shows it as
+`daemon` beside the data of PostgreSQL and Kafka. Names are stable: keys may be added, and none changes its meaning.
+Units are the last part of a name (`_bytes`, `_s`, `_per_s`). Times are ISO 8601 in UTC, positions are texts as
+PostgreSQL prints them, and unknown values are null. docs/page.md explains each key.
 """
 
 import math
@@ -23,19 +23,19 @@ from cdcd.telemetry.terminal_text import seconds
 from cdcd.telemetry.throughput import Rates
 
 TABLES_MAX: Final = 50
-"""Tables in the object: the busiest ones. `tables_total` says how many there are."""
+"""Maximum number of tables in the object: the busiest ones. `tables_total` is the number of all tables."""
 
 ALL_TABLES_MAX: Final = 10_000
-"""Tables in the object if all are asked for."""
+"""Maximum number of tables in the object if all are requested."""
 
 READING_MAX: Final = 100
-"""Tables in the object that are being read or wait for it. `tables_left` counts all."""
+"""Maximum number of tables in the object that are being read or wait for that. `tables_left` counts all of them."""
 
 TEXT_MAX: Final = 300
-"""Characters of a condition or an error of a snapshot."""
+"""Maximum characters of a snapshot's condition or error."""
 
 _OPERATIONS: Final = {"c": "inserts", "u": "updates", "d": "deletes", "t": "truncates", "r": "rows_read"}
-"""The operations of records, and what their counts are called."""
+"""Names of the counts by the operation of records."""
 
 _HEADLINES: Final = {
     "starting": "is starting: it connects to PostgreSQL and Kafka",
@@ -46,13 +46,13 @@ _HEADLINES: Final = {
 def daemon_status(
     telemetry: Telemetry, ready: Health, now: float, unix_now: float, tables_max: int = TABLES_MAX
 ) -> dict[str, Any]:
-    """The object.
+    """Return the status object.
 
     Args:
-        ready: what `/readyz` says.
+        ready: result of `/readyz`.
         now: monotonic seconds.
         unix_now: Unix seconds.
-        tables_max: how many tables it has at most.
+        tables_max: maximum number of tables in the object.
     """
     t, events, totals = telemetry, telemetry.events.copy(), telemetry.totals()
     rates = t.throughput.rates(now, totals, events)
@@ -139,7 +139,7 @@ def daemon_status(
 
 
 def _summary(t: Telemetry, lag_bytes: int | None, lag_s: float | None) -> str:
-    """What an operator wants to know first."""
+    """Return the first sentence for an operator: the main state of the pipeline."""
     away = [NAMES[side] for side in t.reach.outages.copy()]
     if away:
         return f"waits for {' and '.join(away)}; nothing is lost"
@@ -216,7 +216,7 @@ def _snapshot(progress: Progress) -> dict[str, Any]:
 def _tables(
     events: Mapping[tuple[str, str], int], rates: Rates, progress: Progress | None
 ) -> list[dict[str, Any]]:
-    """Tables with rows since the process started: the busiest of now first, then those with most rows."""
+    """Return the tables with rows since the process started: first the busiest now, then those with most rows."""
     found: dict[str, dict[str, Any]] = {}
     for (table, operation), count in events.items():
         if operation in NO_RECORD:
@@ -237,7 +237,10 @@ def _tables(
 
 
 def _states(progress: Progress | None) -> dict[str, str]:
-    """State of each table of the snapshots: failed, published, reading or waiting. Each state delivers changes."""
+    """Return the state of each table of the snapshots: failed, published, reading or waiting.
+
+    Changes are delivered in each state.
+    """
     if progress is None:
         return {}
     # Outcomes are in the order of their ends, so the last outcome of each table wins.
@@ -254,5 +257,5 @@ def _time(unix: float) -> str:
 
 
 def _rounded(value: float | None) -> float | None:
-    """JSON has no infinity: without an end is null, as is what is not known."""
+    """Round a number; infinity becomes null, because JSON has no infinity, and so does an unknown value."""
     return None if value is None or math.isinf(value) else round(value, 1)

@@ -1,7 +1,7 @@
-"""The codes of `cdcd check`'s findings: what each looks at, and what `cdcd run` does if it is an error.
+"""Codes of `cdcd check`'s findings: what each check examines, and what `cdcd run` does after an error.
 
-A code is stable: a program may depend on it. The level of a finding tells how things stand. The table is the source of
-docs/check.md (`python -m tests.documents`), and a finding with a code that is not in the table fails.
+A code is stable, because programs may depend on it. The level of a finding shows the result. The table is the
+source of docs/check.md (`python -m tests.documents`); a finding with an unknown code fails.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ Side = Literal["This machine", "PostgreSQL", "Kafka", "Schema registry", "Both s
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What findings with a code are about.
+    """Meaning of a code.
 
     Attributes:
         name: `<matter>.<aspect>`.
-        meaning: what the check looks at, and what a warning or an error means.
-        exits: the exit codes with which `cdcd run` ends if the finding is an error; () if it is never one.
+        meaning: what the check examines, and what a warning or an error means.
+        exits: exit codes with which `cdcd run` ends if the finding is an error; () if it is never an error.
     """
 
     name: str
@@ -396,7 +396,7 @@ where the finding is an error.
 
 
 def markdown() -> str:
-    """docs/check.md."""
+    """Return the contents of docs/check.md."""
     parts = [_HEAD, "| code | side | what it is about | exit code |\n|---|---|---|---|\n"]
     parts += [
         f"| `{code.name}` | {code.side} | {code.meaning} | {', '.join(map(str, code.exits))} |\n"

@@ -1,4 +1,4 @@
-"""What a look at one of the sides finds: the rows of `cdcd check`."""
+"""Findings of `cdcd check`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from cdcd.telemetry.finding_codes import CODES
 Level = Literal["ok", "unknown", "warning", "error"]
 
 NAMED_MAX: Final = 8
-"""So many names stand in one finding; the rest are counted."""
+"""Maximum number of names in one finding; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that was looked at.
+    """Result of a check.
 
     Attributes:
-        level: ok: as it should be. unknown: nobody can tell without changing something, so it was not checked. warning:
-            works now, and will hurt somebody some day. error: `cdcd run` would end.
-        code: what was looked at, a name in `codes.CODES`.
-        subject: which one, as a person calls it.
-        found: how it is.
-        fix: what to do; "" if nothing is to be done.
+        level: ok: as it should be. unknown: cannot be checked without changing something. warning: works now, but
+            will cause trouble later. error: `cdcd run` would end.
+        code: the checked matter, a name in `codes.CODES`.
+        subject: the checked object, in the words of an operator.
+        found: state of the object.
+        fix: instruction for the operator; "" if nothing is to be done.
     """
 
     level: Level
@@ -37,11 +37,11 @@ class Finding:
 
 
 def of_error(code: str, subject: str, error: CdcdError) -> Finding:
-    """What `cdcd run` would end with, in its words."""
+    """Return a finding with the error with which `cdcd run` would end."""
     return Finding("error", code, subject, error.message, error.hint)
 
 
 def named(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and the number of further ones."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return ", ".join(names[:NAMED_MAX]) + more

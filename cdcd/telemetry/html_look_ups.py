@@ -143,7 +143,7 @@ def records_object(table: str, looked: Looked[Sequence[LastRecord]]) -> dict[str
 
 
 def escape(text: object) -> str:
-    """The text as HTML has it, without control characters."""
+    """Return the text escaped for HTML, without control characters."""
     return _escape(plain(str(text)), quote=True)
 
 

@@ -35,7 +35,7 @@ def bars(
     period: str = "hour",
     show: Callable[[float], str] = lambda value: f"{value:,.0f}",
 ) -> str:
-    """Plot a bar for each minute, or for each quarter of an hour.
+    """Return the plot with a bar for each minute, or for each quarter of an hour.
 
     Args:
         minutes: `minutes` of the status, or `day`.
@@ -50,7 +50,7 @@ def bars(
     space = HEIGHT - _TOP - _FOOT
     found = []
     for index, (minute, value) in enumerate(zip(minutes, values, strict=True)):
-        # A minute with little is still seen.
+        # Even a minute with a small number has a visible bar.
         height = max(1.5, space * value / most) if value else 0.0
         at = _clock(minute["at"])
         found.append(
@@ -83,10 +83,10 @@ def _clock(at: str) -> str:
 
 
 READING_MAX: Final = 20
-"""Tables of a snapshot on the page."""
+"""Maximum number of a snapshot's tables on the page."""
 
 WAL_SOON_S: Final = 3600.0
-"""Seconds that the WAL lasts below which the page shows it as a warning."""
+"""Seconds of remaining WAL below which the page shows a warning."""
 
 Status = Mapping[str, Any]
 
@@ -100,7 +100,7 @@ RUNBOOK: Final[Mapping[str, str]] = {
     "prepared.old": "CdcdPreparedOld",
     "standby.waiting": "CdcdNoStandby",
 }
-"""The section of the runbook about each event."""
+"""Section of the runbook by event."""
 
 
 FOOTER: Final = (
@@ -127,7 +127,7 @@ def _main(status: Status, configuration: str, checked: Looked[Sequence[Finding]]
     yield from _head(status)
     yield from _notes(status)
     if status["role"] == "standby":
-        # A standby has no numbers of the stream, because only the active instance reads the stream.
+        # A standby has no figures of the stream, because only the active instance reads the stream.
         yield from _active_elsewhere(status)
         yield from _problems(status["problems"])
     else:
@@ -151,7 +151,7 @@ def _main(status: Status, configuration: str, checked: Looked[Sequence[Finding]]
 
 
 def _active_elsewhere(status: Status) -> Iterator[str]:
-    """The active instance, for the page of a standby."""
+    """Yield the section about the active instance, for the page of a standby."""
     other = status["active_elsewhere"]
     yield "<section><h2>Active instance</h2>"
     if other is None:
@@ -170,7 +170,7 @@ def _active_elsewhere(status: Status) -> Iterator[str]:
 
 
 def _day(day: Sequence[Status]) -> Iterator[str]:
-    """Lag and latency of the last day."""
+    """Yield the plots of lag and latency of the last day."""
     yield '<div class="pair">'
     for title, key, what in (
         ("Largest lag in each quarter of an hour of the last day", "lag_s", "lag"),
@@ -200,7 +200,7 @@ def _head(status: Status) -> Iterator[str]:
 
 
 def _notes(status: Status) -> Iterator[str]:
-    """What is wrong now."""
+    """Yield the present problems."""
     for side, name in (("postgres", "PostgreSQL"), ("kafka", "Kafka")):
         found = status[side]
         if found["away_s"] is not None:
@@ -253,7 +253,7 @@ def _cards(status: Status) -> Iterator[str]:
 
 
 def _wal_left(slot: Status) -> tuple[str, str]:
-    """How long the WAL lasts, and the level of that."""
+    """Return how long the WAL lasts, and the level of this value."""
     left, safe = slot["seconds_left"], slot["safe_bytes"]
     if safe is None:
         return "without limit (max_slot_wal_keep_size)", ""
@@ -349,7 +349,7 @@ def _rate(value: float) -> str:
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table of cells that are HTML."""
+    """Return a table whose cells are HTML."""
     lines = "".join([f"<tr>{''.join([f'<td>{cell}' for cell in row])}</tr>" for row in rows])
     return f"<table><thead><tr>{''.join([f'<th>{cell}' for cell in head])}</tr></thead><tbody>{lines}</tbody></table>"
 
@@ -371,7 +371,7 @@ def _problems(problems: Iterable[Status]) -> Iterator[str]:
 
 
 def _runbook(event: str) -> str:
-    """A link to the section of the runbook about an event; "": the runbook has no such section."""
+    """Return a link to the section of the runbook about an event; "" if there is no such section."""
     section = RUNBOOK.get(event)
     return "" if section is None else f'<a href="/runbook#{section.lower()}">Runbook: {section}</a>'
 
@@ -418,5 +418,5 @@ def _position(status: Status) -> Iterator[str]:
 
 
 def _moment(at: str) -> str:
-    """A time, as people write it, without the zone."""
+    """Return a time in readable form, without the zone."""
     return escape(at[:19].replace("T", " "))

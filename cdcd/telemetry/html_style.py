@@ -1,4 +1,4 @@
-"""The page's style and its script. Both are inline, and the Content-Security-Policy allows exactly them."""
+"""Style and script of the page. Both are inline, and the Content-Security-Policy allows exactly them."""
 
 import base64
 import hashlib
@@ -107,4 +107,5 @@ HEADERS: Final[Mapping[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-"""Names and errors of strangers are escaped. If an escape were forgotten, the browser would still run nothing."""
+"""HTTP headers of the page. Names and errors are escaped, but even if an escape were forgotten, the browser would
+run nothing."""

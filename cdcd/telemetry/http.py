@@ -1,9 +1,9 @@
-"""The HTTP server of a daemon and of a mirror: Tornado, with a thread and an event loop of its own, so that a stuck
-event loop of the daemon cannot keep probes from an answer.
+"""The HTTP server of a daemon and of a mirror: Tornado in its own thread with its own event loop, so that probes are
+answered even if the daemon's event loop is stuck.
 
-The rule: a client costs little, whatever it does. A connection has one request and `CONNECTION_S_MAX` seconds, headers
-and body have limits, and there are at most `CONNECTIONS_MAX` connections. If one more comes, the oldest is closed, so
-that clients which only hold connections open do not lock out a probe.
+The rule: a client costs little, whatever it does. A connection serves one request within `CONNECTION_S_MAX`
+seconds, headers and body have limits, and there are at most `CONNECTIONS_MAX` connections. When another connection
+arrives, the oldest is closed, so that clients with idle connections do not lock out a probe.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from cdcd.core.errors import ConfigError, out_of_files
 from cdcd.telemetry.tls import Tls
 
 CONNECTIONS_MAX: Final = 32
-"""Connections at the same time. Probes, scrapers and open pages are few."""
+"""Maximum number of connections at the same time. Probes, scrapers and open pages need few."""
 
 BODY_BYTES_MAX: Final = 65_536
-"""Size of a request's body: a thousand names of tables."""
+"""Maximum bytes of a request's body: enough for a thousand names of tables."""
 
 ACCEPT_AGAIN_S: Final = 0.1
-"""Seconds between two attempts to accept a connection if the process has no descriptor left. Open connections are not
-served meanwhile."""
+"""Seconds between two attempts to accept a connection while the process has no free descriptor. Open connections are
+not served meanwhile."""
 
 _HINTS: Final[Mapping[int, str]] = {
     errno.EADDRINUSE: "Another process, perhaps another cdcd, listens there. Set http.port to another, or 0 for any.",
@@ -40,12 +40,12 @@ _HINTS: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a route is given.
+    """Arguments of a route: the HTTP request.
 
     Attributes:
-        query: the part of the address after the question mark.
-        headers: by name; the names' case does not matter.
-        peer: the address of who asks, or of a proxy before it.
+        query: part of the address after the question mark.
+        headers: headers by name, case-insensitive.
+        peer: address of the client, or of its proxy.
     """
 
     query: str
@@ -56,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a route answers."""
+    """HTTP answer of a route."""
 
     status: int
     content_type: str
@@ -66,13 +66,13 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What answers at a path.
+    """Handlers of a path.
 
     Attributes:
-        get: answers GET and, without the body, HEAD; it runs in the server's event loop and must not wait.
+        get: answers GET and, without the body, HEAD; it runs in the server's event loop and must not block.
         post: answers POST.
-        refuse: judges a request before its body is read; None: it may go on.
-        is_probe: answers under each name, because it has no data.
+        refuse: checks a request before its body is read, and returns a refusal, or None to allow the request.
+        is_probe: True if the route answers under every host name, because it returns no data.
     """
 
     get: Callable[[Request], Reply] | None = None
@@ -86,23 +86,23 @@ class Route:
 
 
 Routes = Mapping[str, Route]
-"""By path."""
+"""Routes by path."""
 
 
 def text(status: int, sentence: str, **headers: str) -> Reply:
-    """A sentence for people."""
+    """Return a plain text answer with one sentence."""
     return Reply(status, "text/plain; charset=utf-8", sentence.encode() + b"\n", headers)
 
 
 class HttpServer:
-    """Serves from the moment it is made until `close`.
+    """HTTP server from its construction until `close`.
 
     Args:
-        http: where to listen; port 0 takes any free one, see `port`.
-        routes: what answers.
-        tls: None: without TLS.
+        http: address to listen on; port 0 chooses a free port, see `port`.
+        routes: handlers by path.
+        tls: certificate and key; None: no TLS.
 
-    Raises ConfigError when it cannot listen there.
+    Raises ConfigError if the server cannot listen there.
     """
 
     def __init__(self, http: ListenConfig, routes: Routes, tls: Tls | None = None) -> None:
@@ -114,7 +114,7 @@ class HttpServer:
         self._stop = asyncio.Event()
         self._started = Event()
         self.port = int(self._socket.getsockname()[1])
-        """Where it listens."""
+        """Port on which the server listens."""
         self._thread = Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
 
@@ -133,7 +133,7 @@ class HttpServer:
             self._socket.close()
 
     async def _serve(self) -> None:
-        # In this thread, so that the start of the daemon does not wait for Tornado to load.
+        # The import is in this thread, so that the start of the daemon does not wait for Tornado to load.
         from cdcd.telemetry.tornado_server import tornado_server  # noqa: PLC0415
 
         server = tornado_server(self._routes, self._tls, self._http)
@@ -155,7 +155,7 @@ class HttpServer:
 
 @contextmanager
 def serve(http: ListenConfig, routes: Routes, tls: Tls | None = None) -> Iterator[str]:
-    """Serve while the block runs; gives `host:port`, or "" when `http.enabled` is false."""
+    """Serve HTTP in the `with` block; yields `host:port`, or "" if `http.enabled` is false."""
     if not http.enabled:
         yield ""
         return
@@ -165,9 +165,9 @@ def serve(http: ListenConfig, routes: Routes, tls: Tls | None = None) -> Iterato
 
 
 class _Listening(socket.socket):
-    """A listening socket that makes the event loop wait if the process has no descriptor left for a connection.
+    """A listening socket that makes the event loop wait while the process has no free descriptor for a connection.
 
-    The socket stays readable as long as a client waits. Without a wait, the event loop would try again and again.
+    The socket stays readable while a client waits. Without the wait, the event loop would retry continuously.
     """
 
     def accept(self) -> tuple[socket.socket, Any]:
@@ -181,7 +181,7 @@ class _Listening(socket.socket):
 
 
 def listening_socket(http: ListenConfig) -> socket.socket:
-    """A socket that listens where the configuration says. Raises ConfigError when it cannot."""
+    """Return a socket that listens on the configured address. Raises ConfigError if that is impossible."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             http.host, http.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,4 +1,4 @@
-"""Where a daemon's HTTP is, and how it is asked: for `cdcd status`, `cdcd top` and `cdcd check`."""
+"""Address of a daemon's HTTP, and requests to it: for `cdcd status`, `cdcd top` and `cdcd check`."""
 
 import http.client
 import json
@@ -13,13 +13,13 @@ from cdcd.config.models import Config
 from cdcd.config.sections.process import HttpConfig
 
 ANSWER_S: Final = 3.0
-"""Seconds that the daemon may take for a page."""
+"""Seconds within which the daemon must answer."""
 
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}  # noqa: S104  where others listen
 
 
 def url_of(config: Config) -> str:
-    """Where a daemon of this configuration on this machine has its HTTP; "" if it has none, or at any port."""
+    """Return the URL of this configuration's daemon on this machine; "" without HTTP or with an unknown port."""
     http = config.http
     if not http.enabled or not http.port:
         return ""
@@ -27,7 +27,7 @@ def url_of(config: Config) -> str:
 
 
 def page_url(http: HttpConfig, address: str) -> str:
-    """URL of the page of the server that listens at `address`, for a browser on this machine."""
+    """Return the page's URL for a browser on this machine, by the `address` on which the server listens."""
     return f"{_url(http, int(address.rpartition(':')[2]))}/"
 
 
@@ -37,10 +37,10 @@ def _url(http: HttpConfig, port: int) -> str:
 
 
 def status_of(config: Config, url: str = "", *, all_tables: bool = False) -> dict[str, Any] | None:
-    """The daemon's status (`daemon_status.py`); None: no daemon answers, or what answers is no cdcd.
+    """Return the daemon's status (`daemon_status.py`); None if no daemon of cdcd answers.
 
     Args:
-        url: where the daemon's HTTP is; "": as the configuration says.
+        url: URL of the daemon's HTTP; "": the configured one.
     """
     own = url_of(config)
     url = url or own
@@ -61,14 +61,14 @@ def status_of(config: Config, url: str = "", *, all_tables: bool = False) -> dic
 
 
 def fetch(url: str, certificate: Path | None = None, *, is_own: bool = True, token: str = "") -> str:
-    """The page at `url`, also if its status says that something is wrong.
+    """Return the page at `url`, also if its HTTP status is an error.
 
     Args:
-        certificate: `http.certificate_file`, which is trusted besides the machine's authorities.
-        is_own: the daemon is on this machine, so that its certificate counts, and not the name in it.
-        token: the content of `http.read_token`; empty: there is none.
+        certificate: `http.certificate_file`, which is trusted besides the machine's certificate authorities.
+        is_own: True if the daemon is on this machine, so that its certificate is checked, but not the name in it.
+        token: content of `http.read_token`; empty: no token.
 
-    Raises OSError or HTTPException if there is no answer.
+    Raises OSError or HTTPException if no answer arrives.
     """
     headers = {"Accept": "text/plain, application/json"}
     if token:
@@ -87,7 +87,7 @@ def _context(certificate: Path | None, is_own: bool) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if certificate is not None:
         context.load_verify_locations(certificate)
-        # The server's certificate itself is trusted, whoever has issued it.
+        # The server's certificate itself is trusted, whatever its issuer is.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if is_own:
             context.check_hostname = False

@@ -1,7 +1,7 @@
-"""The last warnings and errors of the log, for the page: a few of them, each with what to do.
+"""The last warnings and errors of the log, for the page, each with its hint.
 
-The rule: what the page shows was masked as the log masks it, and has a limit. A problem that repeats is one entry with
-a count and the time of its last occurrence.
+The rule: texts on the page are masked as in the log, and have a limit. A repeated problem is one entry with a count
+and the time of its last occurrence.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from cdcd.core.facts import Fact, Observer, cut_short
 from cdcd.core.protocol.lsn import Lsn
 
 PROBLEMS_MAX: Final = 20
-"""Entries that are kept. The log has all of them."""
+"""Maximum number of entries. The log has all problems."""
 
 TEXT_MAX: Final = 600
-"""Characters of a message or a hint that are kept."""
+"""Maximum characters of a message or a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class LastProblem:
     """A warning or an error.
 
     Attributes:
-        at: when it was reported last (UTC).
-        event: the name of the event; docs/events.md explains it.
-        message: the event's message or, if it has none, its fields.
-        hint: what to do; "" if the event has no hint.
-        count: how often it was reported in a row of equal ones.
+        at: time of its last report (UTC).
+        event: name of the event; docs/events.md explains it.
+        message: message of the event or, without one, its fields.
+        hint: instruction for the operator; "" if the event has none.
+        count: number of reports in a series of equal ones.
     """
 
     at: datetime
@@ -42,10 +42,10 @@ class LastProblem:
 
 
 class LastProblems:
-    """An observer that remembers warnings and errors, and passes every fact on. Any thread may call it.
+    """An observer that keeps warnings and errors, and passes every fact on. Any thread may call its methods.
 
     Attributes:
-        found: newest first, at most `PROBLEMS_MAX`.
+        found: entries, newest first, at most `PROBLEMS_MAX`.
     """
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -54,7 +54,7 @@ class LastProblems:
         self._lock = Lock()
 
     def observing(self, observe: Observer) -> Observer:
-        """`observe`, with this in front of it."""
+        """Return an observer that calls `note` and then `observe`."""
 
         def both(fact: Fact) -> None:
             self.note(fact)
@@ -63,7 +63,7 @@ class LastProblems:
         return both
 
     def note(self, fact: Fact) -> None:
-        """Remember the fact if it is a warning or worse."""
+        """Keep the fact if it is a warning or worse."""
         if fact.level == "info":
             return
         new = _problem(fact, self._now())
@@ -86,7 +86,7 @@ def _problem(fact: Fact, at: datetime) -> LastProblem:
 
 
 def _text(name: str, value: object) -> str:
-    """A field as the log shows it, with secrets masked."""
+    """Return a field as the log shows it, with masked secrets."""
     if name.endswith("_lsn") and isinstance(value, int):
         return str(Lsn(value))
     return mask_text(value) if isinstance(value, str) else str(mask_value(value))

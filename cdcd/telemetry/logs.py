@@ -1,8 +1,8 @@
-"""The log: facts, and what libraries say, one line each on standard error, with passwords masked.
+"""The log: facts, and messages of libraries, one line each on standard error, with masked passwords.
 
-Every line has `timestamp` (UTC, ISO 8601), `level` and `event`, a constant name; the rest are fields. Lines
-of libraries come in by the standard library's logging and go out in the same form, as the event
-`dependency.log`, each message at most once a minute.
+Every line has `timestamp` (UTC, ISO 8601), `level` and `event`, a constant name, and further fields. Messages of
+libraries come from the standard library's logging and are written in the same form, as the event `dependency.log`,
+each message at most once a minute.
 """
 
 import logging
@@ -24,7 +24,7 @@ from cdcd.core.visible import visible
 DEPENDENCY_EVENT: Final = "dependency.log"
 
 OURS: Final = "cdcd"
-"""The logger of facts."""
+"""Name of the logger of facts."""
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -36,7 +36,7 @@ LEVELS: Final = {
 
 
 class Stream(Protocol):
-    """Where lines go: a file, or a terminal with something at its foot (`bars.Terminal`)."""
+    """Destination of log lines: a file, or a terminal with progress bars below the log (`bars.Terminal`)."""
 
     def write(self, text: str, /) -> int: ...
 
@@ -46,24 +46,26 @@ class Stream(Protocol):
 
 
 class _Handler(logging.StreamHandler[Stream]):
-    """Ours among the root logger's handlers."""
+    """cdcd's handler among the root logger's handlers."""
 
 
 REPEAT_S: Final = 60.0
-"""Seconds in which a library's message is logged once. librdkafka repeats each failed connection several times a
-second."""
+"""Seconds within which the same message of a library is logged once. librdkafka repeats each failed connection
+several times a second."""
 
 KINDS_MAX: Final = 1000
-"""Messages to remember. If there are more kinds of messages, all of them are forgotten."""
+"""Maximum number of remembered messages. If there are more, all are forgotten."""
 
 _VARYING: Final = re.compile(r"\[thrd:[^]]*\]|\(after [^)]*\)|[0-9]+")
 
 
 class Repeats(logging.Filter):
-    """Passes a library's message at most once in `REPEAT_S`. The next line says how often it was `repeated` meanwhile.
+    """Filter that passes the same message of a library at most once in `REPEAT_S`.
 
-    Messages are the same if they differ only in numbers, in librdkafka's thread, and in the time that an attempt took.
-    What is logged for debugging passes: whoever asks for it wants each line.
+    The next line has the number of suppressed messages in `repeated`.
+
+    Messages are the same if they differ only in numbers, in librdkafka's thread, or in the duration of an attempt.
+    Debug messages all pass, because a reader of the debug log wants each line.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -89,9 +91,9 @@ class Repeats(logging.Filter):
 
 
 def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
-    """Send everything that is logged in this process to `stream` (None: standard error).
+    """Write all log messages of this process to `stream` (None: standard error).
 
-    Returns the observer that logs facts. Called again, it replaces what an earlier call set up.
+    Returns the observer that logs facts. A further call replaces the former configuration.
     """
     stream = sys.stderr if stream is None else stream
     render: list[Processor] = (
@@ -132,7 +134,10 @@ def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
 
 
 def is_json(log: LogConfig, stream: Stream) -> bool:
-    """Whether the lines are JSON. `log.format: auto` is for people on a terminal, and JSON everywhere else."""
+    """Return True if the lines are JSON.
+
+    `log.format: auto` means readable text on a terminal, and JSON everywhere else.
+    """
     return log.format == "json" or (log.format == "auto" and not stream.isatty())
 
 
@@ -144,7 +149,7 @@ def _observer(log: Callable[..., Any]) -> Observer:
 
 
 def _name_dependency(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
-    """A library's sentence becomes a field: the names of events are ours."""
+    """Move a library's sentence from `event` to a field, because only cdcd defines names of events."""
     record = entry.get("_record")
     entry["logger"] = record.name if record is not None else ""
     entry["message"] = entry.pop("event", "")
@@ -155,7 +160,7 @@ def _name_dependency(_logger: WrappedLogger, _method: str, entry: EventDict) -> 
 
 
 def _plain_values(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
-    """Positions as PostgreSQL prints them: as numbers nobody finds them again."""
+    """Replace positions by the text that PostgreSQL prints, because numbers cannot be searched for."""
     for key, value in entry.items():
         if key.endswith("_lsn") and isinstance(value, int):
             entry[key] = str(Lsn(value))
@@ -163,19 +168,19 @@ def _plain_values(_logger: WrappedLogger, _method: str, entry: EventDict) -> Eve
 
 
 def _masked(_logger: WrappedLogger, _method: str, entry: EventDict) -> MutableMapping[str, Any]:
-    # A field's own name is not judged: fields are ours, and none is a secret as a whole.
+    # The names of fields are not checked: cdcd defines the fields, and none is a secret as a whole.
     return {
         key: mask_text(value) if isinstance(value, str) else mask_value(value) for key, value in entry.items()
     }
 
 
 def _visible_line(_logger: WrappedLogger, _method: str, line: Any) -> Any:
-    """JSON stays the same JSON."""
+    """Write out hidden characters; JSON stays the same JSON."""
     return visible(str(line))
 
 
 def _visible_values(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
-    """The console's own colors are not in the values yet. A traceback has lines."""
+    """Write out hidden characters before the console adds its colors. A traceback keeps its lines."""
     return {
         key: visible(str(value), lines=True) if key == "exception" else _AsItIs.of(value)
         for key, value in entry.items()
@@ -183,15 +188,16 @@ def _visible_values(_logger: WrappedLogger, _method: str, entry: EventDict) -> E
 
 
 class _AsItIs(str):
-    """Text that the console writes between « and » instead of escaping its quotes, so that a command in it can be
-    copied. Python's escapes would end the quotes of a shell.
+    """Text that the console writes between « and » without escaping its quotes, so that a command in it can be copied.
+
+    Python's escapes would break the quotes of a shell command.
     """
 
     __slots__ = ()
 
     @staticmethod
     def of(value: object) -> object:
-        """The value with hidden characters written out, and with quotes as they are."""
+        """Return the value with hidden characters written out, and with unchanged quotes."""
         seen = _seen(value)
         return _AsItIs(seen) if isinstance(seen, str) and any(letter in seen for letter in "'\"\\") else seen
 

@@ -1,7 +1,7 @@
-"""The metrics, as one table: name, kind, meaning and where in the telemetry the value stands.
+"""The metrics, as one table: name, kind, meaning and the function that reads the value from the telemetry.
 
-They are read when Prometheus scrapes; the pipeline knows nothing of Prometheus. docs/metrics.md is made from
-the table.
+The values are read when Prometheus scrapes; the pipeline does not depend on Prometheus. docs/metrics.md is made
+from the table.
 """
 
 import platform
@@ -28,19 +28,19 @@ from cdcd.core.visible import visible
 from cdcd.telemetry.state import ROLES, Histogram, Telemetry
 
 Sample = tuple[tuple[str, ...], float | None]
-"""The labels' values, and the value; None: not known, so there is no sample."""
+"""(values of the labels, value); None: the value is unknown, so there is no sample."""
 
 
 T = TypeVar("T")
-"""What holds the numbers."""
+"""Type of the object with the figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition(Generic[T]):
-    """One metric.
+    """Definition of one metric.
 
     Args:
-        read: the samples, from what holds the numbers and the time (Unix seconds).
+        read: returns the samples, from the object with the figures and the time (Unix seconds).
     """
 
     name: str
@@ -51,7 +51,7 @@ class Definition(Generic[T]):
 
 
 def families(definitions: Iterable[Definition[T]], numbers: T) -> Iterator[Metric]:
-    """The samples of now."""
+    """Yield the present samples."""
     now = time.time()
     for definition in definitions:
         family = (CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily)(
@@ -67,10 +67,10 @@ _WRITTEN: Final = re.compile(r"\\u[0-9a-f]{4}")
 
 
 def label_value(text: str) -> str:
-    """The text as a label, with hidden characters written out.
+    """Return the text as a label value, with hidden characters written out.
 
-    Two names never become one label, because samples with equal labels would end the scrape: where a name has hidden
-    characters or what they are written as, its backslashes are doubled.
+    Two names never give the same label, because samples with equal labels would break the scrape. So if a name has
+    hidden characters or looks like written-out ones, its backslashes are doubled.
     """
     if visible(text, lines=True) == text and _WRITTEN.search(text) is None:
         return text
@@ -425,7 +425,7 @@ DELAY_HELP: Final = (
 
 
 class TelemetryCollector(Collector):
-    """Reads the telemetry when asked, from the thread that asks."""
+    """Collector that reads the telemetry in the thread of the scrape."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -440,7 +440,7 @@ class TelemetryCollector(Collector):
 
 
 def _family(name: str, meaning: str, histogram: Histogram) -> Metric:
-    """The histogram as Prometheus reads it."""
+    """Return the histogram in Prometheus' form."""
     counts = histogram.counts.copy()
     buckets, total = [], 0
     for bound, count in zip((*map(str, histogram.bounds), "+Inf"), counts, strict=True):
@@ -452,7 +452,7 @@ def _family(name: str, meaning: str, histogram: Histogram) -> Metric:
 
 
 def registry_for(telemetry: Telemetry) -> CollectorRegistry:
-    """All that /metrics shows: the table, and the process's CPU time, memory and open files."""
+    """Return the registry for /metrics: the table, and the process's CPU time, memory and open files."""
     registry = CollectorRegistry()
     registry.register(TelemetryCollector(telemetry))
     ProcessCollector(registry=registry)
@@ -471,7 +471,7 @@ positions in the WAL as numbers.
 
 
 def markdown() -> str:
-    """The daemon's part of docs/metrics.md: every metric with its kind, labels and meaning."""
+    """Return the daemon's part of docs/metrics.md: every metric with its kind, labels and meaning."""
     histograms = [(COMMIT_NAME, "histogram", (), COMMIT_HELP), (DELAY_NAME, "histogram", (), DELAY_HELP)]
     return _HEAD + "\n" + table([*map(row, DEFINITIONS), *histograms])
 
@@ -480,12 +480,12 @@ Row = tuple[str, str, tuple[str, ...], str]
 
 
 def row(definition: Definition[Any]) -> Row:
-    """A metric's name, kind, labels and meaning."""
+    """Return a metric's name, kind, labels and meaning."""
     return (definition.name, definition.kind, definition.labels, definition.help)
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The lines of a table of metrics."""
+    """Return the lines of a table of metrics."""
     lines = [
         f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {meaning} |"
         for name, kind, labels, meaning in rows

@@ -1,4 +1,4 @@
-"""The numbers of a running mirror, its metrics as one table, and whether it is well."""
+"""Figures of a running mirror, its metrics as one table, and its health."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,17 +17,17 @@ from cdcd.telemetry.state import Health
 
 @dataclass(slots=True)
 class MirroredTable:
-    """The numbers of one table.
+    """Figures of one table.
 
     Attributes:
-        changes: how many went in.
-        quarantined: how many records went to quarantine.
-        held: how many changes wait, after the last batch.
-        commit_lsn: of the newest change in it; 0: no batch had one yet.
-        lag_s: how old that commit was when the last batch with changes ended, in seconds; None: there was none.
-        failures: how often it could not follow.
-        reloads: how often it was read again.
-        stopped: why it stopped; "": it did not.
+        changes: number of changes in the table.
+        quarantined: number of records in quarantine.
+        held: number of changes that waited after the last batch.
+        commit_lsn: commit LSN of the newest change in the table; 0: none yet.
+        lag_s: age in seconds of that commit at the end of the last batch with changes; None: none yet.
+        failures: number of batches that the table could not follow.
+        reloads: number of times that the table was read again.
+        stopped: reason why the table is stopped; "": it is not.
     """
 
     changes: int = 0
@@ -42,13 +42,13 @@ class MirroredTable:
 
 @dataclass(slots=True)
 class MirrorTelemetry:
-    """The numbers of one mirror. They are written by several threads, each method by one at a time.
+    """Figures of one mirror. Several threads write them; each method is called by one thread at a time.
 
     Attributes:
-        batch_at: when the last batch ended (Unix seconds); None: there was none yet.
-        consistent_lsn: the last common LSN; None: there is none, or batches are not consistent.
-        waiting_for: what is away; "": nothing.
-        unfit: topics whose settings let records go.
+        batch_at: end of the last batch (Unix seconds); None: none yet.
+        consistent_lsn: last common LSN; None: none, or batches are not consistent.
+        waiting_for: what the mirror waits for; "": nothing.
+        unfit: topics whose settings let Kafka remove records.
     """
 
     tables: dict[str, MirroredTable] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class MirrorTelemetry:
     _lock: Lock = field(default_factory=Lock)
 
     def batch(self, now: float, seconds: float, consistent_lsn: int | None) -> None:
-        """A batch is in all tables that are not stopped."""
+        """Register that a batch is in all tables that are not stopped."""
         with self._lock:
             self.batches += 1
             self.batch_at, self.batch_s = now, seconds
@@ -73,7 +73,7 @@ class MirrorTelemetry:
     def table(  # noqa: PLR0917  the numbers of a batch
         self, name: str, changes: int, quarantined: int, held: int, commit_lsn: int, lag_s: float | None
     ) -> None:
-        """A batch is in this table."""
+        """Register that a batch is in this table."""
         with self._lock:
             of = self._of(name)
             of.changes += changes
@@ -84,7 +84,7 @@ class MirrorTelemetry:
                 of.lag_s = lag_s
 
     def failed(self, name: str, why: str, *, stopped: bool) -> None:
-        """A table could not follow."""
+        """Register that a table could not follow."""
         with self._lock:
             of = self._of(name)
             of.failures += 1
@@ -92,18 +92,18 @@ class MirrorTelemetry:
                 of.stopped = why
 
     def reloaded(self, name: str) -> None:
-        """A table was read again."""
+        """Register that a table was read again."""
         with self._lock:
             self._of(name).reloads += 1
 
     def retrying(self, why: str) -> None:
-        """Something that all tables need is away."""
+        """Register that a service that all tables need is unreachable."""
         with self._lock:
             self.retries += 1
             self.waiting_for = why
 
     def health(self) -> Health:
-        """Whether no table is stopped, and nothing is away."""
+        """Return the health: well if no table is stopped and no service is unreachable."""
         with self._lock:
             stopped = {name: of.stopped for name, of in self.tables.items() if of.stopped}
             reasons = [f"{name} is stopped: {why}" for name, why in stopped.items()]
@@ -113,7 +113,7 @@ class MirrorTelemetry:
             return Health(not reasons, detail | ({"reasons": reasons} if reasons else {}))
 
     def snapshot(self) -> list[tuple[str, MirroredTable]]:
-        """The tables by name; another thread may add some meanwhile."""
+        """Return a copy of the tables by name; other threads may add tables meanwhile."""
         with self._lock:
             return list(self.tables.items())
 
@@ -238,7 +238,7 @@ DEFINITIONS: Final[tuple[Definition[MirrorTelemetry], ...]] = (
 
 
 class MirrorCollector(Collector):
-    """Reads the numbers when asked, from the thread that asks."""
+    """Collector that reads the figures in the thread of the scrape."""
 
     def __init__(self, mirror: MirrorTelemetry) -> None:
         self._mirror = mirror
@@ -251,7 +251,7 @@ class MirrorCollector(Collector):
 
 
 def registry_for(mirror: MirrorTelemetry) -> CollectorRegistry:
-    """All that a mirror's /metrics shows."""
+    """Return the registry for a mirror's /metrics."""
     registry = CollectorRegistry()
     registry.register(MirrorCollector(mirror))
     ProcessCollector(registry=registry)
@@ -259,7 +259,7 @@ def registry_for(mirror: MirrorTelemetry) -> CollectorRegistry:
 
 
 def mirror_routes(mirror: MirrorTelemetry) -> Routes:
-    """What a mirror serves: /metrics and /healthz."""
+    """Return the routes of a mirror: /metrics and /healthz."""
     return metrics_and_probes(lambda: registry_for(mirror), {"/healthz": mirror.health})
 
 
@@ -274,5 +274,5 @@ Made from the table in `cdcd/telemetry/mirror.py`. `cdcd mirror` serves them (`h
 
 
 def markdown() -> str:
-    """The mirror's part of docs/metrics.md."""
+    """Return the mirror's part of docs/metrics.md."""
     return _HEAD + table(map(row, DEFINITIONS))

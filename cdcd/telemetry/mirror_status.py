@@ -1,7 +1,7 @@
-"""What `cdcd mirror status` says of a mirror: values, what among them is a problem, and how they are shown.
+"""The status of `cdcd mirror status`: its values, their problems, and their display.
 
-The values come from the lakehouse alone (`cdcd.mirror.watching.status` reads them), so that they can be had while the
-mirror is down. What is not in the lakehouse, such as changes that nobody has read yet, is not known here.
+The values come from the lakehouse alone (`cdcd.mirror.watching.status` reads them), so they are available while the
+mirror is down. Data outside of the lakehouse, such as changes that were not read yet, is unknown here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,24 +15,24 @@ from cdcd.telemetry.terminal_text import ago, cut, number, plain, seconds, wrapp
 Level = Literal["ok", "warning", "error"]
 
 FOUND: Final = 10
-"""The exit code if a table is stopped or cannot be read (`errors.EXIT_CODES`)."""
+"""Exit code if a table is stopped or cannot be read (`errors.EXIT_CODES`)."""
 
 OUTGROWN: Final = 8
-"""A table with so many times fewer buckets than are apt is named."""
+"""Factor by which a table's number of buckets must be below the apt number to be reported."""
 
 _ORDER: Final[Mapping[Level, int]] = {"error": 0, "warning": 1, "ok": 2}
 _MARKS: Final[Mapping[Level, str]] = {"error": "!", "warning": "?", "ok": " "}
 _NAME_MIN: Final = 16
-"""Width of the column of names on a terminal that is too narrow for the rest."""
+"""Minimum width of the column of names on a narrow terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Why a table does not go on.
+    """Why a table is stopped.
 
     Attributes:
-        since: when a mirror first recorded that.
-        waits: a running mirror tries it again with each batch; else at its next start.
+        since: time at which a mirror first recorded this.
+        waits: True if a running mirror retries the table with each batch; False: at its next start.
     """
 
     since: datetime
@@ -43,24 +43,25 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
-    """One table of the lakehouse, by what its newest commits say.
+    """One table of the lakehouse, by its newest commits.
 
     Attributes:
         kind: mirror or changelog.
-        name: in SQL.
-        lsn: commit LSN of the newest change in it; None: it has no change yet.
-        consistent_lsn: the last common LSN at which a commit was made in it; None: there was none.
-        commit_time: when the newest change was committed at the source, by the source's clock; None: not known.
-        written_at: when the commit was made that brought the newest changes; None: there is none.
-        held: changes that had been read by then, and waited for other partitions or a common LSN.
-        behind: offsets of the topic after what it has, Kafka's own markers included; None: nobody asked Kafka.
-        schema_id: the fingerprint of its form.
-        columns: number of columns of the source.
+        name: name in SQL.
+        lsn: commit LSN of the newest change in the table; None: no change yet.
+        consistent_lsn: last common LSN at which a commit was made in the table; None: none.
+        commit_time: commit time of the newest change, by the source's clock; None: unknown.
+        written_at: time of the commit with the newest changes; None: none.
+        held: number of changes that had been read by then, and waited for other partitions or a common LSN.
+        behind: number of the topic's offsets after the table's, including Kafka's own markers; None: Kafka was not
+            asked.
+        schema_id: fingerprint of the table's form.
+        columns: number of the source's columns.
         files: number of data files.
-        delete_files: number of files with deleted rows; None: the format has none.
+        delete_files: number of files with deleted rows; None: the format has no such files.
         size: bytes of all files.
-        buckets: number of buckets of a mirror; 1: it has none.
-        buckets_apt: the number that the configuration says, or that the size asks for.
+        buckets: number of buckets of a mirror; 1: no buckets.
+        buckets_apt: number of buckets that the configuration sets, or that suits the size.
     """
 
     kind: str
@@ -81,12 +82,12 @@ class TargetStatus:
 
     @property
     def is_outgrown(self) -> bool:
-        """A merge looks at much more of the table than it would with the apt number of buckets."""
+        """True if a merge reads much more of the table than with the apt number of buckets."""
         return self.buckets_apt >= OUTGROWN * self.buckets
 
     @property
     def delay_s(self) -> float | None:
-        """How long the newest change took from its commit at the source into the table, over the clocks of both."""
+        """Seconds from the newest change's commit at the source to its commit in the table, by the clocks of both."""
         if self.commit_time is None or self.written_at is None:
             return None
         return max(0.0, (self.written_at - self.commit_time).total_seconds())
@@ -98,8 +99,8 @@ class TableStatus:
 
     Attributes:
         table: `schema.table`.
-        quarantined: number of its records in quarantine, by reason.
-        left_out: it is not as of the last common LSN.
+        quarantined: number of the table's records in quarantine, by reason.
+        left_out: True if the table is not at the last common LSN.
     """
 
     table: str
@@ -111,7 +112,7 @@ class TableStatus:
 
     @property
     def level(self) -> Level:
-        """error: a person must act. warning: rows are missing or late, and the table goes on."""
+        """error: an operator must act. warning: rows are missing or late, and the table continues."""
         if self.stopped is not None and not self.stopped.waits:
             return "error"
         return "warning" if self.stopped is not None or self.quarantined or self.left_out else "ok"
@@ -119,7 +120,7 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A table that could not be asked."""
+    """A table whose status could not be read."""
 
     name: str
     message: str
@@ -128,7 +129,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The last common LSN of a consistent mirror, and when it was recorded."""
+    """The last common LSN of a consistent mirror, and the time of its record."""
 
     lsn: str
     at: datetime
@@ -136,7 +137,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """A mirror at one moment, `at`. `place` is where its tables are, for people."""
+    """Status of a mirror at one moment, `at`. `place` is the location of its tables, as text."""
 
     name: str
     format: str
@@ -148,16 +149,19 @@ class MirrorStatus:
 
     @property
     def exit_code(self) -> int:
-        """0, or FOUND if a table is stopped or cannot be read."""
+        """Exit code: 0, or FOUND if a table is stopped or cannot be read."""
         return FOUND if self.unreadable or any(table.level == "error" for table in self.tables) else 0
 
     @property
     def ordered(self) -> list[TableStatus]:
-        """The tables with problems first, then by name."""
+        """Return the tables with problems first, then by name."""
         return sorted(self.tables, key=lambda table: (_ORDER[table.level], table.table))
 
     def to_json(self) -> dict[str, Any]:
-        """For programs. Keys are always there; what is not known is null. Times are ISO 8601, in UTC."""
+        """Return the status for programs. All keys are always present; unknown values are null.
+
+        Times are ISO 8601, in UTC.
+        """
         return {
             "name": self.name,
             "format": self.format,
@@ -212,7 +216,10 @@ class MirrorStatus:
 
 
 def lines(status: MirrorStatus, width: int) -> Iterator[str]:
-    """For people: what is wrong first, then a line for each table of the lakehouse. `width`: columns of the screen."""
+    """Yield the status for people: problems first, then a line for each table of the lakehouse.
+
+    `width`: columns of the screen.
+    """
     yield from _head(status)
     problems = [line for table in status.ordered for line in _problems(table, status.at, width)]
     for each in status.unreadable:
@@ -279,7 +286,7 @@ _HEADS: Final = {
     "columns": "COLUMNS",
     "files": "FILES",
 }
-"""The columns of the table in their order. The first one gets the room that the others leave."""
+"""Columns of the list of tables, in their order. The first column gets the remaining width."""
 
 
 def _row(table: TableStatus, target: TargetStatus, now: datetime) -> dict[str, str]:

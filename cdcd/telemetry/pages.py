@@ -18,19 +18,19 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 KINDS_MAX: Final = 16
-"""Kinds of answers that are kept. If there are more, all of them are forgotten."""
+"""Maximum number of kinds of answers in the cache. If there are more, the cache is cleared."""
 
 Kind = TypeVar("Kind", bound=Hashable)
 Answer = TypeVar("Answer")
 
 
 class Kept(Generic[Kind, Answer]):
-    """Call it with a kind and with what makes the answer. An answer is made anew when it is old.
+    """A cache; call it with a kind and a function that makes the answer. An old answer is made again.
 
     Args:
-        share_max: the largest share of a core that making answers of one kind may take. An answer is kept for as long
-            as that needs: one that takes 50 ms is kept for 5 s at a share of 0.01.
-        fresh_s: seconds for which it is kept anyway.
+        share_max: maximum share of a core for making the answers of one kind. It determines how long an answer is
+            kept: with a share of 0.01, an answer that took 50 ms is kept for 5 s.
+        fresh_s: minimum seconds for which an answer is kept.
     """
 
     def __init__(self, share_max: float, fresh_s: float = 0.0) -> None:
@@ -53,7 +53,7 @@ class Kept(Generic[Kind, Answer]):
 
 
 SHARE_MAX: Final = 0.1
-"""The largest share of a core that scrapes take. With 200 tables a scrape takes 35 ms, and is kept for 0.35 s."""
+"""Maximum share of a core for scrapes. With 200 tables a scrape takes 35 ms, and is kept for 0.35 s."""
 
 
 def metrics_and_probes(
@@ -61,11 +61,11 @@ def metrics_and_probes(
     probes: Mapping[str, Callable[[], Health]],
     refuse: Callable[[Request], Reply | None] | None = None,
 ) -> dict[str, Route]:
-    """/metrics, and probes by their paths.
+    """Return the routes /metrics and the probes by their paths.
 
     Args:
-        registry: made at the first scrape.
-        refuse: judges who may read the metrics; None: all.
+        registry: returns the registry, called at the first scrape.
+        refuse: refuses requests for the metrics; None: all may read them.
     """
     metrics_of = cache(registry)
     scrapes: Kept[str, Reply] = Kept(SHARE_MAX)
@@ -90,5 +90,5 @@ def _health(health: Health) -> Reply:
 
 
 def json_reply(status: int, value: object, **headers: str) -> Reply:
-    """An object for programs."""
+    """Return a JSON answer with an object."""
     return Reply(status, "application/json", json.dumps(value).encode() + b"\n", headers)

@@ -1,8 +1,8 @@
-"""How far the reading of tables is, as a person sees it: a bar for each table.
+"""Progress of reading tables for people: a bar for each table.
 
-`lines` makes them. `Terminal` keeps them at the foot of the terminal of `cdcd run` while there is something to read.
-The rule: the log owns the terminal, and the bars stand below its last line. So each line goes out whole, above
-them, and where standard error is no terminal there are no bars at all.
+`lines` makes the bars. `Terminal` keeps them at the bottom of the terminal of `cdcd run` while tables are read. The
+rule: the log owns the terminal, and the bars are below its last line. So each line is written whole above the bars,
+and there are no bars if standard error is not a terminal.
 """
 
 import sys
@@ -21,13 +21,14 @@ BAR_WIDTH: Final = 30
 REFRESH_PER_S: Final = 4
 
 Began = dict[str, tuple[float, int, int]]
-"""By table: when it was first seen, with its pages and rows at that time. Pace and time left come from it."""
+"""By table: the time at which it was first seen, with its pages and rows at that time. Speed and remaining time are
+computed from them."""
 
 
 def lines(progress: Progress | None, began: Began) -> list[Any]:
-    """A bar for each table that is being read, and what is done in all.
+    """Return a bar for each table that is being read, and the total.
 
-    Things that rich prints. `began` is kept by the caller from one call to the next.
+    The result is printed by rich. The caller keeps `began` from one call to the next.
     """
     from rich.progress_bar import ProgressBar  # noqa: PLC0415  the daemon without a terminal needs none of it
     from rich.table import Table  # noqa: PLC0415
@@ -58,7 +59,7 @@ def lines(progress: Progress | None, began: Began) -> list[Any]:
 
 
 def size(bytes_: float) -> str:
-    """Bytes for people."""
+    """Return a number of bytes as text for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if bytes_ < 1024:
             return f"{bytes_:.0f} {unit}"
@@ -67,11 +68,11 @@ def size(bytes_: float) -> str:
 
 
 class Terminal:
-    """What the log writes to when standard error is a terminal: a stream with bars below its end.
+    """The log's output stream on a terminal, with progress bars below the log.
 
     Args:
         stream: the terminal.
-        look: the progress as it is.
+        look: returns the present progress.
     """
 
     def __init__(self, stream: TextIO, look: Callable[[], Progress | None]) -> None:
@@ -85,7 +86,7 @@ class Terminal:
         return self._stream.isatty()
 
     def write(self, text: str) -> int:
-        """A line of the log, above the bars."""
+        """Write a line of the log above the bars."""
         live, console = self._live, self._console
         if live is None or console is None:
             return self._stream.write(text)
@@ -98,7 +99,7 @@ class Terminal:
         self._stream.flush()
 
     def tick(self) -> None:
-        """Show the bars, or take them away, as there is something to read or not; call it every moment."""
+        """Show the bars while tables are read, and else remove them; call this at short intervals."""
         progress = self._look()
         if progress is None or progress.is_done:
             self.close()
@@ -120,7 +121,7 @@ class Terminal:
             self._live = live
 
     def close(self) -> None:
-        """Take the bars away. Idempotent."""
+        """Remove the bars. Idempotent."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
@@ -132,6 +133,6 @@ class Terminal:
 
 
 def terminal(look: Callable[[], Progress | None], stream: TextIO | None = None) -> Terminal | None:
-    """The terminal that standard error is; None where it is none."""
+    """Return the terminal of standard error; None if standard error is not a terminal."""
     stream = sys.stderr if stream is None else stream
     return Terminal(stream, look) if stream.isatty() else None

@@ -1,7 +1,7 @@
-"""The line of the log that says once a minute what was delivered, and how far behind the pipeline is.
+"""The log line with deliveries and lag, once a minute.
 
-The rule: a minute in which nothing was delivered and nothing is left to deliver has no line. So an idle daemon is
-silent, and a daemon that hangs is not: its lag stays, and is told every minute.
+The rule: there is no line for a minute without deliveries and without anything left to deliver. So an idle daemon
+is silent, but a hanging daemon is not, because its lag stays and is reported every minute.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ REPORT_S: Final = 60.0
 
 
 class ProgressReport:
-    """Ask `due` every moment.
+    """Reports; call `due` at short intervals.
 
     Args:
         now: monotonic seconds.
@@ -26,7 +26,7 @@ class ProgressReport:
         self._before = telemetry.totals()
 
     def due(self, now: float, unix_now: float) -> StreamProgressed | None:
-        """The report of the last minute, if a minute has passed and there is something to report."""
+        """Return the report of the last minute, if a minute has passed and there is something to report."""
         seconds = now - self._at
         if seconds < REPORT_S:
             return None

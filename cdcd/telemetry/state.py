@@ -24,12 +24,12 @@ from cdcd.telemetry.throughput import Delays, Throughput, Totals
 
 
 class Histogram:
-    """Values by bucket.
+    """Counts of values by bucket.
 
     Attributes:
-        bounds: the upper ends of all buckets but the last one, which has none.
-        counts: how many values each bucket has.
-        sum: of all values.
+        bounds: upper bounds of all buckets except the last one, which has none.
+        counts: number of values in each bucket.
+        sum: sum of all values.
     """
 
     __slots__ = ("bounds", "counts", "sum")
@@ -45,13 +45,13 @@ class Histogram:
         self.sum += value
 
     def observe_ages(self, times: list[int], now: int) -> None:
-        """Count how long ago each of `times` was at `now`, in seconds; both are in microseconds. The list is sorted.
+        """Count the ages of `times` at `now` in seconds; all times are in microseconds. This call sorts the list.
 
-        A time after `now`, by another clock, counts as now. The cost is that of sorting a list that is nearly sorted,
-        and of one search for each bucket.
+        A time after `now`, from another clock, has age 0. The call costs sorting an almost sorted list, and one
+        search for each bucket.
         """
         times.sort()
-        # Ages fall as times rise, so the times of the first bucket are the last ones.
+        # Ages fall as times rise, so the times in the first bucket are the last ones.
         end = len(times)
         for index, bound in enumerate(self.bounds):
             begin = bisect_left(times, now - round(bound * 1e6), 0, end)
@@ -70,19 +70,18 @@ NAMES: Final[dict[Side, str]] = {
     "kafka": "Kafka",
     "registry": "the schema registry",
 }
-"""The sides, for people."""
+"""Names of the sides, for people."""
 
 TRANSACTION_KINDS: Final = ("plain", "streamed", "prepared", "rolled_back", "aborted", "message")
-"""plain, streamed, prepared: committed and delivered; rolled_back: prepared ones that were; aborted: streamed
-ones that were, whole or in part; message: logical decoding messages outside of transactions.
-"""
+"""Kinds of transactions. plain, streamed, prepared: committed and delivered; rolled_back: prepared and rolled back;
+aborted: streamed and rolled back, whole or in part; message: logical decoding messages outside of transactions."""
 
 COMMIT_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 DELAY_BUCKETS_S: Final = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0,
 )  # fmt: skip
-"""From what a quiet pipeline takes up to a long outage, which is delivered late."""
+"""Bucket bounds from the delay of a quiet pipeline to the length of a long outage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +102,11 @@ class ActiveElsewhere:
 
 
 class Telemetry:
-    """The pipeline's numbers; 0 or None where nothing is known yet.
+    """Figures of the pipeline; 0 or None as long as a value is unknown.
 
-    Positions are plain ints. Times ending in `_time` are Unix seconds; `loop_heartbeat` is
-    `time.monotonic()`, set by a task of the event loop about once a second. `events` counts by (schema.table,
-    op) and may be the encoder's own mapping. `name` and `slot` say whose numbers they are.
+    Positions are plain ints. Times ending in `_time` are Unix seconds; `loop_heartbeat` is `time.monotonic()`, set
+    by a task of the event loop about once a second. `events` counts by (schema.table, op) and may be the encoder's
+    own mapping. `name` and `slot` identify the pipeline.
     """
 
     __slots__ = (
@@ -172,13 +171,13 @@ class Telemetry:
         self.slot = slot
         self.role: Role = "starting"
         self.active_elsewhere: ActiveElsewhere | None = None
-        """The active instance. Valid only while `role` is standby."""
+        """The active instance as a standby sees it. Valid only while `role` is standby."""
         self.streaming = False
         self.loop_heartbeat = time.monotonic()
         self.started_time = time.time()
         self.throughput = Throughput()
         self.problems = LastProblems()
-        """The last warnings and errors. It has to be told of them (`observing`)."""
+        """The last warnings and errors. It must be among the observers (`observing`)."""
 
         self.received_lsn = self.sent_lsn = self.acked_lsn = self.flushed_lsn = self.server_wal_end = 0
         self.last_commit_time: float | None = None
@@ -189,14 +188,14 @@ class Telemetry:
 
         self.snapshot: Progress | None = None
         self.reading = False
-        """The initial snapshot is being read, and changes wait for its end."""
+        """True while the initial snapshot is read and changes wait for its end."""
 
         self.events: dict[tuple[str, str], int] = {}
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
         self.transactions_cut = 0
         self.requests_refused = 0
         self.ignored_records: dict[str, int] = {}
-        """Number of ignored records by the pipeline's own topic. A record is ignored if somebody else wrote it."""
+        """Number of ignored records by the pipeline's own topic. A record is ignored if another writer wrote it."""
         self.unwritable: dict[tuple[str, str], int] = {}
         self.heartbeats = 0
         self.heartbeat_bytes = 0
@@ -204,28 +203,28 @@ class Telemetry:
         self.heartbeat_queries = {"done": 0, "failed": 0}
         self.delivered_rows = 0
         self.delivered_transactions = 0
-        """Those of which records were made and that Kafka acknowledged. `events` and `transactions` count what was
-        worked off, and count it again after a session that failed."""
+        """Delivered transactions and rows: with records that Kafka acknowledged. `events` and `transactions` count
+        processed ones, and count them again after a failed session."""
         self.streamed_open = self.prepared_open = 0
         self.prepared_oldest_time: float | None = None
         self.spool_memory_bytes = self.spool_disk_bytes = 0
         self.durable_bytes = 0
-        """Of the durable log."""
+        """Bytes of the durable log."""
         self.durable_from: int | None = None
-        """Kafka holds everything up to here, and the durable log holds what follows; None: the log is empty."""
+        """Position up to which Kafka holds everything, and after which the durable log does; None: the log is empty."""
         self.recorded_bytes = 0
         self.recording_stopped = False
-        """A recording is configured, and nothing is recorded."""
+        """True if a recording is configured, but nothing is recorded."""
         self.queue_bytes = 0
         self.queue_bytes_max = 0
         self.queue_records = 0
         self.reach = Reachability(self._waiting)
-        """Which side answers. Both an outage and its end are events."""
+        """Reachability of each side. Both an outage and its end are events."""
 
         self.writing: Collection[Collection[str]] = ()
-        """The topics of the Kafka transaction that is open, so far as its records are handed over, in several sets."""
+        """Topics of the open Kafka transaction, as far as its records are produced, in several sets."""
         self.hanging: Mapping[tuple[str, int], int] = {}
-        """The partitions with a hanging transaction (`kafka/hanging.py`), and where readers stop in each."""
+        """Partitions with a hanging transaction (`kafka/hanging.py`), and the offset at which readers stop in each."""
         self.kafka_transactions = 0
         self.kafka_bytes = 0
         self.kafka_token_failures = 0
@@ -234,7 +233,7 @@ class Telemetry:
         self.reconnects: dict[str, int] = {"postgres": 0, "kafka": 0}
 
     def stand_by(self) -> None:
-        """Forget what was known as the active instance: another one says it now. Totals stay."""
+        """Clear the figures of the active instance, because another instance has become active. Totals stay."""
         self.received_lsn = self.sent_lsn = self.acked_lsn = self.flushed_lsn = self.server_wal_end = 0
         self.last_commit_time = self.prepared_oldest_time = self.retained_wal_bytes = None
         self.wal = WalForecast()
@@ -257,20 +256,20 @@ class Telemetry:
         self.throughput.look(now, unix_now, self.totals(), self.events, lag_s=lag_s, delays=self.all_delays())
 
     def all_delays(self) -> Delays:
-        """The delays since the process started."""
+        """Return the delays since the process started."""
         return Delays(sum(self.delays.counts), self.delays.sum)
 
     def totals(self) -> Totals:
-        """What Kafka acknowledged since the process started. Heartbeats are no work."""
+        """Return the totals that Kafka acknowledged since the process started. Heartbeats do not count."""
         work_bytes = self.kafka_bytes - self.heartbeat_bytes
         return Totals(self.delivered_transactions, self.delivered_rows, work_bytes)
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything that the server is known to have written is with the broker.
+        """True if everything that the server is known to have written is in Kafka.
 
-        Set it to True only when the server said so (a keepalive, the survey): a queue that is empty between
-        two reads of a backlog would make the lag look like nothing.
+        Set it to True only if the server said so (a keepalive, the survey), because a queue that is empty between
+        two reads of a backlog would hide the lag.
         """
         return self._caught_up
 
@@ -291,14 +290,14 @@ class Telemetry:
         return both
 
     def observe_commit(self, seconds: float) -> None:
-        """Count a batch that the broker acknowledged, `seconds` after it was handed over."""
+        """Count a batch that the broker acknowledged, with the `seconds` since it was sent."""
         self.kafka_transactions += 1
         self.commits.observe(seconds)
 
     def lag_bytes(self) -> int | None:
-        """WAL that the server has and the broker does not; None before the server's position is known.
+        """Return the bytes of WAL that the server has and Kafka does not; None before the server's position is known.
 
-        0 when caught up: what the server has written since its last keepalive is not known to hold changes.
+        0 when caught up: WAL that the server has written since its last keepalive may contain no changes.
         """
         if not self.server_wal_end:
             return None
@@ -306,10 +305,10 @@ class Telemetry:
         return 0 if self._caught_up else max(0, self.server_wal_end - delivered)
 
     def lag_s(self, now: float) -> float | None:
-        """Age of the last delivered commit while there is more to deliver; None before there is one.
+        """Return the age in seconds of the last delivered commit while more is to be delivered; None without a commit.
 
-        After a quiet night the last commit is old when the first change of the morning arrives; so the age
-        counts from the moment that we fell behind, if that is later.
+        After a quiet night the last commit is old when the first change arrives, so the age counts from the moment
+        at which the pipeline fell behind, if that is later.
         """
         if self._caught_up or self.lag_bytes() == 0:
             return 0.0
@@ -322,14 +321,14 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """An answer to a probe: whether all is well, and why not, as JSON shows it."""
+    """Result of a probe: health, and the reasons as JSON."""
 
     well: bool
     detail: dict[str, Any]
 
 
 def liveness(telemetry: Telemetry, monotonic: float, stall_s_max: float) -> Health:
-    """Whether the event loop still turns. A daemon that waits for PostgreSQL or Kafka is alive."""
+    """Return healthy if the event loop runs. A daemon that waits for PostgreSQL or Kafka is alive."""
     stalled_s = monotonic - telemetry.loop_heartbeat
     if stalled_s <= stall_s_max:
         return Health(True, {"alive": True})
@@ -344,13 +343,13 @@ def readiness(
     *,
     during_snapshot: bool = False,
 ) -> Health:
-    """Whether the pipeline does what it is for: streaming and keeping up; or, as a standby, waiting.
+    """Return ready if the pipeline streams and keeps up, or waits as a standby.
 
-    A standby is ready if both sides answer: its job is to wait, and a rollout that waits for readiness would otherwise
-    never end. An instance that a side does not answer is not ready.
+    A standby is ready if both sides answer, because its job is to wait, and a rollout that waits for readiness
+    would otherwise never end. An instance is not ready while a side does not answer.
 
     Args:
-        during_snapshot: reading the first snapshot counts as keeping up, whatever the lag.
+        during_snapshot: True if reading the first snapshot counts as keeping up, whatever the lag.
     """
     role = telemetry.role
     reasons = [

@@ -1,8 +1,8 @@
 """Throughput of a pipeline: rows by minute for the last hour, rows, lag and latency by quarter of an hour for the last
 day, and rates of the last seconds.
 
-The daemon calls `look` with its totals every moment. A look costs a comparison, except once in `LOOK_S` seconds, when
-the totals by table are copied. Nothing is done for each row.
+The daemon calls `look` with its totals at short intervals. A call costs a comparison, except once in `LOOK_S`
+seconds, when the totals by table are copied. No work is done for single rows.
 """
 
 from collections import deque
@@ -16,21 +16,21 @@ QUARTER_S: Final = 900
 """Seconds of a quarter of an hour."""
 
 QUARTERS: Final = 96
-"""Quarters of an hour that are kept, which are a day."""
+"""Number of quarters of an hour that are kept, which are a day."""
 
 MINUTES: Final = 60
-"""Minutes that are kept."""
+"""Number of minutes that are kept."""
 
 LOOK_S: Final = 5.0
-"""Seconds between two looks that are kept for rates."""
+"""Seconds between two samples that are kept for rates."""
 
 LOOKS: Final = 3
-"""Looks that are kept. So a rate is the mean of the last 10 to 15 seconds."""
+"""Number of samples that are kept. So a rate is the mean of the last 10 to 15 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What Kafka acknowledged since the process started: transactions with records, rows (changes, and rows of
+    """Totals that Kafka acknowledged since the process started: transactions with records, rows (changes, and rows of
     snapshots), and bytes of keys and values, before compression.
     """
 
@@ -39,7 +39,7 @@ class Totals:
     bytes: int = 0
 
     def since(self, before: "Totals") -> "Totals":
-        """What came after `before`. A count that is lower than it was counts as nothing."""
+        """Return the increase since `before`. A count that has become lower counts as no increase."""
         return Totals(
             max(0, self.transactions - before.transactions),
             max(0, self.rows - before.rows),
@@ -55,7 +55,7 @@ class Delays:
     sum: float = 0.0
 
     def mean_since(self, before: "Delays") -> float | None:
-        """The mean time in seconds of the changes that were delivered since `before`; None: no change was delivered."""
+        """Return the mean time in seconds of the changes delivered since `before`; None: none was delivered."""
         count = self.count - before.count
         return (self.sum - before.sum) / count if count > 0 else None
 
@@ -65,7 +65,10 @@ NO_DELAYS: Final = Delays()
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Means of the last `window_s` seconds. `rows_by_table` has the tables (`schema.table`) with rows in that time."""
+    """Mean rates of the last `window_s` seconds.
+
+    `rows_by_table` has the tables (`schema.table`) with rows in that time.
+    """
 
     window_s: float
     transactions_per_s: float
@@ -99,7 +102,7 @@ class _Look:
 
 
 class Throughput:
-    """Written by one thread (`look`), and read by any."""
+    """Throughput that one thread writes (`look`), and any thread reads."""
 
     def __init__(self) -> None:
         self._minutes: deque[tuple[int, Totals]] = deque(maxlen=MINUTES)
@@ -122,7 +125,7 @@ class Throughput:
         lag_s: float | None = None,
         delays: Delays = NO_DELAYS,
     ) -> None:
-        """Take the totals of now.
+        """Add a sample of the present totals.
 
         Args:
             now: monotonic seconds.
@@ -156,7 +159,10 @@ class Throughput:
         )
 
     def day(self, unix_now: float, totals: Totals, delays: Delays) -> list[Quarter]:
-        """The last `QUARTERS` quarters of an hour, oldest first. The last entry is the current quarter so far."""
+        """Return the last `QUARTERS` quarters of an hour, oldest first.
+
+        The last entry is the current quarter so far.
+        """
         last = int(unix_now // QUARTER_S)
         found = {each.at: each for each in self._quarters.copy()}
         if self._quarter:
@@ -165,9 +171,9 @@ class Throughput:
         return [found.get(at, Quarter(at)) for at in begins]
 
     def minutes(self, unix_now: float, totals: Totals) -> list[tuple[int, Totals]]:
-        """The last hour, oldest first: `MINUTES` times the minute's begin (Unix seconds), and what came in it.
+        """Return the last `MINUTES` minutes, oldest first: the minute's begin (Unix seconds), and its totals.
 
-        The last one is the minute that is under way. A minute in which the process did not run has zeros.
+        The last entry is the current minute so far. A minute in which the process did not run has zeros.
         """
         last = int(unix_now // 60)
         found = dict(self._minutes.copy())
@@ -176,7 +182,7 @@ class Throughput:
         return [(each * 60, found.get(each, Totals())) for each in range(last - MINUTES + 1, last + 1)]
 
     def rates(self, now: float, totals: Totals, events: Mapping[tuple[str, str], int]) -> Rates:
-        """The rates of now, from the oldest look that is kept. All are 0 before there was a look."""
+        """Return the present rates, since the oldest sample that is kept. All rates are 0 before the first sample."""
         looks = self._looks.copy()
         seconds = now - looks[0].at if looks else 0.0
         if seconds <= 0.0:

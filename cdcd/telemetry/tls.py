@@ -10,13 +10,13 @@ from cdcd.config.sections.process import HttpConfig
 from cdcd.core.errors import ConfigError
 
 LOOK_S: Final = 10.0
-"""Seconds between two looks at the files."""
+"""Seconds between two checks of the files."""
 
 
 class Tls:
-    """The certificate and key of these files, for TLS 1.2 and newer.
+    """TLS context with the certificate and key of these files, for TLS 1.2 and newer.
 
-    Raises ConfigError if they cannot be read, or are no certificate with its key.
+    Raises ConfigError if the files cannot be read, or are no certificate with its key.
     """
 
     def __init__(self, certificate: Path, key: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,13 +35,13 @@ class Tls:
 
     @classmethod
     def of(cls, http: HttpConfig) -> Self | None:
-        """As the configuration says; None: without TLS."""
+        """Return the configured TLS; None without TLS."""
         if http.certificate_file is None or http.key_file is None:
             return None
         return cls(http.certificate_file, http.key_file)
 
     def refresh(self) -> None:
-        """Use the files' new content, if they have changed and are a certificate with its key."""
+        """Load the files again if they have changed and contain a certificate with its key."""
         now = self._clock()
         if now - self._looked_at < LOOK_S:
             return
@@ -57,10 +57,10 @@ class Tls:
             return ()
 
     def _load(self) -> str:
-        """What is wrong with the files; "" if they are in use now."""
+        """Load the files; return the problem, or "" if they are in use now."""
         certificate, key = self._files
         try:
-            # A trial: half a load would leave the context without a key that fits.
+            # The first context is a trial, because a partial load would leave the context without a matching key.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
                 context.load_cert_chain(certificate, key, password=_no_passphrase)
         except _PassphraseError:
@@ -71,7 +71,7 @@ class Tls:
 
 
 class _PassphraseError(Exception):
-    """Without it, OpenSSL would ask at the terminal."""
+    """Raised instead of a passphrase, which OpenSSL would otherwise ask for at the terminal."""
 
 
 def _no_passphrase() -> str:

@@ -16,18 +16,18 @@ from cdcd.telemetry.http import BODY_BYTES_MAX, CONNECTIONS_MAX, Reply, Request,
 from cdcd.telemetry.tls import Tls
 
 CONNECTION_S_MAX: Final = 20.0
-"""Seconds after which a connection is closed, whatever it is doing."""
+"""Seconds after which a connection is closed in any state."""
 
 HEADERS_S_MAX: Final = 10.0
-"""Seconds that a client may take for its headers, with the handshake of TLS; then for its body."""
+"""Seconds within which a client must send its headers, including the TLS handshake, and then its body."""
 
 HEADERS_BYTES_MAX: Final = 16_384
-"""Size of a request's headers."""
+"""Maximum bytes of a request's headers."""
 
 
 def tornado_server(routes: Routes, tls: Tls | None, listen: ListenConfig) -> HTTPServer:
-    """The server, which listens nowhere yet."""
-    # What a client sends, or how it hangs up, is no event. Errors of ours are logged by tornado.application.
+    """Return the server, which does not listen yet."""
+    # Errors of clients are not logged. Errors of cdcd are logged by tornado.application.
     for name in ("tornado.access", "tornado.general"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return Server(
@@ -45,14 +45,14 @@ def tornado_server(routes: Routes, tls: Tls | None, listen: ListenConfig) -> HTT
 
 @stream_request_body
 class Handler(RequestHandler):
-    """One request: a route's answer, or a sentence that says what is wrong."""
+    """Handler of a request: a route's answer, or a sentence about the error."""
 
     def initialize(self, routes: Routes, listen: ListenConfig) -> None:
         self._routes = routes
         self._listen = listen
 
     def prepare(self) -> None:
-        """Before the body is read."""
+        """Check the request before its body is read."""
         self._body = bytearray()
         self._refusal: Reply | None = None
         path, asked = self.request.path, self._asked()
@@ -63,7 +63,8 @@ class Handler(RequestHandler):
             self._refusal = _refusal(self._routes, self.request.method or "", path, asked)
 
     def data_received(self, chunk: bytes) -> None:
-        # The body of a refused request is read to its end: a client that still sends does not read the answer.
+        # The body of a refused request is read to its end, because a client that is still sending does not read the
+        # answer.
         if self._refusal is None:
             self._body += chunk
 
@@ -101,7 +102,7 @@ class Handler(RequestHandler):
 
 
 class Server(HTTPServer):
-    """Closes connections that are too old or too many."""
+    """HTTP server that closes connections that are too old or too many."""
 
     def initialize(self, *args: Any, tls: Tls | None = None, **options: Any) -> None:
         super().initialize(*args, **options)
@@ -129,7 +130,7 @@ class Server(HTTPServer):
 
 
 def _refusal(routes: Routes, method: str, path: str, asked: Request) -> Reply | None:
-    """Why a request gets no answer of its route; None: it gets it. The body is not there yet."""
+    """Return the refusal of a request; None if its route may answer. The body has not been read yet."""
     route = routes.get(path)
     if route is None:
         return text(404, f"There are {', '.join(routes)}")

@@ -1,4 +1,4 @@
-"""The numbers of a `cdcd verify --continuous`, and its metrics as one table."""
+"""Figures of a `cdcd verify --continuous`, and its metrics as one table."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ from cdcd.telemetry.state import Health
 
 @dataclass(slots=True)
 class VerifiedTable:
-    """The numbers of one table.
+    """Figures of one table.
 
     Attributes:
-        lsn: up to where all commits were in the last comparison that found nothing; 0: there was none yet.
-        compared_at: when the last comparison ended (Unix seconds); None: there was none yet.
-        differences: rows that differed and records that were wrong, in all comparisons.
-        differs: whether the last comparison found any.
-        is_partial: whether something could not be compared then.
+        lsn: LSN before which the last comparison without differences saw all commits; 0: none yet.
+        compared_at: end of the last comparison (Unix seconds); None: none yet.
+        differences: number of differing rows and flawed records in all comparisons.
+        differs: True if the last comparison found differences.
+        is_partial: True if the last comparison was incomplete.
     """
 
     lsn: int = 0
@@ -36,14 +36,14 @@ class VerifiedTable:
 
 @dataclass(slots=True)
 class VerifyTelemetry:
-    """The numbers of one process. One thread writes them, others read."""
+    """Figures of one process. One thread writes them, others read them."""
 
     tables: dict[str, VerifiedTable] = field(default_factory=dict)
     failures: int = 0
     _lock: Lock = field(default_factory=Lock)
 
     def compared(self, name: str, now: float, lsn: int, differences: int, *, is_partial: bool) -> None:
-        """A table was compared, with so many differences that were not counted before."""
+        """Register a comparison of a table, with the number of newly found differences."""
         with self._lock:
             of = self.tables.setdefault(name, VerifiedTable())
             of.compared_at = now
@@ -54,16 +54,16 @@ class VerifyTelemetry:
                 of.lsn = lsn
 
     def failed(self) -> None:
-        """A side was away, or the pipeline did not deliver in time."""
+        """Register that a side was unreachable, or that the pipeline did not deliver in time."""
         with self._lock:
             self.failures += 1
 
     def health(self) -> Health:
-        """Alive: what it finds is for alerts, not for a supervisor."""
+        """Return healthy: differences are for alerts, not for a supervisor."""
         return Health(True, {"well": True, "tables": len(self.tables)})
 
     def snapshot(self) -> list[tuple[str, VerifiedTable]]:
-        """The tables by name; another thread may add some meanwhile."""
+        """Return a copy of the tables by name; another thread may add tables meanwhile."""
         with self._lock:
             return list(self.tables.items())
 
@@ -122,7 +122,7 @@ DEFINITIONS: Final[tuple[Definition[VerifyTelemetry], ...]] = (
 
 
 class VerifyCollector(Collector):
-    """Reads the numbers when asked, from the thread that asks."""
+    """Collector that reads the figures in the thread of the scrape."""
 
     def __init__(self, numbers: VerifyTelemetry) -> None:
         self._numbers = numbers
@@ -135,7 +135,7 @@ class VerifyCollector(Collector):
 
 
 def registry_for(numbers: VerifyTelemetry) -> CollectorRegistry:
-    """All that /metrics shows."""
+    """Return the registry for /metrics."""
     registry = CollectorRegistry()
     registry.register(VerifyCollector(numbers))
     ProcessCollector(registry=registry)
@@ -143,7 +143,7 @@ def registry_for(numbers: VerifyTelemetry) -> CollectorRegistry:
 
 
 def verify_routes(numbers: VerifyTelemetry) -> Routes:
-    """What is served: /metrics and /healthz."""
+    """Return the routes: /metrics and /healthz."""
     return metrics_and_probes(lambda: registry_for(numbers), {"/healthz": numbers.health})
 
 
@@ -158,5 +158,5 @@ Made from the table in `cdcd/telemetry/verify.py`. `cdcd verify --continuous` se
 
 
 def markdown() -> str:
-    """Verification's part of docs/metrics.md."""
+    """Return the part of docs/metrics.md about verification."""
     return _HEAD + table(map(row, DEFINITIONS))

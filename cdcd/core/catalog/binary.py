@@ -22,7 +22,7 @@ import re
 
 
 class Fields:
-    """Where the reading of one value stands. The caller owes `end` after the last field."""
+    """Read position in one value. The caller owes `end` after the last field."""
 
     __slots__ = ("_at", "_data")
 
@@ -31,7 +31,7 @@ class Fields:
         self._at = 0
 
     def take(self, size: int) -> bytes:
-        """The next so many bytes."""
+        """Return the next `size` bytes."""
         begin = self._at
         end = begin + size
         if size < 0 or end > len(self._data):
@@ -40,20 +40,20 @@ class Fields:
         return self._data[begin:end]
 
     def integer(self, size: int) -> int:
-        """An integer with a sign, of so many bytes."""
+        """Return a signed integer of `size` bytes."""
         return int.from_bytes(self.take(size), "big", signed=True)
 
     def unsigned(self, size: int) -> int:
-        """An integer without a sign."""
+        """Return an unsigned integer of `size` bytes."""
         return int.from_bytes(self.take(size), "big")
 
     def value(self) -> bytes | None:
-        """A length and so many bytes; a length of -1 is NULL."""
+        """Return the bytes after a length; None (NULL) for a length of -1."""
         size = self.integer(4)
         return None if size == -1 else self.take(size)
 
     def string(self) -> str:
-        """Wire text up to a zero byte."""
+        """Return wire text up to a zero byte."""
         end = self._data.find(b"\0", self._at)
         if end < 0:
             raise ValueError("a string has no end")
@@ -62,11 +62,11 @@ class Fields:
         return text
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """Return all remaining bytes."""
         return self.take(len(self._data) - self._at)
 
     def end(self) -> None:
-        """Nothing is left."""
+        """Raise ValueError if bytes remain."""
         if self._at != len(self._data):
             raise ValueError("bytes are left over")
 
@@ -75,18 +75,19 @@ _NUMERIC_HEAD: Final = Struct("!HhHH")
 _NUMERIC_SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
 _NUMERIC_NEGATIVE: Final = 0x4000
 _NUMERIC_SHORT: Final = 4
-"""Base-10000 digits that fit into a machine's integer."""
+"""Maximum number of base-10000 digits that fit into a machine integer."""
 
 _DIGITS_MAX: Final = 17
-"""As many digits give any float8 again."""
+"""Number of digits that suffice to restore any float8."""
 _FLOAT4_POWERS: Final = (b"\x00\x00\x00", b"\x80\x00\x00")
-"""What follows sign and exponent in a power of two: nothing, but for the exponent's last bit."""
+"""Bytes after sign and exponent in a power of two: zeros, except for the exponent's last bit."""
 _FLOAT4_WHOLE: Final = 2.0**24
 _FLOAT4_TIES_MAX: Final = 1e20
 _FLOAT8_WHOLE: Final = 2.0**53
 _FLOAT8_TIES_MAX: Final = 1e41
-"""Between these a float may have few digits that lie in the middle between it and the next one. Below the middle is no
-whole number and has more digits than the float, above it is not a multiple of a large enough power of 5."""
+"""Bounds between which a float can have few digits that lie in the middle between the float and the next one. Below
+the bounds, the middle is not a whole number and has more digits than the float; above, it is not a multiple of a
+large enough power of 5."""
 
 
 def integer(data: bytes, size: int, *, signed: bool = True) -> int:
@@ -102,14 +103,15 @@ def integer(data: bytes, size: int, *, signed: bool = True) -> int:
 
 
 def float4_text(data: bytes) -> str:
-    """As float4out with the shortest digits that give the same number again (extra_float_digits above 0)."""
+    """Return the text of float4out, with the shortest digits that restore the number (extra_float_digits above 0)."""
     value: float = unpack("!f", _exactly(data, 4))[0]
     for precision in range(9):
         shortest = f"{value:.{precision}e}"
         if "e" not in shortest or _is_float4(shortest, data):
             break
         if data[1:] in _FLOAT4_POWERS:
-            # Of a power of two the neighbour below is nearer than that above, so that digits rounded up may do.
+            # For a power of two the lower neighbour is nearer than the upper one, so digits that are rounded up may
+            # suffice.
             shortest = f"{Context(precision + 1, ROUND_UP).create_decimal_from_float(value):e}"
             if _is_float4(shortest, data):
                 break
@@ -138,7 +140,7 @@ def float8_text(data: bytes) -> str:
 
 
 def _without_tie(shortest: str, value: float, one: float, other: float) -> str:
-    """The shortest digits that give `value` again without a tie between it and its neighbours `one` and `other`.
+    """Return the shortest digits that restore `value` without a tie between it and its neighbours `one` and `other`.
 
     PostgreSQL does not rely on a reader that rounds ties to even (STRICTLY_SHORTEST in src/common/ryu_common.h).
     """
@@ -152,7 +154,9 @@ def _without_tie(shortest: str, value: float, one: float, other: float) -> str:
 
 
 def _float_text(shortest: str, value: float, fixed_digits: int) -> str:
-    """Lay out the digits as ryu's to_chars in PostgreSQL does: fixed from 1e-4 up to so many digits, else `e`."""
+    """Return the digits in the layout of PostgreSQL's ryu: fixed from 1e-4 up to `fixed_digits`
+    digits, else with `e`.
+    """
     if isnan(value):
         return "NaN"
     if isinf(value):
@@ -177,7 +181,7 @@ def _float_text(shortest: str, value: float, fixed_digits: int) -> str:
 
 
 def numeric_text(data: bytes) -> str:
-    """As numeric_out: base-10000 digits, of which `weight` + 1 stand before the point, and a display scale."""
+    """Return the text of numeric_out from base-10000 digits (`weight` + 1 before the point) and a display scale."""
     if len(data) < _NUMERIC_HEAD.size:
         raise ValueError("a numeric is at least 8 bytes")
     number, weight, sign, scale = _NUMERIC_HEAD.unpack_from(data)
@@ -200,7 +204,7 @@ def numeric_text(data: bytes) -> str:
 
 
 def _short_numeric_text(data: bytes, number: int, weight: int, negative: bool, scale: int) -> str:
-    """The same for a number of few digits, which is nearly every one."""
+    """Return the text of a numeric with few digits, as almost all have."""
     total: i64 = 0
     at: i64 = _NUMERIC_HEAD.size
     end: i64 = len(data)
@@ -213,7 +217,7 @@ def _short_numeric_text(data: bytes, number: int, weight: int, negative: bool, s
     digits = str(total)
     fraction = 4 * (number - weight - 1)
     if fraction <= 0:
-        # A zero has no digits at all.
+        # A zero has no digits.
         whole = digits + "0" * -fraction if total else "0"
         shown = ""
     else:
@@ -243,7 +247,7 @@ def uuid_text(data: bytes) -> str:
 
 
 def read_array(data: bytes) -> tuple[list[int], list[int], list[bytes | None]]:
-    """Lengths and lower bounds of the dimensions, and the elements in row-major order (array_send)."""
+    """Return lengths and lower bounds of the dimensions, and the elements in row-major order (array_send)."""
     fields = Fields(data)
     dimensions, _has_null, _element_oid = fields.integer(4), fields.integer(4), fields.unsigned(4)
     lengths: list[int] = []
@@ -270,7 +274,7 @@ _ESCAPED: Final = re.compile(r'(["\\])')
 
 
 def hstore_text(data: bytes) -> str:
-    """hstore_out: `"a"=>"1", "b"=>NULL`."""
+    """Return the text of hstore_out: `"a"=>"1", "b"=>NULL`."""
     fields = Fields(data)
     pairs: list[str] = []
     for _ in range(fields.integer(4)):
@@ -288,7 +292,7 @@ def _hstore_quoted(data: bytes) -> str:
 
 
 def cube_text(data: bytes) -> str:
-    """cube_out: `(1, 2),(3, 4)`; a cube that is a point has its coordinates once (contrib/cube)."""
+    """Return the text of cube_out: `(1, 2),(3, 4)`; a cube that is a point has its coordinates once (contrib/cube)."""
     fields = Fields(data)
     header = fields.unsigned(4)
     is_point, dimensions = bool(header >> 31), header & 0x7FFFFFFF

@@ -1,8 +1,8 @@
-"""Whether all columns of a relation can come in binary form.
+"""Check that all columns of a relation can be received in binary form.
 
-pgoutput sends a value in binary form if its column's type has a send function, else as text. So a column can be read
-unless its type has a send function and no reader here. A type that holds values of others (array, composite, range)
-always has a send function, and that one fails in the server, and ends the stream, if a type within has none.
+pgoutput sends a value in binary form if its column's type has a send function, else as text. So a column can be
+read unless its type has a send function but no reader here. A type with components (array, composite, range) always
+has a send function. If a component has none, this function fails in the server and ends the stream.
 """
 
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ from cdcd.core.protocol.messages import Column, Relation
 
 
 def unreadable_binary(relation: Relation, types: Mapping[int, TypeDescription]) -> tuple[str, ...]:
-    """Names of the columns' types whose binary form cannot be read, each once; () if all can be.
+    """Return the names of column types with unreadable binary form, each once; () if there is none.
 
     Args:
-        types: what the catalog says about types that are not built in; one that it does not know cannot be read.
+        types: catalog descriptions of types that are not built in; a type without description is unreadable.
     """
     unreadable = [column for column in relation.columns if not _is_readable(column, types)]
     return tuple(dict.fromkeys([_type_name(column.type_oid, types) for column in unreadable]))
 
 
 def require_binary(relation: Relation, types: Mapping[int, TypeDescription]) -> None:
-    """Refuse a relation that has a column whose binary form cannot be read.
+    """Refuse a relation with a column whose binary form cannot be read.
 
     Raises:
-        WithoutBinaryError: it names the table, the first such column and its type.
+        WithoutBinaryError: the message names the table, the first such column and its type.
     """
     for column in relation.columns:
         if not _is_readable(column, types):

@@ -1,8 +1,8 @@
-"""Types that are made of other types, in binary form, to the text that the server would have sent.
+"""Types with components, in binary form, converted to the text that the server would have sent.
 
-Arrays, composites, ranges, multiranges and the vectors hold values of other types, each in its own binary form, and
-their text holds the text of these, quoted by rules of their own (arrayfuncs.c, rowtypes.c, rangetypes.c,
-multirangetypes.c). `reader_for` puts a reader together from those of the parts.
+Arrays, composites, ranges, multiranges and vectors contain values of other types, each in binary form. Their text
+contains the texts of these values, quoted by separate rules (arrayfuncs.c, rowtypes.c, rangetypes.c,
+multirangetypes.c). `reader_for` composes a reader from those of the components.
 """
 
 import re
@@ -27,11 +27,11 @@ _LOWER_INFINITE: Final = 0x08
 _UPPER_INFINITE: Final = 0x10
 
 _LOWER_BOUND: Final = 1
-"""Where an array begins, unless its text says otherwise."""
+"""Lower bound of an array, unless its text has another one."""
 
 
 class _Array:
-    """array_out: `[0:1]={…}`, one pair of braces for each dimension."""
+    """Reader in the form of array_out: `[0:1]={…}`, with one pair of braces for each dimension."""
 
     def __init__(self, element: Reader, delimiter: str) -> None:
         self._element = element
@@ -61,7 +61,7 @@ class _Array:
 
 
 class _Composite:
-    """record_out: `(a,"b c",)`. A value says itself of which types its attributes are."""
+    """Reader in the form of record_out: `(a,"b c",)`. A value contains the types of its attributes."""
 
     def __init__(self, readers: Mapping[int, Reader]) -> None:
         self._readers = readers
@@ -82,7 +82,7 @@ class _Composite:
 
 
 class _Range:
-    """range_out: `[1,6)`, `empty`, `(,infinity]`."""
+    """Reader in the form of range_out: `[1,6)`, `empty`, `(,infinity]`."""
 
     def __init__(self, subtype: Reader) -> None:
         self._subtype = subtype
@@ -108,7 +108,7 @@ class _Range:
 
 
 class _Multirange:
-    """multirange_out: ranges in braces."""
+    """Reader in the form of multirange_out: ranges in braces."""
 
     def __init__(self, subrange: Reader) -> None:
         self._range = subrange
@@ -126,7 +126,7 @@ class _Multirange:
 
 
 def _doubled(text: str, special: re.Pattern[str]) -> str:
-    """The text in quotes where it needs them, and quotes and backslashes in it twice."""
+    """Return the text, quoted if necessary, with quotes and backslashes doubled."""
     if text and special.search(text) is None:
         return text
     escaped = _DOUBLED.sub(r"\1\1", text)
@@ -134,10 +134,10 @@ def _doubled(text: str, special: re.Pattern[str]) -> str:
 
 
 def reader_for(oid: int, types: Mapping[int, TypeDescription], nesting: int = 0) -> Reader | None:
-    """The reader of a type's binary form; None: there is none, or the server cannot send the type in binary form.
+    """Return the reader of a type's binary form; None if there is none or the server cannot send the type as binary.
 
     Args:
-        types: what the catalog says about types that are not built in.
+        types: catalog descriptions of types that are not built in.
     """
     builtin = READERS.get(oid)
     if builtin is not None:

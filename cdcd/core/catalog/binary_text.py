@@ -1,11 +1,11 @@
-"""Built-in types in binary form to the text that the server would have sent, for types whose JSON is their text.
+"""Built-in types in binary form, converted to the server's text, for types whose JSON is their text.
 
-The same text stands inside of arrays, composites and ranges, so that types with a JSON of their own (numbers, dates)
-are here too. Both forms are those of PostgreSQL's send and output functions (src/backend/utils/adt, in the files that
-each function names), with the settings of our sessions. What is returned is wire text; ValueError for bytes that are
-not of the form.
+The same text is used inside of arrays, composites and ranges, so types with a separate JSON form (numbers, dates)
+are here too. Both forms are those of PostgreSQL's send and output functions (src/backend/utils/adt, in the files
+that each function names), with the settings of cdcd's sessions. The functions return wire text, and raise
+ValueError for bytes of another form.
 
-Which type has which reader, `types.py` says.
+`types.py` has the reader of each type.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,21 +15,21 @@ from cdcd.core.catalog import binary, temporal
 from cdcd.core.catalog.binary import Fields
 
 Reader = Callable[[bytes], str]
-"""Binary form to wire text."""
+"""Converts binary form to wire text."""
 
 
 class WithoutReaderError(ValueError):
-    """A value is, or holds, one of a type whose binary form cannot be read."""
+    """A value has, or contains, a type whose binary form cannot be read."""
 
 
 _INET_FAMILIES: Final[Mapping[int, int]] = {2: 4, 3: 16}
-"""Bytes of an address, by family: PGSQL_AF_INET and PGSQL_AF_INET6 (utils/inet.h)."""
+"""Bytes of an address by family: PGSQL_AF_INET and PGSQL_AF_INET6 (utils/inet.h)."""
 
 _GROUPS: Final = 8
-"""16-bit groups of an IPv6 address."""
+"""Number of 16-bit groups in an IPv6 address."""
 
 _WEIGHTS: Final = ("", "C", "B", "A")
-"""Of a position in a tsvector, by the two highest bits (ts_type.h)."""
+"""Weights of a position in a tsvector, by the two highest bits (ts_type.h)."""
 
 _OPERAND: Final = 1
 _NOT: Final = 1
@@ -40,16 +40,16 @@ _OPERATORS: Final[Mapping[int, tuple[int, str]]] = {
     3: (1, "|"),
     _PHRASE: (3, "<->"),
 }
-"""Of a tsquery: priority and symbol, by the operator's number (ts_type.h)."""
+"""Operators of a tsquery: (priority, symbol) by the operator's number (ts_type.h)."""
 
 
 def plain(data: bytes) -> str:
-    """Types whose binary form is their text: textsend, enum_send, json_send, xml_send for UTF-8."""
+    """Return the text of types whose binary form is their text: textsend, enum_send, json_send, xml_send for UTF-8."""
     return data.decode("latin-1")
 
 
 def versioned(data: bytes) -> str:
-    """A version, which is 1, and the text: jsonb_send, jsonpath_send, ltree_send."""
+    """Return the text after a version, which is 1: jsonb_send, jsonpath_send, ltree_send."""
     if data[:1] != b"\x01":
         raise ValueError("a version other than 1")
     return data[1:].decode("latin-1")
@@ -60,7 +60,7 @@ def boolean_text(data: bytes) -> str:
 
 
 def char_text(data: bytes) -> str:
-    """The one-byte type "char": zero is the empty string, above ASCII its octal escape (char.c, since 16)."""
+    """Return the text of the one-byte type "char": "" for zero, an octal escape above ASCII (char.c, since 16)."""
     byte = binary.integer(data, 1, signed=False)
     if byte == 0:
         return ""
@@ -92,19 +92,19 @@ def uint8_text(data: bytes) -> str:
 
 
 def money_text(data: bytes) -> str:
-    """cash.c in lc_monetary C: `-$1,234.50`."""
+    """Return the text of cash.c in lc_monetary C: `-$1,234.50`."""
     cents = binary.integer(data, 8)
     return f"{'-' if cents < 0 else ''}${abs(cents) // 100:,}.{abs(cents) % 100:02}"
 
 
 def lsn_text(data: bytes) -> str:
-    """pg_lsn.c: two halves in hexadecimal."""
+    """Return the text of pg_lsn.c: two halves in hexadecimal."""
     lsn = binary.integer(data, 8, signed=False)
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
 
 def tid_text(data: bytes) -> str:
-    """tid.c: the page and the item in it."""
+    """Return the text of tid.c: the page, and the item on it."""
     fields = Fields(data)
     text = f"({fields.unsigned(4)},{fields.unsigned(2)})"
     fields.end()
@@ -112,7 +112,7 @@ def tid_text(data: bytes) -> str:
 
 
 def snapshot_text(data: bytes) -> str:
-    """xid8funcs.c: `xmin:xmax:xip,xip`."""
+    """Return the text of xid8funcs.c: `xmin:xmax:xip,xip`."""
     fields = Fields(data)
     count = fields.integer(4)
     head = f"{fields.unsigned(8)}:{fields.unsigned(8)}:"
@@ -152,7 +152,7 @@ def interval_text(data: bytes) -> str:
 
 
 def inet_text(data: bytes) -> str:
-    """network.c: family, bits of the network, whether it is a cidr, length of the address, address."""
+    """Return the text of network.c from family, bits of the network, cidr flag, length of the address, and address."""
     fields = Fields(data)
     family, bits, is_cidr = fields.unsigned(1), fields.unsigned(1), fields.unsigned(1)
     size = fields.unsigned(1)
@@ -165,7 +165,7 @@ def inet_text(data: bytes) -> str:
 
 
 def _ipv6_text(address: bytes) -> str:
-    """inet_net_ntop.c: the longest run of zero groups is `::`; IPv4 inside of it has dots."""
+    """Return the text of inet_net_ntop.c: the longest run of zero groups is `::`; IPv4 inside of it has dots."""
     groups = [address[at] << 8 | address[at + 1] for at in range(0, 2 * _GROUPS, 2)]
     longest, begin = 0, 0
     at = 0
@@ -200,13 +200,13 @@ def _exactly(data: bytes, size: int) -> bytes:
 
 
 def _floats(data: bytes, count: int) -> list[str]:
-    """So many float8, and nothing else."""
+    """Return `count` float8 as text; the data must contain nothing else."""
     _exactly(data, 8 * count)
     return [binary.float8_text(data[at : at + 8]) for at in range(0, len(data), 8)]
 
 
 def _points(data: bytes, count: int) -> str:
-    """So many points with commas between (geo_ops.c)."""
+    """Return `count` points with commas between them (geo_ops.c)."""
     numbers = _floats(data, 2 * count)
     return ",".join([f"({x},{y})" for x, y in zip(numbers[::2], numbers[1::2], strict=True)])
 
@@ -242,7 +242,7 @@ def polygon_text(data: bytes) -> str:
 
 
 def tsvector_text(data: bytes) -> str:
-    """tsvector.c: a lexeme, and its positions with their weights, where it has any."""
+    """Return the text of tsvector.c: each lexeme with its positions and weights, if it has any."""
     fields = Fields(data)
     count = fields.integer(4)
     shown: list[str] = []
@@ -261,7 +261,7 @@ def _lexeme(text: str) -> str:
 
 
 def tsquery_text(data: bytes) -> str:
-    """tsquery.c: operators stand before their operands, the right one first."""
+    """Return the text of tsquery.c; in the binary form, operators precede their operands, the right one first."""
     fields = Fields(data)
     size = fields.integer(4)
     text = _query(fields, 0, False) if size else ""
@@ -270,11 +270,11 @@ def tsquery_text(data: bytes) -> str:
 
 
 def _query(fields: Fields, parent: int, in_phrase: bool) -> str:
-    """The next operand or operator with its operands.
+    """Return the text of the next operand, or of an operator with its operands.
 
     Args:
-        parent: priority of the operator that it is an operand of.
-        in_phrase: it is the right operand of a phrase operator, whose order counts.
+        parent: priority of the enclosing operator.
+        in_phrase: True for the right operand of a phrase operator, where the order matters.
     """
     if fields.unsigned(1) == _OPERAND:
         weights, prefix = fields.unsigned(1), fields.unsigned(1)
@@ -304,7 +304,7 @@ def _query(fields: Fields, parent: int, in_phrase: bool) -> str:
 
 
 def int2vector_text(data: bytes) -> str:
-    """Vectors have the binary form of an array, but `1 2 3` as text (int.c)."""
+    """Return the text of a vector, such as `1 2 3` (int.c); its binary form is an array's."""
     return _vector_text(data, int2_text)
 
 

@@ -1,21 +1,21 @@
-"""Which columns the rules of `columns` are bound to, by the table's oid and the column's attribute number.
+"""Columns to which the rules of `columns` are bound, by the table's oid and the column's attribute number.
 
-The rule: a column that a rule has matched once stays under that rule, whatever the column or its table is called later.
-Bindings only grow. They end when the operator changes the rule, because another rule has another digest.
+The rule: a column that a rule has matched once stays under that rule, even if the column or its table is renamed
+later. Bindings only grow. They end when the operator changes the rule, because another rule has another digest.
 
-A Relation message has names and no attribute numbers. `Bindings.numbers` says which numbers each of its columns may
-have. Its evidence, of which each part is a proof:
+A Relation message has names but no attribute numbers. `Bindings.numbers` determines which numbers each of its
+columns may have. Each part of its evidence is a proof:
 
-- PostgreSQL lists columns by rising attribute number, and never uses a number twice.
-- A look-up whose LSN is at or before the commit LSN of the message's transaction saw the table before that transaction
-  touched it: ALTER TABLE and a change of a row exclude each other until the end of the transaction that came first. The
-  state that this look-up saw is the *former state*.
-- The look-up that answers the message sees that transaction, so it saw the table afterwards: the state of now.
-- A column that both states have was there in between. If its row of pg_attribute was written by the same transaction in
-  both states (`xmin`), the column also had the same name and type in between.
-- A column that the former state lacks, and whose number was given away already, was dropped before.
+- PostgreSQL lists columns by rising attribute number, and never reuses a number.
+- A look-up whose LSN is at or before the commit LSN of the message's transaction saw the table before that
+  transaction changed it: ALTER TABLE and a change of a row exclude each other until the end of the earlier
+  transaction. The state that this look-up saw is the *former state*.
+- The look-up that answers the message sees that transaction, so it saw the table afterwards: the present state.
+- A column in both states existed in between. If its row of pg_attribute was written by the same transaction in both
+  states (`xmin`), the column also had the same name and type in between.
+- A column that the former state lacks, although its number was used already, was dropped before.
 
-Names prove nothing else. Where several numbers remain, the caller withholds the table if one of them is bound.
+Names prove nothing else. If several numbers remain, the caller withholds the table if one of them is bound.
 """
 
 import json
@@ -29,16 +29,17 @@ from cdcd.core.catalog.relations import TENTATIVE, UNKNOWN_PLACE, TableDescripti
 from cdcd.core.protocol.messages import Relation
 
 VERSION: Final = 1
-"""Of the bindings' form in the checkpoint."""
+"""Version of the bindings' form in the checkpoint."""
 
 _GONE: Final = -1
-"""In the checkpoint, the stamp of a column that was dropped."""
+"""Stamp of a dropped column in the checkpoint."""
 
 STATES_MAX: Final = 32
-"""States of a table that are kept. Each ALTER TABLE makes one; delivery of what was committed before it removes one."""
+"""Maximum number of a table's states that are kept. Each ALTER TABLE adds a state; delivering everything that was
+committed before a state removes one."""
 
 RESOLVED_MAX: Final = 16
-"""Relation messages of a table whose numbers are remembered."""
+"""Maximum number of a table's Relation messages whose numbers are remembered."""
 
 Touch = Callable[[], None]
 
@@ -48,9 +49,9 @@ class TableState:
     """The columns of a table, as a look-up saw them.
 
     Attributes:
-        lsn: every transaction that the look-up saw has committed before it.
-        last_id: the highest attribute number that was ever given.
-        stamps: `CatalogColumn.stamp` of each column that is not dropped, by attribute number; 0 if it is not known.
+        lsn: LSN before which every transaction that the look-up saw has committed.
+        last_id: highest attribute number that was ever used.
+        stamps: `CatalogColumn.stamp` of each existing column, by attribute number; 0 if unknown.
     """
 
     lsn: int
@@ -60,9 +61,12 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The attribute numbers that a column of a Relation message may have, rising. Exactly one: the number is certain.
+    """Attribute numbers that a column of a Relation message may have, in ascending order.
 
-    `proved`: a former state of the table bounds them. Without one they follow from the catalog of now alone.
+    If there is exactly one, the number is certain.
+
+    `proved`: True if a former state of the table limits the numbers. False: the numbers follow from the present
+    catalog alone.
     """
 
     possible: tuple[int, ...]
@@ -74,33 +78,33 @@ class Numbers:
 
 
 def state_of(table: TableDescription) -> TableState:
-    """What a look-up has seen."""
+    """Return the state that a look-up has seen."""
     return TableState(table.seen, table.last_id, {column.id: column.stamp for column in table.columns})
 
 
 class Bindings:
-    """The columns of each rule, and the states of the tables that have such columns.
+    """Columns of each rule, and states of the tables with such columns.
 
-    One object for a session: its encoders for changes and for rows share it. `touched` is called when the bindings have
-    changed, so that they go out with a checkpoint soon.
+    A session has one object: its encoders for changes and for rows share it. `touched` is called when the bindings
+    have changed, so that a checkpoint with them is written soon.
     """
 
     def __init__(self) -> None:
         self.touched: Touch = _nobody
         self._rules: dict[str, dict[int, set[int]]] = {}
-        """By digest of the rule and oid of the table: attribute numbers."""
+        """Attribute numbers by digest of the rule and oid of the table."""
         self._states: dict[int, list[TableState]] = {}
-        """By oid, rising by LSN."""
+        """States by oid, in ascending order of LSN."""
         self._resolved: dict[int, dict[object, list[Numbers]]] = {}
         self._text = ""
         self._is_stale = False
 
     def of_table(self, digest: str, oid: int) -> Collection[int]:
-        """The numbers of the columns of a table that a rule is bound to."""
+        """Return the numbers of a table's columns to which a rule is bound."""
         return self._rules.get(digest, {}).get(oid, ())
 
     def bind(self, digest: str, oid: int, numbers: Iterable[int]) -> None:
-        """The rule holds for these columns from now on."""
+        """Bind the rule to these columns."""
         bound = self._rules.setdefault(digest, {}).setdefault(oid, set())
         new = set(numbers) - bound
         if new:
@@ -109,16 +113,16 @@ class Bindings:
             self.touched()
 
     def has(self, oid: int) -> bool:
-        """Whether a rule is bound to a column of the table."""
+        """Return True if a rule is bound to a column of the table."""
         return any(tables.get(oid) for tables in self._rules.values())
 
-    # What is known of the columns of a table.
+    # Knowledge about the columns of a table.
 
     def note(self, relation: Relation, table: TableDescription) -> None:
-        """Keep the state of the table that a look-up has seen, for changes that are committed later.
+        """Keep the state of the table that a look-up has seen, for later commits.
 
-        If a table was dropped before any look-up, the columns of its first message are the former state. The places of
-        the columns stand for the attribute numbers, which are lost.
+        If a table was dropped before any look-up, the columns of its first message are the former state. The
+        positions of the columns replace the attribute numbers, which are unknown.
         """
         oid = relation.oid
         if not table.columns:
@@ -135,16 +139,16 @@ class Bindings:
         if states and (states[-1].last_id, states[-1].stamps) == (state.last_id, state.stamps):
             return
         if len(states) >= STATES_MAX:
-            # An older state is as true, and proves less.
+            # An older state is as true, but proves less.
             states.pop(1)
         states.append(state)
         self._is_stale = self._is_stale or self.has(oid)
 
     def numbers(self, relation: Relation, table: TableDescription) -> list[Numbers]:
-        """Which attribute numbers each column of a Relation message may have.
+        """Return the attribute numbers that each column of a Relation message may have.
 
         Args:
-            table: the catalog's answer. `TableDescription.at` is the place of the message in the stream.
+            table: answer of the catalog. `TableDescription.at` is the position of the message in the stream.
         """
         key = tuple([(column.name, column.type_oid) for column in relation.columns])
         resolved = self._resolved.setdefault(relation.oid, {})
@@ -160,7 +164,7 @@ class Bindings:
 
     def _numbers(self, relation: Relation, table: TableDescription) -> list[Numbers]:
         if table.numbers:
-            # The table was looked up as a whole, its columns with their numbers.
+            # The whole table was looked up, with the numbers of its columns.
             return [Numbers((number,)) for number in table.numbers]
         if table.at == TENTATIVE:
             return _as_of_now(relation, table)
@@ -180,7 +184,7 @@ class Bindings:
                 found = state
         return found
 
-    # The checkpoint.
+    # Bindings in the checkpoint.
 
     def text(self, delivered: int) -> str:
         """Return the bindings for a checkpoint at this position as JSON, "" without bindings."""
@@ -190,7 +194,9 @@ class Bindings:
         return self._text
 
     def _forget_states(self, delivered: int) -> bool:
-        """Forget the states of tables that are older than one before `delivered`: what comes again is behind that."""
+        """Remove states of a table that are older than another state before `delivered`, because they are not needed
+        again.
+        """
         forgot = False
         for states in self._states.values():
             while len(states) > 1 and states[1].lsn <= delivered:
@@ -221,10 +227,10 @@ class Bindings:
         return _json({"version": VERSION, "columns": packed})
 
     def load(self, text: str, digests: Collection[str]) -> None:
-        """Take the bindings of a checkpoint, but for those of rules that are no longer in the configuration.
+        """Load the bindings of a checkpoint, except those of rules that the configuration no longer has.
 
         Raises:
-            ValueError: the text is not what `text` gives.
+            ValueError: the text was not written by `text`.
         """
         if not text:
             return
@@ -251,7 +257,7 @@ def _state(lsn: int, last_id: int, *stamps: int) -> TableState:
 
 
 def _nobody() -> None:
-    """Nobody asked to be told."""
+    """Default of `touched`: do nothing."""
 
 
 def _json(data: object) -> str:
@@ -259,7 +265,7 @@ def _json(data: object) -> str:
 
 
 def _as_of_now(relation: Relation, table: TableDescription) -> list[Numbers]:
-    """Of a transaction that may never commit: only a message that is the table of now, column by column."""
+    """Return the numbers for a transaction that may never commit: certain only if the message is the present table."""
     published = [column for column in table.columns if not column.generated]
     if [(each.name, each.type_oid) for each in published] == [
         (each.name, each.type_oid) for each in relation.columns
@@ -274,7 +280,7 @@ def _anything(relation: Relation, table: TableDescription) -> list[Numbers]:
 
 
 def _without_former(relation: Relation, table: TableDescription) -> list[Numbers]:
-    """The numbers by the catalog of now and former descriptions alone (`numbering.py`)."""
+    """Return the numbers by the present catalog and former descriptions alone (`numbering.py`)."""
     ids = column_ids(relation.columns, table)
     last = max([table.last_id, *[each for each in ids if each is not None]])
     found: list[Numbers] = []
@@ -289,7 +295,10 @@ def _without_former(relation: Relation, table: TableDescription) -> list[Numbers
 
 
 def _of_dropped(relation: Relation, former: TableState) -> list[Numbers]:
-    """The table was dropped since. Its columns have the former numbers if it has as many, unless that is refuted."""
+    """Return the numbers of a table that was dropped since.
+
+    If the former state has as many columns, they have the former numbers, but without proof.
+    """
     numbers = sorted(former.stamps)
     if len(numbers) == len(relation.columns):
         return [Numbers((number,), proved=False) for number in numbers]
@@ -298,7 +307,7 @@ def _of_dropped(relation: Relation, former: TableState) -> list[Numbers]:
 
 
 def _between(relation: Relation, former: TableState, table: TableDescription) -> list[Numbers]:
-    """The numbers by the states before and after the message."""
+    """Return the numbers by the states before and after the message."""
     now = {column.id: column for column in table.columns}
     names = {
         number: (column.name, column.type_oid)
@@ -319,7 +328,7 @@ def _between(relation: Relation, former: TableState, table: TableDescription) ->
     ]
     found = bounds(fits, places, lasting=True)
     if found is None:
-        # A list of columns that the publication no longer has kept some of them from the message.
+        # A column list that the publication no longer has excluded some columns from the message.
         found = bounds(fits, places, lasting=False)
     if found is None:
         return _anything(relation, table)
@@ -334,7 +343,7 @@ def _between(relation: Relation, former: TableState, table: TableDescription) ->
 
 
 def withheld(numbers: Sequence[Numbers], bound: Collection[int]) -> list[int]:
-    """The columns, by place, that may be one of the bound ones although their numbers are not certain."""
+    """Return the indexes of columns that may be bound although their numbers are uncertain."""
     return [
         at
         for at, each in enumerate(numbers)

@@ -1,8 +1,8 @@
 r"""Rows of `COPY … TO STDOUT` in text format: fields, NULL and escapes.
 
-With the same settings of the session, COPY writes each value in the text that pgoutput sends for it (both call the
-type's output function), so a format's converters are the same. Around the values COPY has tabs, `\N` for NULL and
-backslash escapes (copyto.c, CopyAttributeOutText).
+With the same session settings, COPY writes each value in pgoutput's text (both call the type's output function), so
+the same converters of a format apply. COPY adds tabs between values, `\N` for NULL, and backslash escapes
+(copyto.c, CopyAttributeOutText).
 """
 
 import re
@@ -19,23 +19,26 @@ NULL: Final = rb"\N"
 
 
 def split_row(line: bytes) -> list[bytes]:
-    """The fields of a row with its newline, as they stand: not unescaped. A row without columns has none."""
+    """Return the fields of a row with its newline, without unescaping them. A row without columns has no fields."""
     if len(line) <= 1:
         return []
     fields = line.split(b"\t")
-    # The row as a whole may be large, so that it is not copied for its last byte.
+    # The row may be large, so it is not copied just to remove its last byte.
     fields[-1] = fields[-1][:-1]
     return fields
 
 
 def unescape(field: bytes) -> bytes:
-    """The value of a field that is not NULL."""
+    """Return the value of a field that is not NULL."""
     value, at = value_in(field)
     return value[at:]
 
 
 def value_in(field: bytes) -> tuple[bytes, int]:
-    """As `unescape`. Return bytes that end with the value, and the offset of the value; a bytea is not copied."""
+    """Unescape a field as `unescape` does.
+
+    Return bytes that end with the value, and the offset of the value; so a bytea is not copied.
+    """
     if BACKSLASH not in field:
         return field, 0
     if field.startswith(_ESCAPED_BACKSLASH) and field.find(BACKSLASH, len(_ESCAPED_BACKSLASH)) < 0:
@@ -49,7 +52,7 @@ def _meaning(match: re.Match[bytes]) -> bytes:
 
 
 def escape(value: bytes) -> bytes:
-    """The field of a value, as the server writes it."""
+    """Return the field of a value, as the server writes it."""
     text = value.replace(BACKSLASH, BACKSLASH * 2)
     for letter, meaning in _MEANING.items():
         text = text.replace(meaning, BACKSLASH + letter)
@@ -57,11 +60,11 @@ def escape(value: bytes) -> bytes:
 
 
 def fields_of(lines: list[bytes], width: int) -> tuple[list[bytes], bool]:
-    """The fields of rows as they stand, in one list, and whether any has escapes.
+    """Return the escaped fields of rows in one list, and True if any has escapes.
 
     Args:
-        lines: each with its newline.
-        width: how many fields each row has, not 0.
+        lines: rows, each with its newline.
+        width: number of fields in each row, not 0.
 
     Raises:
         ValueError: a row has another number of fields, or is not UTF-8.

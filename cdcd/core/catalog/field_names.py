@@ -1,10 +1,10 @@
-"""Fields of records that the configuration names (`fields.tables`): columns under other names, and constants.
+"""Configured fields of records (`fields.tables`): columns with other names, and constants.
 
-The rule: everything else in the configuration, and everything that asks PostgreSQL, goes by the names of columns. Only
-what is written has the names of fields: rows, keys, schemas, headers that name columns, and descriptions of tables.
+The rule: all other settings and all queries use the names of columns. Only the output uses the names of fields:
+rows, keys, schemas, headers that name columns, and descriptions of tables.
 
-Two fields of a row never have one name. A start refuses that, and a table that is altered into it ends the session:
-whichever of the two the records had, consumers would take it for the other one.
+Two fields of a row never have the same name. A start refuses this, and if ALTER TABLE causes it, the session ends,
+because consumers would confuse the two fields.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,11 +24,11 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """What the records of the tables that a pattern matches have.
+    """Fields of the records of the tables that a pattern matches.
 
     Attributes:
-        rename: pairs of a column's name and its field's.
-        constants: pairs of a further field's name and its text.
+        rename: pairs (name of a column, name of its field).
+        constants: pairs (name of an additional field, its text).
     """
 
     pattern: str
@@ -41,18 +41,18 @@ class FieldRule:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of a table's rows.
+    """Fields of a table's rows.
 
     Attributes:
-        names: the field of each column of the relation.
-        constants: as in `FieldRule`; they stand before the columns.
+        names: name of each column's field.
+        constants: as in `FieldRule`; they precede the columns.
     """
 
     names: tuple[str, ...]
     constants: Pairs = ()
 
     def renamed(self, relation: Relation) -> Relation:
-        """The relation with the fields' names for its columns'."""
+        """Return the relation with its columns renamed to field names."""
         if all(column.name == name for column, name in zip(relation.columns, self.names, strict=True)):
             return relation
         columns = [
@@ -61,7 +61,7 @@ class Fields:
         return replace(relation, columns=tuple(columns))
 
     def of_columns(self, relation: Relation, columns: Iterable[str]) -> tuple[str, ...]:
-        """The fields of some columns, in their order."""
+        """Return the field names of some columns, in their order."""
         by_column = {column.name: name for column, name in zip(relation.columns, self.names, strict=True)}
         return tuple([by_column.get(column, column) for column in columns])
 
@@ -70,7 +70,7 @@ class ChosenFields:
     """The rules of a configuration. ConfigError: a pattern is malformed.
 
     Args:
-        protected: which columns are left out of the records.
+        protected: rules for columns that are left out of the records.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ChosenFields:
         return bool(self._rules)
 
     def unmatched(self, relations: Sequence[Relation]) -> list[str]:
-        """What rules match nothing: no relation, or no column to rename. A sentence for each, without its point."""
+        """Return a sentence, without its period, for each rule without matching relation or column."""
         found: list[str] = []
         for rule, matched in self._rules.matched(relations):
             if not matched:
@@ -100,10 +100,10 @@ class ChosenFields:
         return found
 
     def of_table(self, relation: Relation, table: TableDescription = TableDescription()) -> Fields:  # noqa: B008
-        """The fields of a table's rows.
+        """Return the fields of a table's rows.
 
         Raises:
-            ConfigError: two rules match the table, or two of its fields would have one name.
+            ConfigError: two rules match the table, or two of its fields would have the same name.
         """
         columns = tuple([column.name for column in relation.columns])
         rule = self._rules.only(relation, "names the table's fields")

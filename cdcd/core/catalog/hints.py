@@ -1,4 +1,4 @@
-"""What an operator is told to do about rows that cannot be read."""
+"""Hints for rows that cannot be read."""
 
 from typing import Final
 

@@ -1,6 +1,6 @@
-"""From a column's type to its logical type, through domains, arrays and enums: what every format converts by.
+"""Conversion of a column's type to its logical type, through domains, arrays and enums: the basis of all formats.
 
-`types.py` has the types that are known by themselves; here are those that the catalog describes.
+`types.py` has the built-in types; this module adds the types that the catalog describes.
 """
 
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ from cdcd.core.errors import SourceError
 
 @dataclass(frozen=True, slots=True)
 class LogicalType:
-    """What the values of a column are.
+    """Logical type of a column's values.
 
     Attributes:
-        name: a name of the table in `types.py`.
-        read: reads the binary form of values into their text; None: it cannot be read, or the server sends none.
-        form: how JSON has the values (`form_of`).
-        modifier: the column's `atttypmod`, or that of the domain; -1: none was declared.
-        element: of an array, the type of its elements.
-        delimiter: of an array, what stands between elements.
-        labels: of an enum, with their oids.
-        rewrite: rewrites the text, because it holds money whose digits are not those of lc_monetary C; None: it stays.
+        name: name in the table of `types.py`.
+        read: reads the binary form of values as text; None: it is unreadable, or the server sends none.
+        form: form of the values in JSON (`form_of`).
+        modifier: `atttypmod` of the column or the domain; -1: none was declared.
+        element: logical type of an array's elements.
+        delimiter: separator of an array's elements.
+        labels: labels of an enum with their oids.
+        rewrite: rewrites the text of money if its digits differ from those of lc_monetary C; None: no rewriting.
     """
 
     name: str
@@ -40,7 +40,7 @@ class LogicalType:
 
     @property
     def reads_binary(self) -> bool:
-        """Whether values can come in binary form."""
+        """True if values can be received in binary form."""
         return self.read is not None if self.element is None else self.element.reads_binary
 
 
@@ -51,15 +51,15 @@ def logical_type(
     nesting: int = 0,
     money_digits: int = DIGITS_OF_C,
 ) -> LogicalType:
-    """The logical type of a column's type.
+    """Return the logical type of a column's type.
 
     Args:
-        modifier: the column's `atttypmod`; a domain's own goes before it.
-        types: what the catalog says about types that are not built in; one that it does not know is `text`.
-        money_digits: how many digits of money stand behind the point.
+        modifier: `atttypmod` of the column; a domain's own modifier has precedence.
+        types: catalog descriptions of types that are not built in; a type without description is `text`.
+        money_digits: number of decimal digits of money.
 
     Raises:
-        SourceError: the types are nested without an end.
+        SourceError: the types are nested without end.
     """
     if nesting > NESTING_MAX:
         raise SourceError(f"The type with oid {oid} is nested more than {NESTING_MAX} deep.")
@@ -86,7 +86,7 @@ def logical_type(
 
 
 def extension_type(name: str, modifier: int = -1, *, sends: bool = True) -> LogicalType:
-    """The logical type of an extension's type. KeyError: it is not known."""
+    """Return the logical type of an extension's type. KeyError: the type is unknown."""
     row = EXTENSIONS[name]
     return LogicalType(row.logical, row.read if sends else None, _form(row.form, modifier), modifier)
 
@@ -96,9 +96,9 @@ def _form(form: Form, modifier: int) -> str:
 
 
 def form_of(oid: int, modifier: int, types: Mapping[int, TypeDescription], *, dimensions: int = 1) -> str:
-    """How JSON has the values of a column (`records/schemas.py`); `dimensions` are those that it declares.
+    """Return the form of a column's values in JSON (`records/schemas.py`); `dimensions` are the declared ones.
 
-    Of types that are nested without an end it is `text`, as of types that nobody knows.
+    For types that are nested without end it is `text`, as for unknown types.
     """
     try:
         return form_of_type(logical_type(oid, modifier, types), dimensions)
@@ -107,14 +107,14 @@ def form_of(oid: int, modifier: int, types: Mapping[int, TypeDescription], *, di
 
 
 def form_of_type(logical: LogicalType, dimensions: int = 1) -> str:
-    """As `form_of`."""
+    """Return the form of a logical type's values, as `form_of`."""
     if logical.element is None:
         return logical.form
     return form_of_type(logical.element) + "[]" * max(1, dimensions)
 
 
 def labels_of(oid: int, types: Mapping[int, TypeDescription]) -> Labels:
-    """The labels of an enum, of a domain over one, or of an array of one; () for every other type."""
+    """Return the labels of an enum, of a domain over an enum, or of an array of an enum; () for other types."""
     for _ in range(NESTING_MAX):
         description = types.get(oid)
         if description is None:
@@ -126,5 +126,8 @@ def labels_of(oid: int, types: Mapping[int, TypeDescription]) -> Labels:
 
 
 def is_lasting(oid: int, types: Mapping[int, TypeDescription]) -> bool:
-    """Whether the type is described, for good. The labels of enums change without a word in the stream."""
+    """Return True if the type's description is known and final.
+
+    The labels of enums change without a message in the stream.
+    """
     return oid in types and not labels_of(oid, types)

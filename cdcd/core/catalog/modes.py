@@ -1,7 +1,7 @@
-"""Modes: how the values of some types are written, with Debezium's names and values.
+"""Modes: representations of the values of some types, with Debezium's names and values.
 
-A mode changes the logical type of a column, when the column is described. So every format has it by a converter and a
-schema for that logical type, and a row costs nothing more. What is not named here is as `types.py` says.
+A mode changes the logical type of a column when the column is described. So each format implements it by a
+converter and a schema for that logical type, without cost for each row. Types without a mode are as in `types.py`.
 
 | mode | value | logical types |
 |---|---|---|
@@ -35,10 +35,10 @@ from cdcd.core.errors import SourceError
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """The value of each mode. The defaults are those that cdcd takes by itself.
+    """Value of each mode. The defaults are those of cdcd.
 
     Attributes:
-        money_digits: how many digits of money stand behind the point; the server says it (`catalog/money.py`).
+        money_digits: number of decimal digits of money, from the server (`catalog/money.py`).
     """
 
     decimal: str = "string"
@@ -50,7 +50,7 @@ class Modes:
 
 
 _Choice = tuple[str, str]
-"""The name of a logical type, and how JSON has its values (`LogicalType.form`)."""
+"""(name of a logical type, form of its values in JSON as in `LogicalType.form`)."""
 
 
 def _decimal_bytes(logical: LogicalType) -> _Choice:
@@ -107,7 +107,7 @@ _CHOICES: Final[Mapping[tuple[str, str], Mapping[str, Callable[[LogicalType], _C
     ("hstore", "json"): {},
     ("hstore", "map"): {"hstore": _named("hstore_map", "object")},
 }
-"""Of each value of a mode: what becomes of the logical types that it changes."""
+"""For each value of a mode: the logical types that it changes, with their replacements."""
 
 ADDED: Final[tuple[str, ...]] = tuple(
     sorted(
@@ -119,11 +119,11 @@ ADDED: Final[tuple[str, ...]] = tuple(
         }
     )
 )
-"""The logical types that only a mode makes."""
+"""Logical types that exist only because of a mode."""
 
 
 def under(modes: Modes, logical: LogicalType) -> LogicalType:
-    """A logical type under modes; of an array, that of its elements."""
+    """Return a logical type under modes; for an array, with its elements under modes."""
     if logical.element is not None:
         element = under(modes, logical.element)
         return logical if element is logical.element else replace(logical, element=element, form=element.form)
@@ -147,14 +147,14 @@ DEFAULTS: Final = Modes()
 def logical_type_under(
     modes: Modes, oid: int, modifier: int, types: Mapping[int, TypeDescription]
 ) -> LogicalType:
-    """The logical type of a column's type under modes. SourceError: see `logical_type`."""
+    """Return the logical type of a column's type under modes. SourceError: see `logical_type`."""
     return under(modes, logical_type(oid, modifier, types, money_digits=modes.money_digits))
 
 
 def form_under(
     modes: Modes, oid: int, modifier: int, types: Mapping[int, TypeDescription], *, dimensions: int = 1
 ) -> str:
-    """As `logical.form_of`, under modes."""
+    """Return the form as `logical.form_of`, under modes."""
     try:
         return form_of_type(logical_type_under(modes, oid, modifier, types), dimensions)
     except SourceError:

@@ -1,12 +1,13 @@
-"""Money: a whole number of minor units, whose digits behind the point only a locale tells.
+"""Money: a whole number of minor units, whose number of decimal digits depends on a locale.
 
-PostgreSQL stores 8 bytes. `lc_monetary` of the session that writes or reads says how many of the number's digits stand
-behind the point (cash.c: frac_digits of the locale; two where the locale does not say): none for Japan, three for
-Kuwait. Sessions of cdcd pin lc_monetary to C, so that the text has one form: `-$12,345.68` is the number -1234568.
+PostgreSQL stores 8 bytes. `lc_monetary` of the writing or reading session determines the number of decimal digits
+(cash.c: frac_digits of the locale; two if the locale has none): none for Japan, three for Kuwait. Sessions of cdcd
+pin lc_monetary to C, so the text has one form: `-$12,345.68` is the number -1234568.
 
-The rule: a value is what `::numeric` gives in a session with the database's default of lc_monetary. So the number is
-read out of the text of C, and the point is set by the digits of the default, which a session finds when it starts
-(`postgres/money.py`). Money within a composite, a range or an array of these is rewritten in their text, in C's form.
+The rule: a value is the result of `::numeric` in a session with the database's default of lc_monetary. So the
+number is read from the text of C, and the point is set by the digits of the default, which a session reads when it
+starts (`postgres/money.py`). Money within a composite, a range or an array of these is rewritten in their text, in
+C's form.
 """
 
 import re
@@ -18,16 +19,16 @@ from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES, MONEY, NESTING_MAX
 
 DIGITS_OF_C: Final = 2
-"""Digits behind the point in lc_monetary C, and where nothing else is known."""
+"""Decimal digits of money in lc_monetary C, and if nothing else is known."""
 
 DIGITS_MAX: Final = 10
-"""The most that PostgreSQL takes from a locale (cash.c)."""
+"""Maximum of decimal digits that PostgreSQL accepts from a locale (cash.c)."""
 
 PRECISION: Final = 19
 """Decimal digits of the largest number in 8 bytes."""
 
 Rewrite = Callable[[str], str]
-"""From a value's text in lc_monetary C to its text with the digits of the database's default."""
+"""Converts a value's text in lc_monetary C to the text with the digits of the database's default."""
 
 _AMOUNT: Final = re.compile(r"([-(]?)\$?(\d[\d,]*)\.(\d\d)\)?", re.ASCII)
 _SPACES: Final = r" \t\n\r\v\f"
@@ -37,7 +38,7 @@ _DOUBLED: Final = re.compile(r'(["\\])')
 
 
 def minor_units(text: str) -> int:
-    """The number of minor units that a text of lc_monetary C means. ValueError: it is not such a text."""
+    """Return the number of minor units in a text of lc_monetary C. ValueError: the text has another form."""
     match = _AMOUNT.fullmatch(text)
     if match is None:
         raise ValueError("it is not money in lc_monetary C")
@@ -46,19 +47,19 @@ def minor_units(text: str) -> int:
 
 
 def amount_of(units: int, digits: int) -> str:
-    """The number with its point: `-12345.678` for -12345678 with three digits."""
+    """Return the number with its point: `-12345.678` for -12345678 with three digits."""
     text = str(abs(units)).rjust(digits + 1, "0")
     sign = "-" if units < 0 else ""
     return f"{sign}{text[:-digits]}.{text[-digits:]}" if digits else f"{sign}{text}"
 
 
 def amount(text: str, digits: int) -> str:
-    """The number, with so many digits behind the point, that a text of lc_monetary C means. Raises as `minor_units`."""
+    """Return the number with `digits` decimal digits from a text of lc_monetary C. Raises as `minor_units`."""
     return amount_of(minor_units(text), digits)
 
 
 def rewritten(text: str, digits: int) -> str:
-    """The amount in C's form with so many digits: `-$1,234,568` for `-$12,345.68` without any."""
+    """Return the amount in C's form with `digits` digits: `-$1,234,568` for `-$12,345.68` with none."""
     units = minor_units(text)
     whole, point, fraction = amount_of(abs(units), digits).partition(".")
     return f"{'-' if units < 0 else ''}${int(whole):,}{point}{fraction}"
@@ -67,11 +68,13 @@ def rewritten(text: str, digits: int) -> str:
 def rewrite_of(
     oid: int, types: Mapping[int, TypeDescription], digits: int, nesting: int = 0
 ) -> Rewrite | None:
-    """How the texts of a type are rewritten. None: it holds no money, or C has the same digits.
+    """Return the function that rewrites the texts of a type.
+
+    None: the type contains no money, or C has the same digits.
 
     Args:
-        types: what the catalog says about types that are not built in.
-        digits: the digits behind the point of the database's default.
+        types: catalog descriptions of types that are not built in.
+        digits: decimal digits of the database's default.
     """
     if digits == DIGITS_OF_C:
         return None
@@ -96,7 +99,7 @@ def rewrite_of(
 
 
 def _array(text: str, *, element: Rewrite, delimiter: str) -> str:
-    """array_out: quoted elements have backslashes before quotes and backslashes."""
+    """Rewrite the text of array_out, where quoted elements escape quotes and backslashes with backslashes."""
     special = re.compile(rf'[{_SPACES}"\\{{}}{re.escape(delimiter)}]')
     token = re.compile(
         rf'"(?:[^"\\]|\\.)*"|[{{}}]|{re.escape(delimiter)}|[^"{{}}{re.escape(delimiter)}]+', re.DOTALL
@@ -119,7 +122,7 @@ def _array(text: str, *, element: Rewrite, delimiter: str) -> str:
 
 
 def _composite(text: str, *, parts: list[Rewrite | None]) -> str:
-    """record_out: the fields that hold money are rewritten, every other one stays as it is."""
+    """Rewrite the text of record_out: only the fields that contain money."""
     fields = _split(text[1:-1], ",")
     if text[:1] + text[-1:] != "()" or len(fields) < len(parts):
         raise ValueError("it is not the text of its composite type")
@@ -131,7 +134,7 @@ def _composite(text: str, *, parts: list[Rewrite | None]) -> str:
 
 
 def _range(text: str, *, part: Rewrite) -> str:
-    """range_out: both bounds hold money, an empty one is infinite."""
+    """Rewrite the text of range_out: both bounds are money; an empty bound is infinite."""
     if text == "empty":
         return text
     bounds = _split(text[1:-1], ",")
@@ -142,7 +145,7 @@ def _range(text: str, *, part: Rewrite) -> str:
 
 
 def _multirange(text: str, *, part: Rewrite) -> str:
-    """multirange_out: ranges in braces. A comma stands in each of them, too."""
+    """Rewrite the text of multirange_out: ranges in braces. Each range contains a comma, too."""
     if text[:1] + text[-1:] != "{}":
         raise ValueError("it is not the text of its multirange type")
     pieces = _split(text[1:-1], ",") if text != "{}" else []
@@ -153,7 +156,7 @@ def _multirange(text: str, *, part: Rewrite) -> str:
 
 
 def _split(text: str, delimiter: str) -> list[str]:
-    """The fields of a record or a range, still quoted."""
+    """Return the fields of a record or a range, still quoted."""
     fields, begin, quoted, at = [], 0, False, 0
     while at < len(text):
         char = text[at]
@@ -170,7 +173,7 @@ def _split(text: str, delimiter: str) -> list[str]:
 
 
 def _unquoted(field: str) -> str:
-    """The value of a field (rowtypes.c, rangetypes.c): a quote or a backslash in quotes stands twice."""
+    """Return the value of a field (rowtypes.c, rangetypes.c): in quotes, quotes and backslashes are doubled."""
     if field[:1] != '"':
         return field
     return re.sub(r'(""|\\\\)', lambda match: match[1][0], field[1:-1])

@@ -1,20 +1,20 @@
-"""Which attribute numbers the columns of a Relation message have.
+"""Attribute numbers of the columns of a Relation message.
 
-The message has names and types as of its place in the WAL. The catalog has names and numbers as of now, and former
-descriptions have them as of earlier places. In between columns may have been renamed, dropped and added.
+The message has names and types at its position in the WAL. The catalog has the present names and numbers, and
+former descriptions have those of earlier positions. In between, columns may have been renamed, dropped and added.
 
-The rule: a column gets a number if no other one can be its own, else none. What can be follows from how PostgreSQL
-numbers columns (`ATExecAddColumn` in tablecmds.c, `RemoveAttributeById` in heap.c):
+The rule: a column gets a number if no other number is possible, else none. The possible numbers follow from how
+PostgreSQL numbers columns (`ATExecAddColumn` in tablecmds.c, `RemoveAttributeById` in heap.c):
 
 - A message lists its columns in the order of their numbers.
-- Numbers are never used twice, and a new column's is greater than all before it. So a number that a former description
-  passes over, and that the catalog has no column for, was dropped before that description.
-- A column that a former description and the catalog both have was there in between, hence is in the message.
+- Numbers are never reused, and a new column's number is greater than all before it. So a number that a former
+  description skips, and for which the catalog has no column, was dropped before that description.
+- A column in both a former description and the catalog existed in between, so it is in the message.
 
-A column that the catalog or the last description has with the same name and type is taken for that one, if that is
-possible. Wrong numbers come from that alone: while the daemon was behind, a column was dropped and another one got its
-name and its type. Of a table that was never described, the catalog's names may be from much later. So the numbers of
-its columns with other names follow from the order alone.
+A column with the same name and type as in the catalog or the last description is considered that column, if this is
+possible. Only this can give wrong numbers: if a column was dropped while the daemon was behind, and another one got
+its name and its type. For a table that was never described, the catalog's names may be much later. So the numbers
+of its columns with other names follow from the order alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,17 +25,17 @@ from cdcd.core.catalog.relations import CatalogColumn, ColumnForm, TableDescript
 from cdcd.core.protocol.messages import Column
 
 _Names = tuple[str, int]
-"""Name and oid of the type of a column."""
+"""(name, oid of the type) of a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A number that a column of the message may have.
+    """A possible number of a column in the message.
 
     Attributes:
-        now: the column in the catalog; None: it is not there.
-        then: the column in the last description; None: it is not there.
-        lasts: the column is in the message.
+        now: column in the catalog; None: not there.
+        then: column in the last description; None: not there.
+        lasts: True if the column is in the message.
     """
 
     id: int
@@ -45,11 +45,11 @@ class _Place:
 
 
 def column_ids(columns: Sequence[Column], table: TableDescription) -> list[int | None]:
-    """The attribute number of each column, None where it cannot be told.
+    """Return the attribute number of each column; None if it is uncertain.
 
     Args:
-        columns: those of the message that are described.
-        table: what the catalog and former descriptions say.
+        columns: columns of the message.
+        table: description from the catalog, with former descriptions.
     """
     asked = [_names(column) for column in columns]
     last = {column.id for column in table.former[0]} if table.former else set()
@@ -57,13 +57,13 @@ def column_ids(columns: Sequence[Column], table: TableDescription) -> list[int |
     if by_name is not None:
         return by_name
     found = _in_order(asked, table) if table.last_id else None
-    # Without `found`, the catalog does not bound the numbers: the table was dropped, or the message is of a
-    # subtransaction that was rolled back, and has columns that the catalog never had.
+    # Without `found`, the catalog does not limit the numbers: the table was dropped, or the message is from a
+    # rolled-back subtransaction and has columns that the catalog never had.
     return found or _in_order(asked, table, more=len(asked) + 1) or [None] * len(asked)
 
 
 def is_certain(columns: Sequence[Column], now: Sequence[CatalogColumn]) -> bool:
-    """Whether the catalog alone tells the numbers; if not, former descriptions are needed."""
+    """Return True if the catalog alone determines the numbers; False: former descriptions are needed."""
     asked = [_names(column) for column in columns]
     return _by_name(asked, now, {column.id for column in now}) is not None
 
@@ -75,10 +75,12 @@ def _names(column: Column | CatalogColumn | ColumnForm) -> _Names:
 def _by_name(
     asked: Sequence[_Names], now: Sequence[CatalogColumn], lasting: AbstractSet[int | None]
 ) -> list[int | None] | None:
-    """The numbers that the catalog has for these names and types. None: some column has none, or they cannot be right.
+    """Return the catalog's numbers for these names and types.
+
+    None: a column has no number, or the numbers cannot be right.
 
     Args:
-        lasting: columns that are in the message, unless they are not published.
+        lasting: numbers of columns that are in the message, unless they are not published.
     """
     today = {_names(column): column.id for column in now}
     found: list[int | None] = []
@@ -93,10 +95,10 @@ def _by_name(
 
 
 def _in_order(asked: Sequence[_Names], table: TableDescription, more: int = 0) -> list[int | None] | None:
-    """The numbers of the columns with these names and types; None: there is no way that they have any.
+    """Return the numbers of the columns with these names and types; None if no assignment is possible.
 
     Args:
-        more: so many numbers may there be above those that the catalog has ever given.
+        more: how many numbers may exist above those that the catalog has ever used.
     """
     places = _places(len(asked), table, more)
     anywhere = [[True] * len(places) for _ in asked]
@@ -105,7 +107,7 @@ def _in_order(asked: Sequence[_Names], table: TableDescription, more: int = 0) -
     for lasting in (True, False):
         by_order = _only_ones(anywhere, places, lasting=lasting)
         if by_order is None:
-            # A column left the publication: it lasts, but is in no message any more.
+            # A column left the publication: it exists, but is no longer in messages.
             continue
         found = _only_ones(by_names, places, lasting=lasting)
         if found is None:
@@ -119,17 +121,17 @@ def _in_order(asked: Sequence[_Names], table: TableDescription, more: int = 0) -
 
 
 def _places(rows: int, table: TableDescription, more: int) -> list[_Place]:
-    """The numbers that columns of a message may have, rising.
+    """Return the possible numbers of columns in a message, in ascending order.
 
     Args:
-        rows: how many columns the message has.
-        more: as `_in_order` has it.
+        rows: number of columns in the message.
+        more: as in `_in_order`.
     """
     now = {column.id: _names(column) for column in table.columns}
     numbered = [
         {column.id: _names(column) for column in each if column.id is not None} for each in table.former
     ]
-    # A description that lacks the number of a column does not tell which numbers it passes over.
+    # A description that lacks the number of a column does not show which numbers it skips.
     whole = [
         (max(each), each)
         for each, former in zip(numbered, table.former, strict=True)
@@ -143,7 +145,7 @@ def _places(rows: int, table: TableDescription, more: int) -> list[_Place]:
         if number not in now and any(number < highest and number not in each for highest, each in whole):
             continue
         unseen = 0 if number in now or number in last else unseen + 1
-        # Of more numbers in a row than there are columns, none is the only one.
+        # If there are more consecutive numbers than columns, no number is the only possible one.
         if unseen <= rows + 1:
             lasts = number in now and number in described
             found.append(_Place(number, now.get(number), last.get(number), lasts))
@@ -151,10 +153,10 @@ def _places(rows: int, table: TableDescription, more: int) -> list[_Place]:
 
 
 def _possible(seen: Sequence[list[bool]]) -> list[list[bool]]:
-    """Where columns were seen, without those columns that contradict each other, because names were swapped.
+    """Return where columns were seen, without columns that contradict each other because names were swapped.
 
     Args:
-        seen: for each column, the places where its name and its type were seen.
+        seen: for each column, the places at which its name and its type were seen.
     """
     spans = [(row.index(True), len(row) - row[::-1].index(True)) if any(row) else None for row in seen]
     found: list[list[bool]] = []
@@ -169,7 +171,7 @@ def _possible(seen: Sequence[list[bool]]) -> list[list[bool]]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An attribute number that a column of a message may have. `lasts`: some column of the message must have it."""
+    """A possible attribute number of a column in a message. `lasts`: True if a column of the message must have it."""
 
     id: int
     lasts: bool
@@ -178,17 +180,17 @@ class Place:
 def bounds(
     fits: Sequence[Sequence[bool]], places: Sequence[Place], *, lasting: bool
 ) -> list[tuple[int, int]] | None:
-    """For each column the lowest and the highest number that it has in any way. None: there is no way.
+    """Return the lowest and the highest number of each column in any assignment. None: no assignment is possible.
 
-    A way gives each column a number, so that they rise.
+    An assignment gives each column a number in ascending order.
 
     Args:
-        fits: for each column, whether it can have each of the places.
-        lasting: every place that lasts is given to a column.
+        fits: for each column and place, True if the column can have the place.
+        lasting: True if every place that lasts must be assigned.
     """
     rows = len(fits)
     needed = [lasting and place.lasts for place in places]
-    # Whether the columns from a row on can have places from a place on.
+    # True if the columns from a row on can have places from a place on.
     can = [[False] * (len(places) + 1) for _ in range(rows + 1)]
     can[-1][-1] = True
     for row in range(rows, -1, -1):
@@ -200,7 +202,7 @@ def bounds(
         return None
 
     def way(*, first: bool) -> Iterator[int]:
-        """Each column has the first place that it may have, or the last."""
+        """Return the assignment with the first possible place for each column, or the last."""
         row = 0
         for at, place in enumerate(places):
             takes = row < rows and fits[row][at] and can[row + 1][at + 1]
@@ -208,13 +210,14 @@ def bounds(
                 yield place.id
                 row += 1
 
-    # Of two ways, the lower numbers of both are a way, and so are the higher ones: so these two are the outermost.
+    # The lower numbers of two assignments form an assignment, and so do the higher ones, so these two are the
+    # outermost.
     return list(zip(way(first=True), way(first=False), strict=True))
 
 
 def _only_ones(
     fits: Sequence[Sequence[bool]], places: Sequence[_Place], *, lasting: bool
 ) -> list[int | None] | None:
-    """For each column the number that it has in all possible ways, None where it has several. None: there is no way."""
+    """Return the number that each column has in all assignments, None if it varies. None: no assignment is possible."""
     found = bounds(fits, [Place(place.id, place.lasts) for place in places], lasting=lasting)
     return None if found is None else [low if low == high else None for low, high in found]

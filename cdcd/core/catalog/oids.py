@@ -1,4 +1,4 @@
-"""Lists of oids, and checksums of tables' names, in the few bytes that the checkpoint record has for them."""
+"""Compact lists of oids, and checksums of tables' names, for the checkpoint record."""
 
 import base64
 import zlib
@@ -8,21 +8,22 @@ from typing import Final, Self
 _NAME_BITS: Final = 0xFFFF
 
 EXPANDED_MAX: Final = 1 << 21
-"""Bytes of a list that is not compressed any more: half a million tables. A few bytes can expand to a thousand times as
-much, and each oid takes ten times its bytes in memory."""
+"""Maximum bytes of a decompressed list: half a million tables. A few bytes can expand to a thousand times as much,
+and each oid takes ten times its bytes in memory."""
 
 _OID_MAX: Final = 0xFFFF_FFFF
 
 
 def name_sum(name: str) -> int:
-    """16 bits that tell a table's name from another one."""
+    """Return 16 bits that distinguish a table's name from other names."""
     return zlib.crc32(name.encode()) & _NAME_BITS
 
 
 class Oids:
-    """A list of oids in ascending order, with the text that the checkpoint record has of it, made once.
+    """A list of oids in ascending order, with its text in the checkpoint record, which is made once.
 
-    `names` are the tables' names at the time, where they are known; the record has 16 bits of a checksum of each.
+    `names` are the tables' names at that time, if they are known; the record contains 16 bits of a checksum of
+    each.
     """
 
     __slots__ = ("_at", "_text", "_within", "oids", "sums")
@@ -36,7 +37,7 @@ class Oids:
 
     @classmethod
     def with_sums(cls, sums: Mapping[int, int]) -> Self:
-        """The oids that are the keys, with checksums of names that are known already."""
+        """Return the list of the oids in `sums`, with these checksums of names."""
         made = cls(sums)
         made.sums = tuple(sums[oid] for oid in made.oids)
         return made
@@ -57,12 +58,12 @@ class Oids:
         return f"Oids({list(self.oids)})"
 
     def without(self, oids: Iterable[int]) -> "Oids":
-        """The list without these oids, and without checksums; the list itself if it has none of them."""
+        """Return the list without these oids and without checksums; the list itself if it contains none of them."""
         gone = {oid for oid in oids if oid in self}
         return Oids(oid for oid in self.oids if oid not in gone) if gone else self
 
     def sum_of(self, oid: int) -> int | None:
-        """The checksum of the name that this table had; None where that is not known."""
+        """Return the checksum of the table's name; None if it is unknown."""
         at = self._index().get(oid)
         return self.sums[at] if at is not None and self.sums else None
 
@@ -72,7 +73,7 @@ class Oids:
         return self._at
 
     def text(self) -> str:
-        """Base85 of a compressed list of differences between neighbours, and of the names' checksums behind it."""
+        """Return the base85 text of the compressed differences between neighbours, followed by the names' checksums."""
         if not self._text:
             packed = bytearray()
             last = 0
@@ -88,7 +89,7 @@ class Oids:
         return self._text
 
     def text_within(self, all_: "Oids") -> str:
-        """As `text`, of the places in `all_` instead of the oids; "" if one of them is not there."""
+        """Return the text of the oids' indexes in `all_`; "" if `all_` lacks one of them."""
         if self._within is None or self._within[0] is not all_:
             index = all_._index()
             places = [index[oid] for oid in self.oids if oid in index]
@@ -97,12 +98,12 @@ class Oids:
 
     @classmethod
     def parse_within(cls, text: str, all_: "Oids") -> Self:
-        """Read back what `text_within` wrote. ValueError, IndexError: `text` is something else."""
+        """Read back what `text_within` wrote. ValueError, IndexError: `text` is not such a text."""
         return cls(all_.oids[place] for place in Oids.parse(text).oids)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `text` back; ValueError when it is none."""
+        """Read `text` back; raise ValueError for other text."""
         body = expanded(text)
         size = int.from_bytes(body[:4], "big")
         oids: list[int] = []

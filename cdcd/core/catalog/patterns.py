@@ -23,23 +23,25 @@ _WILD: Final = {"*": ".*", "?": "."}
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
-    """A pattern of the configuration, read."""
+    """A parsed pattern of tables."""
 
     text: str
     schema: re.Pattern[str]
     table: re.Pattern[str]
     is_literal: bool
     whole_schema: str | None
-    """The schema's name when the pattern is exactly all tables of one schema."""
+    """Name of the schema if the pattern means exactly all tables of one schema; else None."""
     has_wild_schema: bool = False
     has_wild_table: bool = False
-    """Whether the part may match several names."""
+    """True if the part has a wildcard."""
 
     def matches(self, schema: str, table: str) -> bool:
         return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
 
     def matches_name(self, name: str) -> bool:
-        """Whether it matches `schema.table`, as records and tasks name a table: unquoted, with any dots in it."""
+        """Return True if the pattern matches `schema.table` as records and tasks name tables:
+        unquoted, with any dots.
+        """
         parts = name.split(".")
         return any(
             self.matches(".".join(parts[:place]), ".".join(parts[place:])) for place in range(1, len(parts))
@@ -48,14 +50,14 @@ class TablePattern:
 
 @dataclass(frozen=True, slots=True)
 class ColumnPattern:
-    """A pattern of columns, read."""
+    """A parsed pattern of columns."""
 
     text: str
     schema: re.Pattern[str]
     table: re.Pattern[str]
     column: re.Pattern[str]
     is_literal: bool = False
-    """Whether the pattern has no wildcard, so that it names one column."""
+    """True if the pattern has no wildcard, so that it names one column."""
 
     def matches_table(self, schema: str, table: str) -> bool:
         return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
@@ -68,7 +70,7 @@ class ColumnPattern:
 
 
 def parse_pattern(text: str, key: str = "postgres.tables") -> TablePattern:
-    """Read `schema.table`; ConfigError, which names the key of the configuration, when it is not of that form."""
+    """Parse `schema.table`; raise ConfigError, which names the configuration key, for other text."""
     schema, table = _parts(text, key, "schema.table")
     (schema_regex, schema_name), (table_regex, table_name) = _translate(schema), _translate(table)
     return TablePattern(
@@ -83,14 +85,14 @@ def parse_pattern(text: str, key: str = "postgres.tables") -> TablePattern:
 
 
 def parse_column_pattern(text: str, key: str) -> ColumnPattern:
-    """Read `schema.table.column`; ConfigError as in `parse_pattern`."""
+    """Parse `schema.table.column`; raise ConfigError as `parse_pattern`."""
     parts = [_translate(part) for part in _parts(text, key, "schema.table.column")]
     (schema, _), (table, _), (column, _) = parts
     return ColumnPattern(text, schema, table, column, all(name is not None for _, name in parts))
 
 
 def _parts(text: str, key: str, form: str) -> list[str]:
-    """The parts of a pattern of this form, as they are written."""
+    """Return the parts of a pattern of this form, still quoted."""
     match = re.fullmatch(r"\.".join([f"({PART.pattern})"] * (form.count(".") + 1)), text, re.DOTALL)
     if match is None:
         raise ConfigError(
@@ -102,7 +104,7 @@ def _parts(text: str, key: str, form: str) -> list[str]:
 
 
 def unquoted(part: str) -> str:
-    """The name that a part stands for which has no wildcard."""
+    """Return the name of a part without wildcard."""
     if not part.endswith('"'):
         return part
     _, _, inside = part[:-1].partition('"')
@@ -116,7 +118,7 @@ def _letter(match: re.Match[str]) -> str:
 
 
 def _translate(part: str) -> tuple[re.Pattern[str], str | None]:
-    """The part as a regular expression, and as a name where it has no wildcard."""
+    """Return the part as a regular expression, and as a name if it has no wildcard, else None."""
     if part.endswith('"'):
         name = unquoted(part)
         return re.compile(re.escape(name)), name
@@ -125,7 +127,7 @@ def _translate(part: str) -> tuple[re.Pattern[str], str | None]:
 
 
 def matcher(patterns: Iterable[str], key: str) -> Callable[[str], bool]:
-    """A test whether `schema.table` matches any of the patterns. ConfigError: one is malformed."""
+    """Return a function that is True for `schema.table` if any pattern matches. ConfigError: a pattern is malformed."""
     parsed = [parse_pattern(pattern, key) for pattern in patterns]
     return lambda name: any(pattern.matches_name(name) for pattern in parsed)
 
@@ -135,8 +137,8 @@ class TableSelection:
     """Patterns of tables.
 
     Attributes:
-        include: the tables that the pipeline has; None: all that are published.
-        exclude: of these, the tables that it leaves out.
+        include: patterns of the pipeline's tables; None: all published tables.
+        exclude: patterns of tables among these that the pipeline leaves out.
     """
 
     include: tuple[str, ...] | None = None
@@ -144,11 +146,11 @@ class TableSelection:
 
     @property
     def is_all(self) -> bool:
-        """Whether no table can be left out."""
+        """True if no table can be left out."""
         return self.include is None and not self.exclude
 
     def unmatched(self, names: Collection[str]) -> list[str]:
-        """The patterns that match none of these tables, as `schema.table`. ConfigError: a pattern is malformed."""
+        """Return the patterns that match none of these names `schema.table`. ConfigError: a pattern is malformed."""
         return [
             pattern
             for pattern in (*(self.include or ()), *self.exclude)
@@ -156,7 +158,10 @@ class TableSelection:
         ]
 
     def test(self) -> Callable[[str], bool]:
-        """Whether the pipeline has a table, by its name as `schema.table`. ConfigError: a pattern is malformed."""
+        """Return a function that is True for the pipeline's tables, by the name `schema.table`.
+
+        ConfigError: a pattern is malformed.
+        """
         excluded = matcher(self.exclude, "tables.exclude")
         if self.include is None:
             return lambda name: not excluded(name)

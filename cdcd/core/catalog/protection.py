@@ -1,13 +1,12 @@
-"""Columns whose values readers of the topics must not see: left out, masked, cut short, hashed or encrypted.
+"""Protected columns, whose values readers of the topics must not see: left out, masked, truncated, hashed or encrypted.
 
-The rule: a protected value is replaced where a format's converter makes something of it, before anything else sees what
-was made. So keys, rows before
-and after a change, rows of snapshots, dead letters and claim checks have the replacement, whichever way a value came
-(text, binary, COPY). The same value in the same pipeline always has the same replacement, so a protected column may be
-part of a key if different values keep different replacements (hash, encrypt).
+The rule: a protected value is replaced right where a format converts it, before other code sees the result. So
+keys, rows before and after a change, rows of snapshots, dead letters and claim checks contain the replacement,
+whatever the form of the value was (text, binary, COPY). The same value in the same pipeline always has the same
+replacement, so a protected column may be in a key if different values keep different replacements (hash, encrypt).
 
-A rule is bound to the column that it has matched once (`bindings.py`), so it follows renames of the column and of its
-table. Where a column may be a protected one and this is not certain, nothing of the table is delivered.
+A rule stays bound to the column that it has matched once (`bindings.py`), so it follows renames of the column and
+of its table. If a column may be protected but this is uncertain, nothing of the table is delivered.
 
 NULL stays null. A value that the server did not send (unchanged TOAST) stays Debezium's placeholder.
 """
@@ -33,10 +32,10 @@ HASH: Final = "hash"
 ENCRYPT: Final = "encrypt"
 
 _STRICTNESS: Final = {TRUNCATE: 1, HASH: 2, ENCRYPT: 2, MASK: 3, EXCLUDE: 4}
-"""Of two rules that a column came under by renames, the one with the higher number holds."""
+"""Priority of actions: of two rules for a column after renames, the one with the higher number applies."""
 
 KEEPS_KEYS_APART: Final = (HASH, ENCRYPT)
-"""Actions after which different values still differ, as the values of a key must."""
+"""Actions that keep different values different, as the values of a key need."""
 
 _DIGEST_DIGITS: Final = 16
 
@@ -47,32 +46,32 @@ _WITHHELD_HINT: Final = (
 )
 
 _TEXTS: Final = ("text", "json")
-"""The forms (`modes.form_under`) of values that are text."""
+"""Forms (`modes.form_under`) of values that are text."""
 
 Seal = Callable[[bytes], bytes]
-"""Bytes to other bytes: the same each time, different for different bytes."""
+"""Converts bytes deterministically to other bytes; different bytes give different results."""
 
 
 SealOf = Callable[[bytes], Seal]
-"""A seal for each column, by the column's identity (`identity_of`)."""
+"""Returns the seal of a column, by the column's identity (`identity_of`)."""
 
 
 def identity_of(relation: Relation, column: str) -> bytes:
-    """The names by which ciphertexts belong to a column: schema, table and column as JSON in UTF-8."""
+    """Return the identity that binds ciphertexts to a column: schema, table and column as JSON in UTF-8."""
     names = [relation.schema, relation.name, column]
     return json.dumps(names, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
-    """What happens to the values of the columns that a pattern matches.
+    """Treatment of the values of the columns that a pattern matches.
 
     Attributes:
         action: INCLUDE (all other columns of the table are left out), EXCLUDE, MASK, TRUNCATE, HASH or ENCRYPT.
-        mask: the text that stands for each value, if the action is MASK.
-        length: how many characters are kept, if the action is TRUNCATE.
-        seal: makes ciphertext of a value, if the action is ENCRYPT; its HMAC, if it is HASH.
-        seal_of: gives each column a seal of its own; None: all columns have `seal`.
+        mask: text that replaces each value, for MASK.
+        length: number of characters that are kept, for TRUNCATE.
+        seal: computes a value's ciphertext for ENCRYPT, or its HMAC for HASH.
+        seal_of: returns each column's own seal; None: all columns use `seal`.
     """
 
     pattern: ColumnPattern
@@ -82,9 +81,9 @@ class ColumnRule:
     seal: Seal | None = None
     seal_of: SealOf | None = None
     rest: bool = False
-    """The rule leaves out what columns.include does not name."""
+    """True if the rule leaves out the columns that columns.include does not name."""
     digest: str = field(init=False, default="")
-    """Another one stands for a rule that the operator has changed. It does not depend on the key."""
+    """Identifier of the rule; a changed rule has another one. It does not depend on the key."""
 
     def __post_init__(self) -> None:
         said = json.dumps([self.action, self.pattern.text, self.mask, self.length])
@@ -98,11 +97,11 @@ _NOT_INCLUDED: Final = ColumnRule(parse_column_pattern("*.*.*", "columns.include
 
 
 class Protections:
-    """The rules of a configuration, and the columns that they are bound to. Without rules, nothing is protected.
+    """Rules of a configuration, with the columns to which they are bound. Without rules, no column is protected.
 
     Args:
-        modes: say which values are text.
-        bindings: the columns that the rules hold for, whatever these are called (`bindings.py`).
+        modes: determine which values are text.
+        bindings: columns of the rules, whatever their present names are (`bindings.py`).
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Protections:
         self._rules = tuple([rule for rule in rules if rule.action != INCLUDE])
         self._included = tuple([rule for rule in rules if rule.action == INCLUDE])
         self._list = sha256(json.dumps([rule.digest for rule in self._included]).encode()).hexdigest()
-        """The digest of all rules that include columns: together they are one rule."""
+        """Digest of all rules that include columns, which together act as one rule."""
         self._modes = modes
         self._bindings = Bindings() if bindings is None else bindings
 
@@ -127,7 +126,7 @@ class Protections:
 
     @property
     def digests(self) -> set[str]:
-        """The digests by which columns are bound to rules."""
+        """Return the digests by which columns are bound to rules."""
         return {rule.digest for rule in self._rules} | {self._list for _ in self._included[:1]}
 
     @property
@@ -135,7 +134,7 @@ class Protections:
         return self._bindings
 
     def unmatched(self, relations: Iterable[Relation]) -> list[ColumnRule]:
-        """The rules that match no column of these relations, and are bound to none."""
+        """Return the rules that match no column of these relations and are bound to none."""
         left = list(self._all)
         for relation in relations:
             left = [
@@ -150,13 +149,13 @@ class Protections:
         return left
 
     def in_force(self, relation: Relation, table: TableDescription) -> list[ColumnRule | None]:
-        """The rule of each column of a relation, None for a column that is not protected.
+        """Return the rule of each column of a relation; None for an unprotected column.
 
-        The rules that match a column by its name are bound to the column from now on.
+        Rules that match a column by its name are then bound to the column.
 
         Raises:
-            WithheldError: a column may be a protected one, or a rule has lost its column.
-            ConfigError: two rules match one name.
+            WithheldError: a column may be protected, or a rule has lost its column.
+            ConfigError: two rules match the same name.
         """
         if not self._all:
             return [None] * len(relation.columns)
@@ -184,7 +183,7 @@ class Protections:
         numbers: Sequence[Numbers],
         found: list[ColumnRule | None],
     ) -> list[ColumnRule | None]:
-        """The rules with those of columns that are left out because others are included."""
+        """Return the rules, with rules for columns that are left out because other columns are included."""
         included = self._bindings.of_table(self._list, relation.oid)
         if not included:
             names = [(relation.schema, relation.name), *[(kin.schema, kin.name) for kin in table.kin]]
@@ -203,18 +202,18 @@ class Protections:
                 for number, name in by_number.items()
                 if any(rule.pattern.column.fullmatch(name) is not None for rule in rules)
             ]
-            # No column has the number 0. It says that the columns of the table are chosen, even if they are none.
+            # No column has the number 0. It marks that the table's columns are chosen, even if none is.
             self._bindings.bind(self._list, relation.oid, (0, *matching))
             included = self._bindings.of_table(self._list, relation.oid)
         shown: list[ColumnRule | None] = []
         for each, rule in zip(numbers, found, strict=True):
-            # A column that may be another one than an included one is left out.
+            # A column that is perhaps not an included one is left out.
             is_included = all(number in included for number in each.possible)
             shown.append(rule if is_included else _NOT_INCLUDED)
         return shown
 
     def _related(self, table: TableDescription) -> list[ColumnRule]:
-        """The rules that may match a column of the table as it is called now, or of a table that it belongs to."""
+        """Return rules that may match a column of the table by its present name, or of a table that it belongs to."""
         return [
             rule
             for rule in self._rules
@@ -224,7 +223,7 @@ class Protections:
     def _named(
         self, relation: Relation, table: TableDescription, related: Sequence[ColumnRule], column: str
     ) -> list[ColumnRule]:
-        """The rules that match a column of this name. ConfigError: two rules match one name of it."""
+        """Return the rules that match a column with this name. ConfigError: two rules match the same name."""
         own = [(relation.schema, relation.name), *[(kin.schema, kin.name) for kin in table.kin[:1]]]
         found: list[ColumnRule] = []
         for schema, name in dict.fromkeys(own):
@@ -240,7 +239,7 @@ class Protections:
     def _inherited(
         self, table: TableDescription, related: Sequence[ColumnRule], column: str
     ) -> list[ColumnRule]:
-        """The rules for a column of this name by the names of the table and of those that it belongs to or has."""
+        """Return the rules for a column name by the names of the table, its parents and its partitions."""
         found = [rule for rule in related if rule.pattern.column.fullmatch(column) is not None]
         for kin in table.kin[1:]:
             for number, name in () if kin.is_part else kin.columns:
@@ -249,7 +248,7 @@ class Protections:
         return found
 
     def _bind_catalog(self, table: TableDescription, related: Sequence[ColumnRule]) -> None:
-        """Bind the rules by the names that the catalog has now, also of tables that this one belongs to or has."""
+        """Bind the rules by the catalog's present names, also for parents and partitions of the table."""
         parents = [kin for kin in table.kin[1:] if not kin.is_part]
         for kin in parents:
             for number, name in kin.columns:
@@ -265,12 +264,12 @@ class Protections:
             column.name: self._bound(kin.oid, column.id) for kin in table.kin[:1] for column in table.columns
         }
         for kin in table.kin[1:]:
-            # A partition that is detached becomes a table of its own.
+            # A detached partition becomes a separate table.
             for number, name in kin.columns if kin.is_part else ():
                 self._bind(kin.oid, number, own.get(name, ()))
 
     def _bind(self, oid: int, number: int, rules: Iterable[ColumnRule]) -> None:
-        """Bind rules to a column, but for one that another bound rule makes needless."""
+        """Bind rules to a column, except a rule that another bound rule makes superfluous."""
         for rule in rules:
             others = [other for other in self._bound(oid, number) if other is not rule]
             if all(_STRICTNESS[other.action] < _STRICTNESS[rule.action] for other in others):
@@ -280,7 +279,7 @@ class Protections:
         return [rule for rule in self._rules if number in self._bindings.of_table(rule.digest, oid)]
 
     def _strictest(self, oid: int, named: Sequence[ColumnRule], numbers: Numbers) -> ColumnRule | None:
-        """The rule that decides: a bound one, and of several the one that shows least."""
+        """Return the deciding rule: a bound one, and among several the one that reveals least."""
         bound = [] if numbers.certain is None else self._bound(oid, numbers.certain)
         return max(bound or named, key=lambda rule: _STRICTNESS[rule.action], default=None)
 
@@ -291,7 +290,7 @@ class Protections:
         named: Sequence[Sequence[ColumnRule]],
         numbers: Sequence[Numbers],
     ) -> None:
-        """Raise WithheldError if a column that no rule matches by name may be a protected one."""
+        """Raise WithheldError if a column that no rule matches by name may be protected."""
         oid = relation.oid
         name = f"{relation.schema}.{relation.name}"
         for rule in self._rules:
@@ -300,7 +299,7 @@ class Protections:
                 if each.certain is None:
                     doubtful = rule in rules or any(number in bound for number in each.possible)
                 else:
-                    # The table was dropped, so the order alone says which column this is.
+                    # The table was dropped, so only the order shows which column this is.
                     doubtful = (
                         not each.proved and not table.columns and each.certain in bound and rule not in rules
                     )
@@ -337,11 +336,12 @@ class Protections:
         types: Mapping[int, TypeDescription],
         table: TableDescription = TableDescription(),  # noqa: B008 - frozen
     ) -> list[ColumnRule | None]:
-        """As `in_force`, for columns whose records follow.
+        """Return the rules as `in_force`, for columns whose records follow.
 
         Raises:
             WithheldError: as `in_force`.
-            ConfigError: as `in_force`; or a rule would make different keys equal, or would cut short what is not text.
+            ConfigError: as `in_force`; or a rule would make different keys equal, or truncate values that are not
+                text.
         """
         found = self.in_force(relation, table)
         for column, rule in zip(relation.columns, found, strict=True):
@@ -355,7 +355,7 @@ class Protections:
         ]
 
     def _own(self, rule: ColumnRule, identity: bytes) -> ColumnRule:
-        """The rule with the seal of one column, always the same object for the same column."""
+        """Return the rule with the seal of one column, always the same object for the same column."""
         found = self._sealed.get((rule.digest, identity))
         if found is None:
             assert rule.seal_of is not None

@@ -16,7 +16,7 @@ from typing import Final
 from cdcd.core.protocol.messages import Relation
 
 Labels = tuple[tuple[int, str], ...]
-"""The labels of an enum by `pg_enum.oid`, which a label keeps when it is renamed."""
+"""Labels of an enum by `pg_enum.oid`, which a label keeps when it is renamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class TypeDescription:
     Attributes:
         kind: `typtype`: b base (and true array), c composite, d domain, e enum, r range, m multirange.
         category: `typcategory`; A for arrays.
-        element_oid: `typelem` where values are arrays in array_out's form, else 0.
-        base_oid: `typbasetype`, 0 but for domains.
-        base_modifier: `typtypmod`, the modifier that a domain gives its base type, -1 for none.
-        delimiter: `typdelim`, what stands between two values of this type in an array.
-        parts: oids of the types that values hold: a composite's attributes, a range's subtype, a multirange's range.
-        sends: the type has a send function, so that its values come in binary form where that is asked for.
-        labels: of an enum, in no order that means something.
+        element_oid: `typelem` if values are arrays in array_out's form, else 0.
+        base_oid: `typbasetype`; 0 except for domains.
+        base_modifier: `typtypmod`, the modifier that a domain gives its base type; -1 for none.
+        delimiter: `typdelim`, the separator of two values of this type in an array.
+        parts: oids of the component types: a composite's attributes, a range's subtype, a multirange's range.
+        sends: True if the type has a send function, so that its values can be sent in binary form.
+        labels: labels of an enum, in arbitrary order.
     """
 
     oid: int
@@ -61,9 +61,9 @@ class CatalogColumn:
         id: `attnum`.
         type: `format_type`, such as `numeric(12,2)`.
         dimensions: `attndims`, declared and not enforced.
-        missing: `attmissingval` as text: what rows hold that are older than the column.
-        stamp: `xmin` of the row of pg_attribute, which is another one after each change of the column.
-        generated: PostgreSQL computes the values, so that a publication may leave the column out.
+        missing: `attmissingval` as text: the value of rows that are older than the column.
+        stamp: `xmin` of the row of pg_attribute, which differs after each change of the column.
+        generated: True if PostgreSQL computes the values, so that a publication may leave the column out.
     """
 
     name: str
@@ -78,11 +78,11 @@ class CatalogColumn:
 
 @dataclass(frozen=True, slots=True)
 class Kin:
-    """The table itself, a table that it inherits from, or a partition of it, as the catalog has it now.
+    """The table itself, a table that it inherits from, or a partition of it, in the present catalog.
 
     Attributes:
         columns: number and name of each column; empty for the table itself.
-        is_part: a partition of the table, whose columns have the same names.
+        is_part: True for a partition of the table, whose columns have the same names.
     """
 
     oid: int
@@ -93,7 +93,7 @@ class Kin:
 
 
 UNKNOWN_PLACE: Final = -1
-"""`TableDescription.at` of a relation that is described again as it was described before."""
+"""`TableDescription.at` of a relation that is described again without changes."""
 
 TENTATIVE: Final = -2
 """`TableDescription.at` of a relation whose transaction may never commit."""
@@ -101,7 +101,7 @@ TENTATIVE: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class ColumnForm:
-    """A column as it is described in the schemas topic; the head of `records/schemas.py` says what the fields hold."""
+    """A column in the schemas topic's description; the head of `records/schemas.py` defines the fields."""
 
     name: str
     id: int | None
@@ -112,11 +112,11 @@ class ColumnForm:
     missing: str | None = None
     labels: Labels = ()
     default: str | None = None
-    """The JSON text of the description's `default`."""
+    """JSON text of the description's `default`."""
     protected: str | None = None
-    """What becomes of the column's values, if they are not as in the table: an action of `protection.py`."""
+    """Action of `protection.py` that replaces the column's values; None: unchanged values."""
     column: str | None = None
-    """The column's name in PostgreSQL, where the field has another one (`field_names.py`)."""
+    """Name of the column in PostgreSQL, if the field has another one (`field_names.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class TableDescription:
     last_id: int = 0
     rewritten: int = 0
     unsent: tuple[tuple[str, str], ...] = ()
-    # Without rules that protect columns, nothing goes by these.
+    # Only rules that protect columns use these.
     kin: tuple[Kin, ...] = field(default=(), compare=False)
     listed: bool = field(default=False, compare=False)
     seen: int = field(default=0, compare=False)
@@ -166,29 +166,29 @@ class TableDescription:
 
     @property
     def has_key(self) -> bool:
-        """Whether a key of the catalog or of the configuration tells its rows apart, whatever the replica identity."""
+        """True if a key of the catalog or the configuration identifies rows, whatever the replica identity."""
         return bool(self.chosen_key or self.primary_key or self.unique_key)
 
     @property
     def is_known(self) -> bool:
-        """Whether the catalog knows the table."""
+        """True if the catalog has the table."""
         return bool(self.primary_key or self.unique_key or self.columns)
 
     def has_columns_of(self, relation: Relation) -> bool:
-        """Whether each column of a Relation message is in the catalog under its name and with its type."""
+        """Return True if the catalog has each column of a Relation message with its name and type."""
         known = {(column.name, column.type_oid) for column in self.columns}
         return known.issuperset([(column.name, column.type_oid) for column in relation.columns])
 
 
 def key_columns(relation: Relation, table: TableDescription) -> tuple[str, ...]:
-    """The columns that make the record's key, in the relation's order; () for a table without one.
+    """Return the columns of the record's key, in the relation's order; () for a table without key.
 
-    They are those that the configuration chooses, if it does.
+    If a key is configured, it is used.
 
-    With REPLICA IDENTITY DEFAULT and USING INDEX they are the columns that the server flags, since an old key holds
-    just those. FULL flags all columns and NOTHING none, so there it is the primary key, else the unique key, if the
-    publication has all of its columns. The order is the columns' and not the index's, which the server does not tell:
-    so a key has the same bytes whatever the replica identity is.
+    With REPLICA IDENTITY DEFAULT and USING INDEX the key is the columns that the server flags, because an old key
+    contains just these. FULL flags all columns and NOTHING none, so the key is then the primary key, or else the
+    unique key, if the publication has all of its columns. The order is that of the columns and not of the index,
+    which the server does not send; so a key has the same bytes with every replica identity.
     """
     if table.chosen_key:
         return tuple([column.name for column in relation.columns if column.name in table.chosen_key])
@@ -202,7 +202,7 @@ def key_columns(relation: Relation, table: TableDescription) -> tuple[str, ...]:
 
 
 def types_of(relation: Relation, types: Mapping[int, TypeDescription]) -> tuple[TypeDescription, ...]:
-    """The descriptions of the columns' types, and of what those are made of; without those that are not known."""
+    """Return the descriptions of the columns' types and their components, without unknown types."""
     found: dict[int, TypeDescription] = {}
     wanted = [column.type_oid for column in relation.columns]
     while wanted:
@@ -214,12 +214,12 @@ def types_of(relation: Relation, types: Mapping[int, TypeDescription]) -> tuple[
 
 
 IDENTITIES: Final = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
-"""`pg_class.relreplident` in words."""
+"""Names of the values of `pg_class.relreplident`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A table as it was described at one place of the stream: the message, its columns, and the key of its records."""
+    """A table's description at one position of the stream: the message, its columns, and the key of its records."""
 
     relation: Relation
     columns: tuple[ColumnForm, ...]
@@ -228,15 +228,15 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What changed. All fields are empty if nothing did.
+    """Differences between two descriptions. All fields are empty without a difference.
 
     Attributes:
         added, dropped: names of columns, with their types.
         renamed: the new name of a column by its former one.
         retyped: `<former type> -> <new type>` by the column's new name.
-        key: the columns of the record's key, by their new names; None: the key did not change.
-        former_name: the former `schema.table`; "": the name did not change.
-        replica_identity: default, nothing, full or index; "": it did not change.
+        key: columns of the record's key, by their new names; None: unchanged.
+        former_name: former `schema.table`; "": unchanged.
+        replica_identity: default, nothing, full or index; "": unchanged.
     """
 
     added: list[str] = field(default_factory=list)
@@ -249,13 +249,13 @@ class Differences:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing changed."""
+        """True if there is no difference."""
         some = self.added or self.dropped or self.renamed or self.retyped
         return not (some or self.key is not None or self.former_name or self.replica_identity)
 
 
 def differences(before: Described, after: Described) -> Differences:
-    """What `after` changes in `before`, two descriptions of one table."""
+    """Return the differences of `after` from `before`, two descriptions of one table."""
     former = _partners(after.columns, before.columns)
     renamed, retyped = {}, {}
     for column, old in zip(after.columns, former, strict=True):
@@ -286,7 +286,7 @@ def differences(before: Described, after: Described) -> Differences:
 
 
 def _partners(columns: Sequence[ColumnForm], others: Sequence[ColumnForm]) -> list[ColumnForm | None]:
-    """For each column the same one among `others`, None where there is none."""
+    """Return for each column the same column among `others`; None if there is none."""
     by_id = {other.id: other for other in others if other.id is not None}
     by_name = {other.name: other for other in others}
     found: list[ColumnForm | None] = []

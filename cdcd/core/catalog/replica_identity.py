@@ -22,11 +22,11 @@ from cdcd.core.protocol.messages import Relation
 def check_former_values(
     rule: str, columns: Iterable[str], relation: Relation, table: TableDescription, consequence: str
 ) -> None:
-    """See that the former values of these columns are sent.
+    """Check that PostgreSQL sends the former values of these columns.
 
     Args:
-        rule: the key of the configuration that names the columns.
-        consequence: what could not be done without the former values, as a sentence.
+        rule: configuration key that names the columns.
+        consequence: sentence about what would be impossible without the former values.
 
     Raises:
         ConfigError: the table lacks a column, or PostgreSQL does not send its former value.
@@ -75,7 +75,7 @@ def _check_partitioned(rule: str, columns: Iterable[str], table: TableDescriptio
 
 
 def check_partitions(relation: Relation, table: TableDescription) -> None:
-    """ConfigError: a partition does not send the former values of the columns that make the table's key."""
+    """Raise ConfigError if a partition does not send the former values of the table's key columns."""
     unsent = dict(table.unsent)
     for column in key_columns(relation, table):
         if column in unsent:
@@ -89,11 +89,10 @@ def check_partitions(relation: Relation, table: TableDescription) -> None:
 
 
 def known_before(relation: Relation, table: TableDescription) -> list[bool]:
-    """For each column, whether its former value is known of a row whose former values PostgreSQL sends in part, or not
-    at all because they are as before.
+    """Return for each column True if its former value is known.
 
-    Of a table with REPLICA IDENTITY FULL this can be a row of a partition with another replica identity. Then only the
-    columns of a key can be in that one.
+    PostgreSQL sends former values in part, or not at all because they are unchanged. With REPLICA IDENTITY FULL the
+    row can be in a partition with another replica identity, which can only contain the columns of a key.
     """
     unsent = dict(table.unsent)
     keys = {*table.primary_key, *table.unique_key} if relation.replica_identity == "f" else None

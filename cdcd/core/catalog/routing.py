@@ -1,12 +1,12 @@
-"""Which topics a table's records go to: by a template (`topic_templates.py`), or the name that the configuration gives.
+"""Topics of a table's records: by a template (`topic_templates.py`), or by a configured name.
 
-A table whose rows are routed (`records/shaping/row_routes.py`) has further topics beside its own. They are as fixed
-as its own one: by the table's name, whatever its rows are.
+A table with routed rows (`records/shaping/row_routes.py`) has further topics besides its own. They also depend only
+on the table's name, not on its rows.
 
-Characters that Kafka does not allow become `_` (Debezium's rule, which counts a character outside the basic plane as
-two). That can give two tables one topic, and Kafka refuses two topics that differ only in `.` and `_`, whose
-metrics have one name. Either would mix or lose changes, so the second user of such a topic is refused. `collisions`
-says beforehand whom that would meet.
+Characters that Kafka does not allow become `_` (Debezium's rule, which counts a character outside the basic plane
+as two). So two tables can get the same topic. Kafka also refuses two topics that differ only in `.` and `_`,
+because their metrics have the same name. Either case would mix or lose changes, so the second user of such a topic
+is refused. `collisions` finds these cases in advance.
 """
 
 import re
@@ -19,7 +19,8 @@ from cdcd.core.catalog.topic_templates import DEFAULT, needs_name, rendered, ren
 from cdcd.core.errors import SinkError
 
 TOPIC_LENGTH_MAX: Final = 249
-"""org.apache.kafka.common.internals.Topic: what a file name has room for with a partition's number."""
+"""Maximum length of a topic's name (org.apache.kafka.common.internals.Topic): a file name also contains the
+partition's number."""
 
 _FORBIDDEN: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LEGAL: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+", re.ASCII)
@@ -29,14 +30,14 @@ _TABLE: Final = re.compile(rf"({PART.pattern})\.({PART.pattern})", re.DOTALL)
 _TABLE_OWNER: Final = "table "
 
 Table = tuple[str, str]
-"""Schema and name."""
+"""(schema, name)."""
 
 
 def parse_table(text: str) -> Table:
-    """Schema and name of `schema.table`, where a part in double quotes may hold points.
+    """Return schema and name of `schema.table`; a part in double quotes may contain dots.
 
     Raises:
-        ValueError: the text is not of that form.
+        ValueError: the text has another form.
     """
     match = _TABLE.fullmatch(text)
     if match is None:
@@ -47,7 +48,7 @@ def parse_table(text: str) -> Table:
 
 
 def table_named(text: str) -> str:
-    """`schema.table`, as cdcd names tables, for what a person wrote: with parts in double quotes, or as it is named."""
+    """Return `schema.table` as cdcd names tables, from text with or without double quotes."""
     try:
         return ".".join(parse_table(text))
     except ValueError:
@@ -55,7 +56,7 @@ def table_named(text: str) -> str:
 
 
 def unchecked_topic(*parts: str) -> str:
-    """The topic of the parts joined by points, however long it is."""
+    """Return the topic of the parts joined by dots, whatever its length."""
     return _allowed(".".join(parts))
 
 
@@ -64,14 +65,14 @@ def _allowed(name: str) -> str:
 
 
 def topic_name(*parts: str) -> str:
-    """The same; SinkError when it is longer than Kafka allows."""
+    """Return the topic of the parts joined by dots; raise SinkError if it is longer than Kafka allows."""
     name = unchecked_topic(*parts)
     _check_length(name)
     return name
 
 
 def equivalent(topic: str) -> str:
-    """The same text for all topics that are one to Kafka."""
+    """Return the same text for all topics that are the same to Kafka."""
     return topic.replace(".", "_")
 
 
@@ -86,11 +87,11 @@ def _check_length(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RoutedTopics:
-    """The topics beside their own that rows of tables may go to.
+    """Further topics of tables with routed rows.
 
     Attributes:
-        table: a pattern of tables (`catalog/patterns.py`).
-        topics: of the rules, in their order: names, or templates with `{prefix}`, `{schema}` and `{table}`.
+        table: pattern of tables (`catalog/patterns.py`).
+        topics: topics of the rules, in their order: names, or templates with `{prefix}`, `{schema}` and `{table}`.
     """
 
     table: str
@@ -99,14 +100,14 @@ class RoutedTopics:
 
 @dataclass(frozen=True, slots=True)
 class TopicNames:
-    """How the topics of a pipeline are called.
+    """Names of a pipeline's topics.
 
     Attributes:
-        prefix: what the topic of a table begins with.
-        names: topics of the tables that are not called after the rule.
-        message, schemas, checkpoint, dead_letter, transaction, heartbeat: cdcd's own topics; None: there is none.
-        template: the rule for all other tables.
-        routes: topics of tables whose rows are routed.
+        prefix: prefix of the topics of tables.
+        names: configured topics of tables.
+        message, schemas, checkpoint, dead_letter, transaction, heartbeat: cdcd's own topics; None: no such topic.
+        template: template for all other tables.
+        routes: topics of tables with routed rows.
     """
 
     prefix: str
@@ -121,12 +122,12 @@ class TopicNames:
     routes: tuple[RoutedTopics, ...] = ()
 
     def table(self, schema: str, name: str) -> str:
-        """The topic of a table. Whether Kafka allows it and nobody else has it, `ClaimedTopics` says."""
+        """Return the topic of a table. `ClaimedTopics` checks that Kafka allows it and no other table has it."""
         given = self.names.get((schema, name))
         return _allowed(rendered(self.template, self.prefix, schema, name)) if given is None else given
 
     def routed(self, schema: str, name: str) -> tuple[str, ...]:
-        """The topics of the rules by which rows of a table are routed, in the rules' order; () without rules.
+        """Return the topics of the rules that route a table's rows, in the rules' order; () without rules.
 
         ConfigError: a pattern is malformed.
         """
@@ -136,22 +137,22 @@ class TopicNames:
         return ()
 
     def all_of(self, schema: str, name: str) -> tuple[str, ...]:
-        """Every topic that records of a table may go to, each once; the first is the table's own."""
+        """Return every topic of a table's records, each once; the first is the table's own."""
         return tuple(dict.fromkeys([self.table(schema, name), *self.routed(schema, name)]))
 
     def qualified(self, table: str) -> str:
-        """The same for `schema.table`, without quotes."""
+        """Return the topic of `schema.table`, without quotes."""
         for (schema, name), topic in self.names.items():
             if f"{schema}.{name}" == table:
                 return topic
         return _allowed(rendered_qualified(self.template, self.prefix, table))
 
     def lacks_name(self, schema: str, name: str) -> bool:
-        """Whether the rule gives the table no topic, and no other one is given to it."""
+        """Return True if the template gives the table no topic, and none is configured."""
         return needs_name(self.template, schema, name) and (schema, name) not in self.names
 
     def own(self) -> list[tuple[str, str]]:
-        """cdcd's own topics, each with what it is for."""
+        """Return cdcd's own topics, each with its purpose."""
         purposes = (
             (self.message, "logical messages"),
             (self.schemas, "descriptions of tables"),
@@ -164,7 +165,7 @@ class TopicNames:
 
 
 class ClaimedTopics:
-    """Hands out topics and remembers whose they are. SinkError: two of cdcd's own topics collide."""
+    """Registry of topics with their owners. SinkError: two of cdcd's own topics collide."""
 
     def __init__(self, names: TopicNames) -> None:
         self._names = names
@@ -173,8 +174,9 @@ class ClaimedTopics:
             self.claim(topic, owner)
 
     def table(self, schema: str, name: str) -> str:
-        """The own topic of a table; SinkError when Kafka does not allow one of its topics, or it collides with another
-        one.
+        """Return a table's own topic.
+
+        Raises SinkError if Kafka does not allow one of its topics, or if one collides with another topic.
         """
         topic = self._names.table(schema, name)
         if self._names.lacks_name(schema, name):
@@ -189,7 +191,7 @@ class ClaimedTopics:
         return topic
 
     def claim(self, topic: str, owner: str) -> None:
-        """Say that `topic` is `owner`'s; SinkError when it, or one that Kafka takes for it, is another's."""
+        """Claim `topic` for `owner`; raise SinkError if another owner has it or a topic that is the same to Kafka."""
         _check_length(topic)
         if _LEGAL.fullmatch(topic) is None:
             raise SinkError(
@@ -207,20 +209,20 @@ class ClaimedTopics:
 
 
 def _quoted(name: str) -> str:
-    """A part of a table's name, as `parse_table` reads it."""
+    """Return a part of a table's name in a form that `parse_table` reads."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _example(owner: str, topic: str) -> str:
-    """The key that gives a table another topic."""
+    """Return an example of the key that gives a table another topic."""
     table = owner.removeprefix(_TABLE_OWNER)
     return f", as topics.names: {{'{table}': {topic}_2}}" if table != owner else ""
 
 
 def collisions(tables: Iterable[Table], names: TopicNames) -> list[SinkError]:
-    """What `ClaimedTopics` would raise for these tables and cdcd's own topics, all at once; [] if nothing is wrong.
+    """Return all errors that `ClaimedTopics` would raise for these tables and cdcd's own topics; [] if there is none.
 
-    Of several tables with one topic, each but the first is an error.
+    Of several tables with the same topic, each except the first is an error.
     """
     try:
         claimed = ClaimedTopics(names)

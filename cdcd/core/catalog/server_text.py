@@ -1,22 +1,22 @@
-"""Texts in a server's encoding to UTF-8, by PostgreSQL's own conversion, one character after the other.
+"""Conversion of texts in a server's encoding to UTF-8, by PostgreSQL's own conversion, character by character.
 
-The rule: a text becomes what `convert_from` makes of it, or nothing. PostgreSQL converts a text character by character
-(conv.c, LocalToUtf), and has other tables than the codecs of Python, version by version. So the server is asked for
-each character once (`postgres/conversion.py`), and the answers are kept here. A database in SQL_ASCII has no
-conversion: there a text is UTF-8, or cannot be decoded.
+The rule: a text becomes the result of `convert_from`, or it is undecodable. PostgreSQL converts a text character by
+character (conv.c, LocalToUtf), with other tables than Python's codecs, which differ by version. So the server is
+asked for each character once (`postgres/conversion.py`), and the answers are kept here. A database in SQL_ASCII has
+no conversion: its texts are either valid UTF-8, or undecodable.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 UNDECODABLE: Final = b"\xff"
-"""Stands for a value that cannot be decoded. No text in UTF-8 has this byte, so every reader finds it."""
+"""Replacement for a value that cannot be decoded. No text in UTF-8 has this byte, so every reader detects it."""
 
 KNOWN_MAX: Final = 200_000
-"""Characters that are kept. No encoding of a server has so many; writers may invent some."""
+"""Maximum number of characters that are kept. No encoding of a server has as many, but writers may invent some."""
 
 UNCONVERTED: Final = ("SQL_ASCII", "UTF8")
-"""Encodings whose texts are sent as they are."""
+"""Encodings whose texts are sent unchanged."""
 
 _HIGH: Final = 0x80
 _SS2: Final = 0x8E
@@ -28,7 +28,7 @@ _FOUR_BYTES: Final = ("EUC_TW",)
 
 
 def characters(text: bytes, encoding: str) -> list[bytes]:
-    """The characters of a text (wchar.c, pg_encoding_mblen). A last one may be cut off."""
+    """Return the characters of a text (wchar.c, pg_encoding_mblen). The last one may be incomplete."""
     found: list[bytes] = []
     at = 0
     while at < len(text):
@@ -51,10 +51,10 @@ def _size(first: int, encoding: str) -> int:
 
 
 class ServerTexts:
-    """What is known of the characters of one encoding.
+    """Known characters of one encoding.
 
     Args:
-        encoding: the server's, as `server_encoding` shows it.
+        encoding: encoding of the server, as in `server_encoding`.
     """
 
     def __init__(self, encoding: str) -> None:
@@ -62,7 +62,7 @@ class ServerTexts:
         self._known: dict[bytes, bytes] = {}
 
     def unknown(self, texts: Iterable[bytes]) -> list[bytes]:
-        """The characters of these texts for which the server must be asked, each once."""
+        """Return the characters of these texts for which the server must be asked, each once."""
         if self.encoding in UNCONVERTED:
             return []
         known, found = self._known, dict[bytes, None]()
@@ -76,13 +76,16 @@ class ServerTexts:
         return list(found)
 
     def learn(self, answers: Mapping[bytes, bytes]) -> None:
-        """Take what the server makes of characters, in UTF-8. One that has no form is not among them."""
+        """Add the server's UTF-8 forms of characters. Characters without such a form are not among them."""
         if len(self._known) + len(answers) > KNOWN_MAX:
             self._known.clear()
         self._known.update(answers)
 
     def decoded(self, text: bytes) -> bytes | None:
-        """The text in UTF-8; None: it cannot be decoded. The caller has learned what is `unknown` of it."""
+        """Return the text in UTF-8; None if it cannot be decoded.
+
+        The caller must have added its `unknown` characters before.
+        """
         if text.isascii():
             return text
         if self.encoding in UNCONVERTED:

@@ -34,11 +34,11 @@ R = TypeVar("R")
 
 
 class TableRules(Generic[R]):
-    """The rules of one key of the configuration. ConfigError: a pattern is malformed.
+    """The rules of one configuration key. ConfigError: a pattern is malformed.
 
     Args:
-        key: of the configuration, for the error.
-        rules: each with its pattern.
+        key: configuration key, for errors.
+        rules: pairs (pattern, rule).
     """
 
     def __init__(self, key: str, rules: Iterable[tuple[str, R]]) -> None:
@@ -48,14 +48,14 @@ class TableRules(Generic[R]):
         return bool(self._rules)
 
     def of_table(self, relation: Relation) -> list[R]:
-        """The rules that match a table."""
+        """Return the rules that match a table."""
         return [rule for rule, pattern in self._rules if pattern.matches(relation.schema, relation.name)]
 
     def only(self, relation: Relation, decides: str) -> R | None:
-        """The rule that matches a table; None: none does.
+        """Return the rule that matches a table; None if none does.
 
         Args:
-            decides: what one rule does, for the hint, such as "names the table's fields".
+            decides: effect of a rule, for the hint, such as "names the table's fields".
 
         Raises:
             ConfigError: two rules match the table.
@@ -69,19 +69,22 @@ class TableRules(Generic[R]):
         return found[0] if found else None
 
     def matched(self, relations: Sequence[Relation]) -> list[tuple[R, list[Relation]]]:
-        """Each rule, with the tables that it matches."""
+        """Return each rule with the tables that it matches."""
         return [
             (rule, [each for each in relations if pattern.matches(each.schema, each.name)])
             for rule, pattern in self._rules
         ]
 
     def unmatched(self, relations: Sequence[Relation]) -> list[R]:
-        """The rules that match none of these tables."""
+        """Return the rules that match none of these tables."""
         return [rule for rule, tables in self.matched(relations) if not tables]
 
 
 def both_match(key: str, patterns: Sequence[str]) -> str:
-    """Why a table cannot have the rules of all these patterns; "": it can. It can have those of one pattern."""
+    """Return why a table cannot have the rules of all these patterns; "" if it can.
+
+    A table can have the rules of one pattern.
+    """
     if len(patterns) < 2:
         return ""
     return f"{key}.{patterns[0]} and {key}.{patterns[1]} both match it"
@@ -92,7 +95,7 @@ _KEY_CONSEQUENCE: Final = "A row whose key changes could not be deleted under it
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """The columns that make the key of the tables that a pattern matches."""
+    """Key columns of the tables that a pattern matches."""
 
     pattern: str
     columns: tuple[str, ...]
@@ -105,7 +108,7 @@ class ChosenKeys:
     """The rules of a configuration. ConfigError: a pattern is malformed.
 
     Args:
-        has_schemas: the records' schemas say that values of a key are never null.
+        has_schemas: True if the records' schemas declare values of a key as never null.
     """
 
     def __init__(self, rules: Sequence[KeyRule] = (), *, has_schemas: bool = False) -> None:
@@ -120,10 +123,10 @@ class ChosenKeys:
         return self._rules.unmatched(relations)
 
     def applied(self, relation: Relation, table: TableDescription) -> TableDescription:
-        """The description with the key that is chosen, if one is.
+        """Return the description with the configured key, if there is one.
 
         Raises:
-            ConfigError: two rules match the table, or the chosen columns cannot be its key.
+            ConfigError: two rules match the table, or the configured columns cannot be its key.
         """
         rule = self._rules.only(relation, "decides what the table's key is")
         if rule is None:
@@ -143,7 +146,7 @@ class ChosenKeys:
 
 
 def _keys(relation: Relation, table: TableDescription) -> list[tuple[str, ...]]:
-    """The keys of the table, as far as they are known."""
+    """Return the keys of the table, as far as they are known."""
     identity = tuple([column.name for column in relation.columns if column.is_key])
     keys = [table.primary_key, table.unique_key]
     if relation.replica_identity in ("d", "i"):
@@ -166,7 +169,7 @@ _PARTITION_CONSEQUENCE: Final = "The partition of a row that is updated or delet
 
 @dataclass(frozen=True, slots=True)
 class PartitionRule:
-    """The columns whose values choose the partition, in their order, for the tables that a pattern matches."""
+    """Columns whose values choose the partition, in their order, for the tables that a pattern matches."""
 
     pattern: str
     columns: tuple[str, ...]
@@ -179,8 +182,8 @@ class ChosenPartitions:
     """The rules of a configuration. ConfigError: a pattern is malformed.
 
     Args:
-        protected: which columns' values are replaced. None of them may choose a partition, because the partition would
-            tell of the value.
+        protected: rules for columns with replaced values. Such a column may not choose a partition, because the
+            partition would reveal the value.
     """
 
     def __init__(
@@ -199,7 +202,7 @@ class ChosenPartitions:
         return self._rules.unmatched(relations)
 
     def columns(self, relation: Relation, table: TableDescription) -> tuple[str, ...]:
-        """The columns that choose the partitions of the table's records; () where the key does.
+        """Return the columns that choose the partitions of the table's records; () if the key does.
 
         Raises:
             ConfigError: two rules match the table, or the columns cannot choose its partitions.
@@ -221,9 +224,9 @@ class ChosenPartitions:
 
 
 def moves(columns: Sequence[str], relation: Relation, table: TableDescription) -> bool:
-    """Whether records of one key may lie in several partitions, if these columns choose them.
+    """Return True if records of one key may lie in several partitions when these columns choose them.
 
     Args:
-        table: with the key that is chosen, if one is (`ChosenKeys.applied`).
+        table: description with the configured key, if there is one (`ChosenKeys.applied`).
     """
     return not set(columns).issubset(key_columns(relation, table))

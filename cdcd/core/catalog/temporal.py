@@ -39,7 +39,7 @@ _EPOCH_ORDINAL: Final = 719_163
 _TWO: Final = [f"{number:02}" for number in range(100)]
 
 _ISO_DAYS: Final[dict[int, str]] = {}
-"""Days that were written, by their number since 1970-01-01: a stream has few different ones."""
+"""Cache of written days by their number since 1970-01-01, because a stream has few different ones."""
 _ISO_DAYS_MAX: Final = 4096
 
 _YEARS_400_DAYS: Final = 146_097
@@ -58,7 +58,7 @@ _INTERVAL: Final = re.compile(
 
 
 def epoch_days(text: str) -> int:
-    """A date as days since 1970-01-01."""
+    """Return a date as days since 1970-01-01."""
     try:
         return date.fromisoformat(text).toordinal() - _EPOCH_ORDINAL
     except ValueError:
@@ -69,7 +69,7 @@ def epoch_days(text: str) -> int:
 
 
 def epoch_us(text: str) -> int:
-    """A timestamp without time zone as microseconds since 1970-01-01 00:00."""
+    """Return a timestamp without time zone as microseconds since 1970-01-01 00:00."""
     try:
         since = datetime.fromisoformat(text) - _EPOCH
         return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
@@ -82,7 +82,7 @@ def epoch_us(text: str) -> int:
 
 
 def day_us(text: str) -> int:
-    """A time without time zone as microseconds since midnight; 24:00:00 is a time."""
+    """Return a time without time zone as microseconds since midnight; 24:00:00 is valid."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a time")
@@ -90,9 +90,10 @@ def day_us(text: str) -> int:
 
 
 def iso_timestamp(text: str, digits: int) -> str:
-    """A timestamp with time zone, in UTC, as `2024-01-31T12:34:56.789000Z` with so many digits after the second.
+    """Return a timestamp with time zone in UTC as `2024-01-31T12:34:56.789000Z`, with at least `digits` fraction
+    digits.
 
-    As java.time writes it: years below 0 with a sign, those above 9999 with one too (`+10000-01-01T00:00:00Z`).
+    The form is java.time's: years below 0 and above 9999 have a sign (`+10000-01-01T00:00:00Z`).
     """
     size = len(text)
     if text.endswith("+00") and 22 <= size <= 29 and text[4] == "-":
@@ -109,7 +110,7 @@ def iso_timestamp(text: str, digits: int) -> str:
 
 
 def iso_timestamp_of(micros: int, digits: int) -> str:
-    """The same for microseconds since 1970-01-01 UTC."""
+    """Return the text of `iso_timestamp` for microseconds since 1970-01-01 UTC."""
     days, within = divmod(micros, DAY_US)
     day = _ISO_DAYS.get(days)
     if day is None:
@@ -125,9 +126,9 @@ def iso_timestamp_of(micros: int, digits: int) -> str:
 
 
 def iso_time(text: str) -> str:
-    """A time with time zone as `10:34:56.789Z`: taken to UTC, round the clock where it passes midnight.
+    """Return a time with time zone as `10:34:56.789Z`, converted to UTC modulo a day.
 
-    24:00:00 is kept in UTC itself (`24:00:00Z`); elsewhere it is the midnight that it is taken to.
+    24:00:00 in UTC stays `24:00:00Z`; in other zones it becomes the corresponding time in UTC.
     """
     match = _TIMETZ.fullmatch(text)
     if match is None:
@@ -138,7 +139,7 @@ def iso_time(text: str) -> str:
 
 
 def iso_time_of(micros: int, east_s: int) -> str:
-    """The same for microseconds since midnight at a place so many seconds east of UTC."""
+    """Return the text of `iso_time` for microseconds since midnight, in a zone `east_s` seconds east of UTC."""
     if micros != DAY_US or east_s:
         micros = (micros - east_s * 1_000_000) % DAY_US
     clock, fraction = _clock_text(micros)
@@ -147,7 +148,7 @@ def iso_time_of(micros: int, east_s: int) -> str:
 
 
 def iso_date(text: str) -> str:
-    """A date as `2024-01-31Z`, in far years as `iso_timestamp` has them."""
+    """Return a date as `2024-01-31Z`, with far years as in `iso_timestamp`."""
     match = _DATE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a date")
@@ -155,21 +156,21 @@ def iso_date(text: str) -> str:
 
 
 def iso_interval(text: str) -> str:
-    """An interval (intervalstyle postgres) in ISO 8601 as Debezium writes it: `P1Y2M3DT4H5M6.78S`.
+    """Return an interval (intervalstyle postgres) in ISO 8601 as Debezium writes it: `P1Y2M3DT4H5M6.78S`.
 
-    All fields are there, also zeros; each has its own sign: `-1 years +2 days` is `P-1Y0M2DT0H0M0S`.
+    All fields are present, also zeros; each has its own sign: `-1 years +2 days` is `P-1Y0M2DT0H0M0S`.
     """
     return _interval(*_interval_parts(text))
 
 
 def interval_us(text: str) -> int:
-    """An interval as microseconds, with months of 30.4375 days, which is a twelfth of 365.25."""
+    """Return an interval as microseconds, with months of 30.4375 days, which is a twelfth of 365.25."""
     years, months, days, micros = _interval_parts(text)
     return (years * 12 + months) * MONTH_US + days * DAY_US + micros
 
 
 def _interval_parts(text: str) -> tuple[int, int, int, int]:
-    """Years, months, days, microseconds."""
+    """Return years, months, days, microseconds."""
     match = _INTERVAL.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not an interval")
@@ -181,14 +182,16 @@ def _interval_parts(text: str) -> tuple[int, int, int, int]:
 
 
 def iso_interval_of(months: int, days: int, micros: int) -> str:
-    """The same for an interval's three parts, as the server stores them (interval_out in timestamp.c)."""
+    """Return the text of `iso_interval` for an interval's three parts, as the server stores them (interval_out in
+    timestamp.c).
+    """
     sign = -1 if months < 0 else 1
     years, months = divmod(abs(months), 12)
     return _interval(sign * years, sign * months, days, micros)
 
 
 def date_text_of(days: int) -> str:
-    """The text of a date that is stored as days since 2000 (date_out in date.c): `0044-03-15 BC`, `infinity`."""
+    """Return the text of a date stored as days since 2000 (date_out in date.c): `0044-03-15 BC`, `infinity`."""
     infinite = infinity_of(days, 32)
     if infinite is not None:
         return infinite
@@ -197,14 +200,14 @@ def date_text_of(days: int) -> str:
 
 
 def clock_text_of(micros: int) -> str:
-    """The text of microseconds since midnight, without zeros at its end."""
+    """Return the text of microseconds since midnight, without trailing zeros."""
     clock, fraction = _clock_text(micros)
     fraction = fraction.rstrip("0")
     return f"{clock}.{fraction}" if fraction else clock
 
 
 def zone_text_of(east_s: int) -> str:
-    """The text of a zone so many seconds east of UTC (EncodeTimezone in datetime.c): `+02`, `-05:30`."""
+    """Return the text of a zone `east_s` seconds east of UTC (EncodeTimezone in datetime.c): `+02`, `-05:30`."""
     minutes, seconds = divmod(abs(east_s), 60)
     hours, minutes = divmod(minutes, 60)
     text = f"{'-' if east_s < 0 else '+'}{hours:02}"
@@ -214,7 +217,7 @@ def zone_text_of(east_s: int) -> str:
 
 
 def timestamp_text_of(micros: int, zone: str) -> str:
-    """The text of a timestamp that is stored as microseconds since 2000; `zone` stands behind the time of day."""
+    """Return the text of a timestamp stored as microseconds since 2000; `zone` follows the time of day."""
     infinite = infinity_of(micros, 64)
     if infinite is not None:
         return infinite
@@ -224,7 +227,9 @@ def timestamp_text_of(micros: int, zone: str) -> str:
 
 
 def interval_text_of(months: int, days: int, micros: int) -> str:
-    """The text of an interval in intervalstyle postgres (EncodeInterval in datetime.c): `1 year -2 mons +03:00:00`."""
+    """Return the text of an interval in intervalstyle postgres (EncodeInterval in datetime.c): `1 year -2 mons
+    +03:00:00`.
+    """
     infinite = infinity_of(micros, 64)
     if infinite is not None and infinite == infinity_of(days, 32) == infinity_of(months, 32):
         return infinite
@@ -245,7 +250,7 @@ def interval_text_of(months: int, days: int, micros: int) -> str:
 
 
 def infinity_of(number: int, bits: int) -> str | None:
-    """PostgreSQL's dates, timestamps and intervals have their greatest and least number for the infinities."""
+    """Return the text of an infinity, which is the greatest or least number of a type; None for other numbers."""
     greatest = _GREATEST[bits]
     if -greatest <= number < greatest:
         return None
@@ -253,7 +258,7 @@ def infinity_of(number: int, bits: int) -> str | None:
 
 
 def _day_text(days: int) -> tuple[str, str]:
-    """So many days since 1970-01-01 as `2024-01-31`, and the era."""
+    """Return the day `days` days after 1970-01-01 as `2024-01-31`, and its era."""
     year, month, day = _civil(days)
     return (
         f"{year:04}" if year > 0 else f"{1 - year:04}"
@@ -276,7 +281,7 @@ def _clock_us(hours: str, minutes: str, seconds: str, fraction: str | None) -> i
 
 
 def _clock_text(micros: int) -> tuple[str, str]:
-    """Microseconds since midnight as `HH:MM:SS` and six digits."""
+    """Return microseconds since midnight as `HH:MM:SS` and six digits."""
     rest: i64 = micros
     fraction: i64 = rest % 1_000_000
     rest = rest // 1_000_000
@@ -285,7 +290,7 @@ def _clock_text(micros: int) -> tuple[str, str]:
     minute: i64 = rest % 60
     hour: i64 = rest // 60
     within = f"{_TWO[fraction // 10_000]}{_TWO[fraction // 100 % 100]}{_TWO[fraction % 100]}"
-    # 24:00:00 is a time.
+    # 24:00:00 is valid.
     return f"{_TWO[hour]}:{_TWO[minute]}:{_TWO[second]}", within
 
 
@@ -300,20 +305,20 @@ def _iso_year(year: int) -> str:
 
 
 def _days(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01, in any year: the calendar repeats every 400 years."""
+    """Return the days since 1970-01-01, in any year: the calendar repeats every 400 years."""
     cycles = (year - 1) // 400
     return date(year - cycles * 400, month, day).toordinal() - _EPOCH_ORDINAL + cycles * _YEARS_400_DAYS
 
 
 def _civil(days: int) -> tuple[int, int, int]:
-    """Year, month and day of so many days since 1970-01-01."""
+    """Return year, month and day of the day `days` days after 1970-01-01."""
     cycles, within = divmod(days + _EPOCH_ORDINAL - 1, _YEARS_400_DAYS)
     day = date.fromordinal(within + 1)
     return day.year + cycles * 400, day.month, day.day
 
 
 UNUSUAL: Final = -(2**63)
-"""Stands for a number that was not read, and is none of a date or time."""
+"""Result for text that was not read; no date or time has this number."""
 
 DAY_BYTES: Final = 10
 CLOCK_BYTES: Final = 8
@@ -321,13 +326,13 @@ TIMESTAMP_BYTES: Final = DAY_BYTES + 1 + CLOCK_BYTES
 FRACTION_DIGITS: Final = 6
 
 MARCH_0000_DAYS: Final = 719_468
-"""From 1 March of the year 0, after whose Februaries leap days come last, to 1970-01-01."""
+"""Days from 1 March of the year 0 to 1970-01-01; in years from March on, leap days are last."""
 
 _MONTH_DAYS: Final = bytes([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 def read_days(data: bytes, at: "i64") -> "i64":
-    """`2024-01-31` at `data[at]` as days since 1970-01-01; UNUSUAL if that is not what stands there."""
+    """Read `2024-01-31` at `data[at]` as days since 1970-01-01; UNUSUAL for other text."""
     year: i64 = _number(data, at, 4)
     month: i64 = _number(data, at + 5, 2)
     day: i64 = _number(data, at + 8, 2)
@@ -342,13 +347,13 @@ def read_days(data: bytes, at: "i64") -> "i64":
     else:
         month += 9
         year -= 1
-    # Months have 30.6 days from March on, if February is the last.
+    # Months have 30.6 days on average from March on, if February is last.
     days: i64 = (153 * month + 2) // 5 + day - 1
     return year * 365 + year // 4 - year // 100 + year // 400 + days - MARCH_0000_DAYS
 
 
 def read_timestamp(data: bytes, at: "i64", end: "i64") -> "i64":
-    """`2024-01-31 12:34:56.789` as microseconds since 1970-01-01 00:00; UNUSUAL if it is not of that form."""
+    """Read `2024-01-31 12:34:56.789` as microseconds since 1970-01-01 00:00; UNUSUAL for other text."""
     fraction: i64 = end - at - TIMESTAMP_BYTES - 1
     if fraction != -1 and not (1 <= fraction <= FRACTION_DIGITS and data[at + TIMESTAMP_BYTES] == POINT):
         return UNUSUAL
@@ -372,7 +377,7 @@ def read_timestamp(data: bytes, at: "i64", end: "i64") -> "i64":
 
 
 def _number(data: bytes, at: "i64", digits: "i64") -> "i64":
-    """So many decimal digits; -1 if something else is among them."""
+    """Read `digits` decimal digits; -1 if another character is among them."""
     number: i64 = 0
     end: i64 = at + digits
     while at < end:

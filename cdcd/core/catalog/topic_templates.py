@@ -1,11 +1,11 @@
-"""The rule by which a table's topic is called: a text with `{prefix}`, `{schema}` and `{table}` in it.
+"""The template of a table's topic: a text with `{prefix}`, `{schema}` and `{table}` in it.
 
-A topic of a table begins with `<prefix>.` and has a second point after it, whatever the template is: rights on topics,
-`cdcd drop` and the mirror go by that, and cdcd's own topics (`<prefix>.checkpoint`) do not look so.
+With every template, the topic of a table begins with `<prefix>.` and has a second dot after it: rights on topics,
+`cdcd drop` and the mirror rely on this, and cdcd's own topics (`<prefix>.checkpoint`) have another form.
 
-Parts of cdcd know a table as `schema.table` without quotes. Where a schema or a table has a point in its name, that
-text can be split in two ways. `{schema}.{table}` side by side need no split; under any other template such a table has
-no topic by the rule (`needs_name`), and `topics.names` gives it one.
+Parts of cdcd identify a table by `schema.table` without quotes. If a schema or a table has a dot in its name, this
+text can be split in two ways. `{schema}.{table}` side by side needs no split; with other templates such a table has
+no topic by the template (`needs_name`), and `topics.names` must give it one.
 """
 
 import re
@@ -22,7 +22,7 @@ _BEGIN: Final = "{prefix}."
 
 
 def check(template: str) -> None:
-    """ValueError: it is no template, or some topic that it makes would not be one of a table."""
+    """Raise ValueError if the text is no template, or if it can give a topic without the form of a table's topic."""
     for name in _PLACEHOLDER.findall(template):
         if name == "database":
             raise ValueError(
@@ -47,9 +47,9 @@ def check(template: str) -> None:
 
 
 def check_routed(text: str, pattern: str) -> None:
-    """ValueError: the text names no topic for rows of the tables that a pattern matches.
+    """Raise ValueError if the text names no topic for rows of the tables that a pattern matches.
 
-    Whether it begins with the prefix, whoever knows the prefix says (`begins_as_table`).
+    The caller checks the prefix (`begins_as_table`).
     """
     placeholders = _PLACEHOLDER.findall(text)
     for name in placeholders:
@@ -75,20 +75,20 @@ def check_routed(text: str, pattern: str) -> None:
 
 
 def begins_as_table(text: str, prefix: str) -> bool:
-    """Whether a topic, or a template of it, is of the form that topics of tables have."""
+    """Return True if a topic, or a template of topics, has the form of tables' topics."""
     shown = _PLACEHOLDER.sub(lambda match: prefix if match[1] == "prefix" else "x", text)
     begins = f"{prefix}."
     return shown.startswith(begins) and re.fullmatch(r"[^.]+\..+", shown[len(begins) :]) is not None
 
 
 def rendered(template: str, prefix: str, schema: str, table: str) -> str:
-    """The topic's name, with whatever characters the names have."""
+    """Return the topic's name, with all characters of the names."""
     values = {"prefix": prefix, "schema": schema, "table": table}
     return _PLACEHOLDER.sub(lambda match: values[match[1]], template)
 
 
 def rendered_qualified(template: str, prefix: str, table: str) -> str:
-    """The same for `schema.table`, without quotes."""
+    """Return the topic's name for `schema.table`, without quotes."""
     if _needs_no_split(template):
         return rendered(template.replace(_BOTH, "{table}"), prefix, "", table)
     schema, _, name = table.partition(".")
@@ -96,7 +96,9 @@ def rendered_qualified(template: str, prefix: str, table: str) -> str:
 
 
 def needs_name(template: str, schema: str, table: str) -> bool:
-    """Whether the rule gives the table no topic, because a point in its name could stand between schema and table."""
+    """Return True if the template gives the table no topic, because a dot in its name could
+    separate schema and table.
+    """
     return "." in schema + table and not _needs_no_split(template)
 
 

@@ -1,7 +1,7 @@
-"""The one table of types: what PostgreSQL calls a type, how its binary form is read, and which logical type it has.
+"""The table of types: PostgreSQL's name of a type, the reader of its binary form, and its logical type.
 
-A new type is a row here. Every format has one converter for each logical type (`formats/`), for text and binary form,
-stream and COPY alike; a row with a logical type that the formats know needs nothing more.
+A new type is a row in this table. Every format has one converter for each logical type (`formats/`), for text and
+binary form, stream and COPY alike; a row with a logical type that the formats support needs nothing else.
 
 | logical type | values |
 |---|---|
@@ -14,7 +14,7 @@ stream and COPY alike; a row with a logical type that the formats know needs not
 | `array` | values of another logical type |
 | `text` | everything else: what PostgreSQL writes |
 
-`form` says how JSON has the values (`records/schemas.py`).
+`form` is the form of the values in JSON (`records/schemas.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -62,10 +62,10 @@ from cdcd.core.catalog.binary_text import (
 from cdcd.core.catalog.relations import TypeDescription
 
 NESTING_MAX: Final = 64
-"""Depth of types within types, beyond which they are taken for a circle."""
+"""Maximum depth of types within types, beyond which they are considered a cycle."""
 
 Form = str | Callable[[int], str]
-"""How JSON has values; of types whose declaration has parentheses, by the column's modifier (`atttypmod`)."""
+"""Form of values in JSON; for types with parameters, a function of the column's modifier (`atttypmod`)."""
 
 
 def _time_form(modifier: int) -> str:
@@ -81,7 +81,7 @@ def _bit_form(modifier: int) -> str:
 
 
 def _varbit_form(modifier: int) -> str:
-    # Of one bit it is a boolean, of none an empty text.
+    # With one bit the type is a boolean, with none an empty text.
     return "text" if modifier == 1 else "bits"
 
 
@@ -91,7 +91,7 @@ def _decimal_form(modifier: int) -> str:
 
 
 def decimal_size(modifier: int) -> tuple[int, int] | None:
-    """Precision and scale of a numeric as it was declared; None: it was declared without."""
+    """Return precision and scale of a numeric's declaration; None without them."""
     if modifier < 4:
         return None
     packed = modifier - 4
@@ -111,10 +111,10 @@ class BuiltIn:
     """A type that every database has.
 
     Attributes:
-        oid, name, kind, category, delimiter, parts, sends: as `TypeDescription` has them.
-        array_oid: the type of its arrays; 0: there is none.
-        logical: its logical type.
-        read: reads its binary form into its text; None: its binary form cannot be read, or does not tell the text.
+        oid, name, kind, category, delimiter, parts, sends: as in `TypeDescription`.
+        array_oid: oid of the type of its arrays; 0: none.
+        logical: logical type.
+        read: reads its binary form as text; None: the binary form is unreadable, or does not determine the text.
     """
 
     oid: int
@@ -132,19 +132,19 @@ class BuiltIn:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A base type that an extension brings. Its oid differs from database to database, so its name tells it."""
+    """A base type of an extension. Its oid differs between databases, so it is identified by its name."""
 
     logical: str
     read: Reader | None
     form: Form = "text"
 
 
-# Written from PostgreSQL 18's pg_type, of which those of 13 to 17 are subsets, and checked against real servers by
+# Based on PostgreSQL 18's pg_type, of which those of 13 to 17 are subsets, and verified against real servers by
 # tests/integration/test_types.py. Left out: pseudo-types, which no column has, and row types of system catalogs. The
-# vectors' element is not named because their text is not an array's: `1 2 3`. `parts` are the subtype of a range and
-# the range of a multirange (pg_range). box, whose text is full of commas, is the only one with another delimiter.
-# The reg* types have no reader because their binary form is an oid, and only the catalog knows the name that is their
-# text; pg_node_tree and the statistics types have none because no table holds values of them.
+# element of the vectors is left out because their text is not an array's: `1 2 3`. `parts` are the subtype of a range
+# and the range of a multirange (pg_range). Only box has another delimiter, because its text contains commas. The reg*
+# types have no reader because their binary form is an oid, and only the catalog has the name that is their text;
+# pg_node_tree and the statistics types have none because no table contains values of them.
 BUILT_IN: Final[tuple[BuiltIn, ...]] = (
     BuiltIn(16, "bool", "b", "B", 1000, "boolean", boolean_text, form="boolean"),
     BuiltIn(BYTEA, "bytea", "b", "U", 1001, "bytes", bytea_text, form="bytes"),
@@ -269,9 +269,9 @@ def _descriptions() -> dict[int, TypeDescription]:
 
 
 BUILTIN_TYPES: Final[Mapping[int, TypeDescription]] = _descriptions()
-"""Every type below oid 12000 that a column can have, by oid, with arrays, ranges and multiranges."""
+"""Every type below oid 12000 that a column can have, by oid, including arrays, ranges and multiranges."""
 
 ROWS: Final[Mapping[int, BuiltIn]] = {row.oid: row for row in BUILT_IN}
 
 READERS: Final[Mapping[int, Reader]] = {row.oid: row.read for row in BUILT_IN if row.read is not None}
-"""Readers of binary forms by oid. Arrays, composites and ranges have composed ones (`binary_compound.py`)."""
+"""Readers of binary forms by oid. Arrays, composites and ranges have composed readers (`binary_compound.py`)."""

@@ -1,9 +1,9 @@
-"""Wire text: bytes held in a str, one character for each byte.
+"""Wire text: bytes in a str, with one character for each byte.
 
-Values that need more than a copy are handled as wire text: they are decoded as Latin-1, which never fails and keeps
-offsets, and what was made of them is encoded as Latin-1 again. So UTF-8 goes through untouched.
+Values that need more than a copy are processed as wire text: they are decoded as Latin-1, which never fails and
+keeps offsets, and the results are encoded as Latin-1 again. So UTF-8 passes unchanged.
 
-Whether a record is UTF-8 is checked at the end (`checked`), and costs nothing where it is ASCII.
+`checked` verifies at the end that a record is UTF-8, which costs nothing for ASCII.
 """
 
 from codecs import getincrementaldecoder
@@ -12,7 +12,7 @@ from typing import Final
 PIECE_BYTES: Final = 1 << 20
 """Bytes that are checked at a time."""
 
-# By their numbers: of a call of `ord` mypyc makes a variable.
+# Characters as numbers, because mypyc treats a call of `ord` as a variable.
 ZERO: Final = 0x30  # 0
 NINE: Final = 0x39  # 9
 MINUS: Final = 0x2D  # -
@@ -23,12 +23,12 @@ SPACE: Final = 0x20  # space
 
 
 def wire(text: str) -> str:
-    """The wire text of `text`, that is of its UTF-8."""
+    """Return the wire text of `text`, which is the wire text of its UTF-8."""
     return text.encode("utf-8").decode("latin-1")
 
 
 def checked(data: bytes) -> bytes:
-    """`data`; UnicodeDecodeError (a ValueError) when it is not UTF-8."""
+    """Return `data`; raise UnicodeDecodeError (a ValueError) if it is not UTF-8."""
     if data.isascii():
         return data
     if len(data) <= PIECE_BYTES:
@@ -42,5 +42,5 @@ def checked(data: bytes) -> bytes:
 
 
 def to_bytes(text: str) -> bytes:
-    """The bytes of wire text; UnicodeDecodeError (a ValueError) when they are not UTF-8."""
+    """Return the bytes of wire text; raise UnicodeDecodeError (a ValueError) if they are not UTF-8."""
     return checked(text.encode("latin-1"))
