@@ -1,4 +1,6 @@
-"""Directories that cdcd writes to, judged before they are needed: by `cdcd run` at its start, and by `cdcd check`."""
+"""Checks of directories that cdcd writes to, before they are needed: by `cdcd run` at its start,
+and by `cdcd check`.
+"""
 
 import os
 from pathlib import Path
@@ -7,12 +9,12 @@ from cdcd.core.errors import LimitError
 
 
 def spool_problem(directory: Path, what: str = "spool", key: str = "spool.directory") -> LimitError | None:
-    """Why this process cannot keep the spool there; None: it can. Nothing is created.
+    """Return the error if this process cannot keep the spool in the directory; None if it can. Nothing is created.
 
-    A directory that is missing is created by a start, so that the nearest one above it counts.
+    A start creates a missing directory, so the nearest existing parent is checked.
 
     Args:
-        what, key: what the directory is for, and the key that names it.
+        what, key: purpose of the directory, and the configuration key that names it.
     """
     nearest = existing(directory)
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
@@ -23,7 +25,7 @@ def spool_problem(directory: Path, what: str = "spool", key: str = "spool.direct
 
 
 def existing(directory: Path) -> Path:
-    """The directory, or the nearest one above it that exists."""
+    """Return the directory, or its nearest existing parent."""
     nearest = directory
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
@@ -31,7 +33,7 @@ def existing(directory: Path) -> Path:
 
 
 def spool_error(directory: Path, why: str, what: str = "spool", key: str = "spool.directory") -> LimitError:
-    """The error of a start that cannot use the directory."""
+    """Return the error of a start that cannot use the directory."""
     return LimitError(
         f"Cannot use the {what} directory {directory}: {why}.",
         hint=f"Create {directory} so that the user of the daemon may write to it, or change {key}.",

@@ -1,4 +1,4 @@
-"""The durable log that the configuration names."""
+"""The durable log of the configuration."""
 
 import errno
 import os
@@ -10,13 +10,13 @@ from cdcd.config.loading import Config
 from cdcd.core.errors import LimitError, out_of_files
 
 SEGMENT_BYTES: Final = 8 << 20
-"""Size of a segment (bytes). The last segment of each logged session is read at each start."""
+"""Size of a segment in bytes. Each start reads the last segment of each logged session."""
 
 
 def open_log(config: Config) -> LogFiles | None:
-    """Take the log; None: there is none. The caller owes `close`.
+    """Open and lock the log; None if there is none. The caller owes `close`.
 
-    A log that is there counts also when `spool.durable` is off again, because its changes are nowhere else.
+    An existing log also counts if `spool.durable` is off again, because its changes are stored nowhere else.
 
     Raises:
         LimitError: the folder cannot be read or written.
@@ -35,7 +35,10 @@ def open_log(config: Config) -> LogFiles | None:
 
 
 def has_log(config: Config) -> bool:
-    """Whether there is a log that may hold changes. False if that cannot be seen, which `open_log` tells."""
+    """Return True if there is a log that may contain changes.
+
+    False if the folder cannot be read, which `open_log` reports.
+    """
     folder = config.spool.durable_directory
     try:
         return folder is not None and bool(segments_in(Path(folder)))
@@ -44,7 +47,7 @@ def has_log(config: Config) -> bool:
 
 
 def log_error(config: Config, error: OSError) -> LimitError:
-    """The log's folder cannot be used."""
+    """Return the error for a log folder that cannot be used."""
     folder = config.spool.durable_directory
     return out_of_files(error) or LimitError(
         f"Cannot use the durable log {folder}: {os.strerror(error.errno or errno.EIO)}.",

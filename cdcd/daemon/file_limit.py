@@ -1,8 +1,8 @@
 """The number of files and connections that cdcd needs, and the limit of the process (docs/sizing.md).
 
-The rule: if the limit is lower than every daemon needs, the start ends at once with exit code 8. If a running process
-has no descriptor left, the call that fails raises the error. librdkafka and the HTTP server only retry, so the daemon
-also calls `exhausted` regularly.
+The rule: if the limit is lower than every daemon needs, the start ends at once with exit code 8. If a running
+process has no descriptor left, the call that fails raises the error. librdkafka and the HTTP server only retry, so
+the daemon also calls `exhausted` regularly.
 """
 
 import os
@@ -13,7 +13,7 @@ from cdcd.config.loading import Config
 from cdcd.core.errors import FILES_HINT, LimitError, out_of_files
 
 FILES_MIN: Final = 40
-"""Number of descriptors that every daemon needs. At most 37 were open with one broker and one reader of tables."""
+"""Minimum number of descriptors for every daemon. At most 37 were open with one broker and one reader of tables."""
 
 BASE_FILES: Final = 40
 """Number of descriptors that do not depend on the configuration: standard streams, event loops, three connections to
@@ -27,13 +27,13 @@ OF_HTTP: Final = 32
 
 
 def files_needed(config: Config, brokers: int) -> int:
-    """The number of descriptors that cdcd has open at most."""
+    """Return the maximum number of descriptors that cdcd has open."""
     pages = OF_HTTP if config.http.enabled else 0
     return BASE_FILES + OF_EACH_BROKER * brokers + config.snapshot.parallelism + pages
 
 
 def file_limit() -> int | None:
-    """The hard limit of descriptors, to which this process may raise its soft limit; None: no limit."""
+    """Return the hard limit of descriptors, to which this process may raise its soft limit; None: no limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return None if hard == resource.RLIM_INFINITY else hard
 

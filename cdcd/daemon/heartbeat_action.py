@@ -1,4 +1,4 @@
-"""Runs the operator's heartbeat query for the engine. Whatever becomes of the query, the stream goes on."""
+"""Runs the operator's heartbeat query for the engine. The stream continues whatever the result of the query is."""
 
 import time
 from typing import Final
@@ -13,11 +13,11 @@ from cdcd.core.facts_operation import HeartbeatQueryFailed, HeartbeatQueryRuns
 from cdcd.telemetry.state import Telemetry
 
 REPORT_S: Final = 60.0
-"""Seconds from one report of a query that fails to the next."""
+"""Seconds between two reports of a failing query."""
 
 
 class HeartbeatAction:
-    """`run` the query when the engine says so. The caller owes `close`."""
+    """Connection and state of the query; `run` it when the engine requests it. The caller owes `close`."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class HeartbeatAction:
             self._connected = None
 
     async def run(self) -> None:
-        """Run the query once, unless the lease of the lock has run out: another instance may be the active one then."""
+        """Run the query once, unless the lock's lease has run out, because another instance may be active then."""
         if not self._is_active():
             return
         try:
             connected = await self._connect()
-            # Connecting took time.
+            # Connecting took time, so the lease is checked again.
             if not self._is_active():
                 return
             await connected.run()

@@ -1,4 +1,4 @@
-"""A session's work with Kafka: it makes the sink and the topics, and runs blocking calls in the right thread."""
+"""A session's work with Kafka: creates the sink and the topics, and runs blocking calls in the right thread."""
 
 import asyncio
 import random
@@ -52,19 +52,19 @@ VERIFY_S: Final = 5.0
 """Seconds that PostgreSQL may take to confirm that this instance still holds the advisory lock."""
 
 TOPICS_S: Final = 15.0
-"""Seconds that the broker may take to answer about topics. A shorter `startup_timeout_s` counts instead."""
+"""Seconds within which the broker must answer about topics. A shorter `startup_timeout_s` has precedence."""
 
 AHEAD_MAX: Final = 500
-"""Number of topics that are created in one request with a topic that is needed now."""
+"""Maximum number of topics that are created in advance, in one request with a topic that is needed now."""
 
 T = TypeVar("T")
 
 
 class KafkaSide:
-    """Carries out what a session wants of Kafka. Only `thread` may touch the sink.
+    """Carries out a session's requests to Kafka. Only `thread` may use the sink.
 
-    `sizes`: the sizes that brokers refused. `settling`: how long transactions wait after an outage. Give every session
-    of the process the same objects.
+    `sizes`: sizes that brokers have refused. `settling`: delay of transactions after an outage. All sessions of the
+    process share the same objects.
     """
 
     def __init__(
@@ -84,22 +84,22 @@ class KafkaSide:
         self._topics: set[str] = set()
         self._keyless: set[str] = set()
         self._not_ahead: set[str] = set()
-        """Topics that are created only when they are needed, because one of them was refused."""
+        """Topics that are created only when needed, because the broker refused one of them in advance."""
         self._goes_on = False
-        """Whether there is a checkpoint, so that topics of tables may have had records before this session."""
+        """True if there is a checkpoint, so that topics of tables may have received records before this session."""
         self._had_records: Mapping[str, str] | None = None
-        """The topics that had records before this session, with their tables. None: they were not looked up yet."""
+        """Topics that received records before this session, with their tables. None: not read yet."""
         self._ignored_until = -1
-        """The last record of the checkpoint topic that was reported because it does not count."""
+        """Offset of the last ignored record of the checkpoint topic that was reported."""
         self._answer_s = min(TOPICS_S, max(1.0, config.startup_timeout_s))
 
     async def peek(self, *, newest: bool = False, told: int = 0) -> Checkpoint | None:
-        """Read the checkpoint without changing anything, before `Sink.open` shuts out another writer.
+        """Read the checkpoint without changing anything, before `Sink.open` fences another writer.
 
-        `open_sink` has made sure of the topic before. `newest`, `told`: as `PeekCheckpoint` has it.
+        `open_sink` has created or checked the topic before. `newest`, `told`: as in `PeekCheckpoint`.
 
         Raises:
-            SinkUnavailableError: the broker is away.
+            SinkUnavailableError: no broker answers.
         """
         config = self._config
         connection, _ = client.configured(config.kafka)
@@ -125,7 +125,7 @@ class KafkaSide:
         return found
 
     def _report_ignored(self) -> OnIgnored:
-        """Report the records of the checkpoint topic that do not count, once for each that is new."""
+        """Return a function that reports ignored records of the checkpoint topic, each only once."""
         loop = asyncio.get_running_loop()
         topic = self._config.topics.checkpoint
 
@@ -146,7 +146,7 @@ class KafkaSide:
         return report
 
     async def forget(self) -> None:
-        """Take back the checkpoint that this session wrote. The sink is of no more use then."""
+        """Remove the checkpoint that this session wrote. The sink is unusable afterwards."""
         config = self._config
         connection, producer = client.configured(config.kafka)
         transactional_id = config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None
@@ -162,14 +162,14 @@ class KafkaSide:
         )
 
     async def former_descriptions(self) -> FormerDescriptions:
-        """What former runs said of tables. A broker that is away: SinkUnavailableError."""
+        """Return the table descriptions of former runs. SinkUnavailableError: no broker answers."""
         schemas = self._schemas()
         if schemas is None:
             return FormerDescriptions()
         return await self.call(schemas.former_descriptions, anywhere=True)
 
     async def read_schema_ids(self, ids: SchemaIds) -> None:
-        """Take the ids of schemas that former runs used. A broker that is away: SinkUnavailableError."""
+        """Read the ids of schemas that former runs used. SinkUnavailableError: no broker answers."""
         schemas = self._schemas()
         if schemas is not None:
             await self.call(lambda: schemas.read(ids.take), anywhere=True)
@@ -183,10 +183,10 @@ class KafkaSide:
         return SchemasTopic(topic, connection, config.name, self._answer_s, self.giving_up)
 
     async def open_sink(self, lock: AdvisoryLock | KeptLock, *, messages: bool) -> Sink:
-        """Make the topics that the sink needs, and the sink, which is not opened yet.
+        """Create the topics that the sink needs, and the sink, which is not opened yet.
 
         Args:
-            messages: logical messages have records, so their topic is needed.
+            messages: True if logical messages have records, so that their topic is needed.
         """
         config = self._config
         loop = asyncio.get_running_loop()
@@ -206,7 +206,7 @@ class KafkaSide:
             report(KafkaRetry(message=error.message, hint=error.hint, wait_s=round(wait_s, 3)))
 
         topics = own_topics(config, messages=messages)
-        # After a takeover, changes of every table come within moments. Ask once for all topics that exist.
+        # After a takeover, changes of all tables arrive soon. So all existing topics are listed once.
         await self.ensure_topics(topics, prefix=config.topics.prefix)
         timeout_s = await self._transaction_timeout_s()
         return Sink(
@@ -258,14 +258,15 @@ class KafkaSide:
         """Create or check each topic once, by few requests.
 
         Args:
-            prefix: also remember all existing topics that begin with it.
-            keyless: those of `topics` whose records have no key. They must not be compacted.
-            ahead: topics that will be asked for soon. They are created with the others, if topics are created at all.
-                If the broker refuses one of them, only `topics` are created, and none of these is created ahead again.
+            prefix: prefix of further existing topics to remember; "": none.
+            keyless: topics among `topics` with records without a key. They must not be compacted.
+            ahead: topics that will be needed soon. They are created with the others, if any topic is created. If
+                the broker refuses one of them, only `topics` are created, and these topics are never again created
+                in advance.
 
         Raises:
-            SinkUnavailableError: the broker is away.
-            SinkError: a topic is missing and may not be created, or refuses the records that will be written to it.
+            SinkUnavailableError: no broker answers.
+            SinkError: a topic is missing and may not be created, or does not accept its records.
         """
         missing = [topic for topic in topics if topic not in self._topics]
         unchecked = [topic for topic in topics if topic in keyless and topic not in self._keyless]
@@ -285,7 +286,7 @@ class KafkaSide:
         except SinkError:
             if not others:
                 raise
-            # The fault of a table that has no record yet must not stop the others.
+            # A problem of a table without records must not stop the other tables.
             self._not_ahead.update(others)
             others = []
             created, found = await self.call(lambda: self._look(missing, unchecked, prefix), anywhere=True)
@@ -297,7 +298,7 @@ class KafkaSide:
         self._keyless.update(unchecked)
 
     async def _had_records_before(self) -> Mapping[str, str]:
-        """Every topic that the descriptions of tables name: they are in the transaction of a table's first record."""
+        """Return every topic that table descriptions name; a description is written with a table's first record."""
         schemas = self._schemas()
         if schemas is None or not self._goes_on:
             return {}
@@ -306,7 +307,7 @@ class KafkaSide:
         return self._had_records
 
     def _look(self, missing: list[str], keyless: list[str], prefix: str) -> tuple[list[str], set[str]]:
-        """Create what is missing. Returns the topics that were created, and all that exist with the prefix."""
+        """Create the missing topics. Returns the created topics, and all existing ones with the prefix."""
         config = self._config
         admin = self._admin()
         spec = topic_spec(config)
@@ -320,10 +321,10 @@ class KafkaSide:
         return created, existing_topics(admin, prefix) if prefix else set()
 
     async def check_marked(self, topics: Collection[str]) -> None:
-        """See that those of the topics that exist take watermarks.
+        """Check that existing topics among these accept watermarks.
 
         Raises:
-            SinkUnavailableError: the broker is away.
+            SinkUnavailableError: no broker answers.
             SinkError: a topic is compacted.
         """
 
@@ -336,14 +337,16 @@ class KafkaSide:
         await self.call(look, anywhere=True)
 
     def _admin(self) -> Admin:
-        """A client for the calling thread, which must also drop it, because dropping it may block."""
+        """Return a client for the calling thread, which must also drop it, because dropping it may block."""
         connection, _ = client.configured(self._config.kafka)
         return Admin(connection, self._answer_s, self.giving_up)
 
     async def await_topics(
         self, topics: Sequence[str], *, keyless: Collection[str] = (), ahead: Sequence[str] = ()
     ) -> None:
-        """As `ensure_topics`, but repeat it while the broker is away: a new session would not bring the broker back."""
+        """Ensure topics as `ensure_topics`, with repetition while no broker answers, because a new session would not
+        help.
+        """
         retry = self._config.kafka.retry
         backoff = Backoff(retry.initial_s, retry.max_s)
         while True:
@@ -360,10 +363,10 @@ class KafkaSide:
         """Run a blocking call to Kafka.
 
         Args:
-            anywhere: the call does not touch the sink, so any thread may run it.
+            anywhere: True if the call does not use the sink, so that any thread may run it.
 
         Raises:
-            SinkUnavailableError: the broker is away.
+            SinkUnavailableError: no broker answers.
         """
         try:
             if anywhere:
@@ -373,11 +376,11 @@ class KafkaSide:
             raise unavailable(error) from error
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
-        """Run a call that may touch the sink, in the sink's thread."""
+        """Run a call that may use the sink, in the sink's thread."""
         return asyncio.get_running_loop().run_in_executor(self.thread, self._named, call)
 
     def _named(self, call: Callable[[], T]) -> T:
-        """Make the call, and fill the names of this pipeline in the hint of its error."""
+        """Make the call, and fill the names of this pipeline into the hint of its error."""
         try:
             return call()
         except CdcdError as error:

@@ -1,10 +1,10 @@
-"""Asks Kafka once a second whether it answers, from a thread and a client of its own.
+"""Requests to Kafka once a second, to see if it answers, from a separate thread and client.
 
-The sink cannot tell: an idle daemon sends nothing, and librdkafka reports a broker that is frozen or cut off only when
-a request has timed out, after a minute. So the watch asks a broker who leads the checkpoint's partition, which every
-batch needs, and then the leaders of the topics of the batch that is on its way. It waits `ANSWER_S` for all answers
-together. `engine/reachability.py` decides what an answer, or none, means. After an outage, the watch also looks whether
-readers see what was committed (`kafka/hanging.py`).
+The sink cannot tell: an idle daemon sends nothing, and librdkafka reports a frozen or disconnected broker only when
+a request has timed out, after a minute. So the watch asks a broker for the leader of the checkpoint's partition,
+which every batch needs, and then the leaders of the topics of the batch in flight. It waits at most `ANSWER_S`
+seconds for all answers together. `engine/reachability.py` decides on the meaning of an answer or of none. After an
+outage, the watch also checks that readers see what was committed (`kafka/hanging.py`).
 """
 
 import threading
@@ -23,35 +23,36 @@ from cdcd.config.secrets import reread
 from cdcd.core.errors import CdcdError
 
 ASK_S: Final = 1.0
-"""Seconds between two questions."""
+"""Seconds between two requests."""
 
 ANSWER_S: Final = 3.0
-"""Seconds to wait for an answer. With `ASK_S`, an outage is told within five seconds."""
+"""Seconds to wait for the answers. With `ASK_S`, an outage is reported within five seconds."""
 
 RENEW_S: Final = 20.0
-"""Seconds without an answer after which another client asks. Once, on a busy machine, a client got no answer for two
-minutes after the broker had come back. The sink delivered to that broker meanwhile."""
+"""Seconds without an answer after which a new client is created. Once, on a busy machine, a client got no answer for
+two minutes after the broker had returned. The sink delivered to that broker meanwhile."""
 
 COUNT_S: Final = 30.0
-"""Seconds between two looks at the numbers of partitions. The answer names all topics of the cluster. Producers look
-for new partitions only every five minutes (topic.metadata.refresh.interval.ms)."""
+"""Seconds between two checks of the numbers of partitions. The answer names all topics of the cluster. Producers
+look for new partitions only every five minutes (topic.metadata.refresh.interval.ms)."""
 
 END_S: Final = 0.2
-"""Seconds to wait for the thread at the end. It is a daemon thread, so it holds nothing up if it still waits."""
+"""Seconds to wait for the end of the thread. It is a daemon thread, so it does not delay the process if it is still
+waiting."""
 
 Report = Callable[[float, CdcdError | None], None]
-"""Is given when the question was asked (monotonic seconds), and why there was no answer; None: there was one."""
+"""Called with the time of the request (monotonic seconds), and the error; None: Kafka has answered."""
 
 
 class KafkaWatch:
-    """Runs from `start` to `stop`, and calls `report` from its own thread after each question.
+    """Runs from `start` to `stop`, and calls `report` from its own thread after each request.
 
     Args:
-        written: gives the topics that are being written at this moment, in several sets.
-        settling: is told of each question, because transactions wait for it.
-        added: is called from the thread with topics that got further partitions.
-        hanging: is called from the thread with the partitions in which a transaction was found to hang, and with all in
-            which one hangs now.
+        written: returns the topics that are being written now, in several sets.
+        settling: notified of each result, because transactions wait for it.
+        added: called in the thread with topics that got further partitions.
+        hanging: called in the thread with the partitions in which a hanging transaction was found now, and with all
+            partitions with a hanging transaction.
     """
 
     def __init__(
@@ -81,11 +82,11 @@ class KafkaWatch:
         self._thread = threading.Thread(target=self._run, name="kafka watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to ask, after `ASK_S`: a start is not slowed down by it."""
+        """Start the requests after `ASK_S`, so that the start of the daemon is not slowed down."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop asking."""
+        """Stop the requests."""
         self._stop.set()
         self._thread.join(END_S)
 
@@ -100,7 +101,7 @@ class KafkaWatch:
                 self._count_partitions()
 
     def _attempt(self) -> CdcdError | None:
-        """Ask once. Returns why there was no answer; None: there was one."""
+        """Ask once. Returns the error; None if Kafka has answered."""
         try:
             self._ask()
         except CdcdError as error:
@@ -111,7 +112,7 @@ class KafkaWatch:
         return None
 
     def _ask(self) -> None:
-        """Raises CdcdError: there was no answer."""
+        """Ask Kafka; raise CdcdError if an answer is missing."""
         if self._admin is None:
             self._connect()
         assert self._admin is not None
@@ -123,18 +124,18 @@ class KafkaWatch:
             if written:
                 self._leaders.ask(written, deadline)
         except CdcdError:
-            # A client keeps the credentials that it was made with. Those of now may be others.
+            # A client keeps the credentials with which it was created, and the present ones may differ.
             if time.monotonic() >= self._renew_at or self._given != self._properties():
                 self._admin = None
             raise
         self._renew_at = time.monotonic() + RENEW_S
 
     def _written_now(self) -> frozenset[str]:
-        # Copied without a step in between, because the thread that hands the batch over adds to the last set.
+        # The copy is one step, because the thread that produces the batch adds to the last set.
         return frozenset[str]().union(*self._written())
 
     def _look_for_hanging(self) -> None:
-        """After an outage, look whether readers see what was committed."""
+        """After an outage, check that readers see what was committed."""
         topics = self._transactions.answered(self._written_now(), time.monotonic())
         if not topics or self._admin is None:
             return
@@ -143,13 +144,13 @@ class KafkaWatch:
             ends = self._admin.ends(sorted(topics))
         except CdcdError:
             return  # The next question tells whether Kafka answers.
-        # Asked again, because a transaction may have begun before Kafka told the ends.
+        # The written topics are read again, because a transaction may have begun before Kafka returned the ends.
         found = self._transactions.looked(ends, self._written_now(), time.monotonic())
         if self._transactions.hanging != before and not self._stop.is_set():
             self._tell_hanging(found, self._transactions.hanging)
 
     def _count_partitions(self) -> None:
-        """See whether somebody added partitions to a topic of the pipeline."""
+        """Check if partitions were added to a topic of the pipeline."""
         now = time.monotonic()
         if now < self._count_at or self._admin is None:
             return

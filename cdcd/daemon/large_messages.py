@@ -1,11 +1,12 @@
-"""What is said, and noted in a file, of large messages before they need memory.
+"""Reports of large messages, in the log and in a file, before the messages need memory.
 
-The kernel kills a process that needs more memory than its limit, and the process cannot say why. So before a large
-message is received and copied, the log and a file in `spool.directory` say where it is and how large. If the file is
-still there at the next start, the process was killed meanwhile, and the log says at what.
+The kernel kills a process that needs more memory than its limit, and the process cannot report the reason. So
+before a large message is received and copied, its position and size are written to the log and to a file in
+`spool.directory`. If the file still exists at the next start, the process was killed meanwhile, and the log reports
+at which message.
 
-libpq hands a message out when all of it is there. Until then, the size is what was read from the socket without a
-message.
+libpq returns a message when it is complete. Until then, its size is the number of bytes that were read from the
+socket without a message.
 """
 
 import io
@@ -24,7 +25,7 @@ from cdcd.core.protocol.shortened import MessageLimits
 from cdcd.daemon.memory_limit import BASE_BYTES, MIB, RECORD_COPIES, WIRE_COPIES, memory_limit
 
 _PROCESS: Final = uuid.uuid4().hex
-"""Tells this process from a former one. In a container, both have the same id."""
+"""Id that distinguishes this process from a former one. In a container, both have the same process id."""
 
 
 COPIED_BYTES: Final = 8 * MIB
@@ -33,7 +34,7 @@ COPIED_BYTES: Final = 8 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the file says. `lsn` is in PostgreSQL's form; `bytes` is the least size of the message."""
+    """Contents of the file. `lsn` is in PostgreSQL's form; `bytes` is the minimum size of the message."""
 
     process: str
     table: str
@@ -43,13 +44,14 @@ class Note:
 
 
 class LargeMessages:
-    """Tells of the large messages of one session's connection.
+    """Reporter of the large messages on one session's connection.
 
     Args:
         directory: `spool.directory`.
-        name: the pipeline's.
-        limits: decide which logical messages are taken whole.
-        table_name: `schema.table` of a relation that the stream has described, by its oid; empty: it is not known.
+        name: name of the pipeline.
+        limits: decide which logical messages are kept whole.
+        table_name: returns the name `schema.table` of a relation that the stream has described, by its oid; "":
+            unknown.
     """
 
     def __init__(
@@ -69,9 +71,9 @@ class LargeMessages:
         self._noted_lsn: int | None = None
 
     def shorten(self, data: memoryview) -> bytes | None:
-        """Tell of the frame in `data` if it is large, and return the frame that takes its place, or a copy of it.
+        """Report the frame in `data` if it is large, and return its replacement or a copy of it.
 
-        None: the frame is not large, and is taken as it is.
+        None: the frame is not large, and is kept.
         """
         is_large = len(data) > LARGE_BYTES
         if is_large:
@@ -90,28 +92,28 @@ class LargeMessages:
         return _copied(data) if short is None and is_large else short
 
     def coming(self, size: int) -> None:
-        """This many bytes of a message are here, and the message is not complete."""
+        """Report that `size` bytes of an incomplete message have arrived."""
         self._note("", self._lsn, size)
         self._observe(
             LargeMessageComing(lsn=str(Lsn(self._lsn)), bytes=size, memory_limit=self._memory_limit)
         )
 
     def received(self, lsn: int) -> None:
-        """The stream was received up to this LSN."""
+        """Register that the stream was received up to this LSN."""
         self._lsn = lsn
 
     def confirmed(self, lsn: int) -> None:
-        """PostgreSQL was told this position. A large message before it did no harm."""
+        """Register that this position was confirmed to PostgreSQL. A large message before it caused no failure."""
         if self._noted_lsn is not None and lsn > self._noted_lsn:
             self.clear()
 
     def clear(self) -> None:
-        """Remove the file: if this process ends now, it is for another reason, which it can tell."""
+        """Remove the file: a later end of this process has another reason, which the process can report."""
         self._noted_lsn = None
         self._file.unlink(missing_ok=True)
 
     def tell_former(self) -> None:
-        """If a former process was killed at a large message, say so, and remove what it left."""
+        """If a former process was killed at a large message, report this, and remove its file."""
         note = self._read()
         if note is None or note.process == _PROCESS:
             return
@@ -129,7 +131,7 @@ class LargeMessages:
     def _note(self, table: str, lsn: int, size: int) -> None:
         self._noted_lsn = lsn
         note = Note(_PROCESS, table, str(Lsn(lsn)), size, self._memory_limit)
-        # Without this file, only the next start has less to say.
+        # Without this file, the next start only has less to report.
         try:
             self._file.write_text(json.dumps(asdict(note)))
         except OSError:
@@ -144,11 +146,11 @@ class LargeMessages:
 
 
 def _copied(data: memoryview) -> bytes:
-    """A copy in pieces, between which the thread of the advisory lock can run."""
+    """Return a copy that is made in pieces, between which the thread of the advisory lock can run."""
     copy = io.BytesIO()
     for at in range(0, len(data), COPIED_BYTES):
         copy.write(data[at : at + COPIED_BYTES])
-    # This takes the buffer over, and copies nothing.
+    # getvalue uses the buffer without copying it.
     return copy.getvalue()
 
 

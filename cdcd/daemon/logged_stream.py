@@ -1,6 +1,6 @@
-"""A logged session of the durable log, in the place of the replication stream (`transactions/logged.py`).
+"""A logged session of the durable log, in place of the replication stream (`transactions/logged.py`).
 
-What the log holds was confirmed when it was written, so that status updates go nowhere.
+The log's contents were confirmed when they were written, so status updates are not sent.
 """
 
 import asyncio
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 
 class LoggedStream:
-    """What a pipeline needs of a stream: `receive`, `send` and `finish`."""
+    """The methods of a stream that a pipeline needs: `receive`, `send` and `finish`."""
 
     def __init__(self, frames: Iterator[list[bytes]]) -> None:
         self._frames = frames
 
     async def receive(self, bytes_max: int) -> list[bytes]:
-        """The next frames. Behind the last ones, this waits for the end of the session.
+        """Return the next frames. After the last frames, this call waits for the end of the session.
 
         Raises:
-            PositionError: the log ends earlier than it should.
+            PositionError: the log ends too early.
         """
         frames = await asyncio.to_thread(next, self._frames, None)
         if frames is None:
@@ -26,8 +26,8 @@ class LoggedStream:
         return frames
 
     async def send(self, status: bytes) -> None:
-        """The engine wants PostgreSQL to be told a position."""
+        """Ignore a status update, because the log's contents are confirmed already."""
 
     async def finish(self, timeout_s: float) -> bool:
-        """There is nothing to end."""
+        """Return True, because there is no stream to end."""
         return True

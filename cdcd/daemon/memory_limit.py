@@ -9,7 +9,8 @@ BASE_BYTES: Final = 150_000_000
 """Bytes of memory that a daemon with the default limits needs, without a large message."""
 
 DEFAULT_BOUNDS: Final = 84 * MIB
-"""The defaults of `kafka.queue_bytes_max` and `spool.memory_bytes_max` together, which `BASE_BYTES` includes."""
+"""Bytes of the defaults of `kafka.queue_bytes_max` and `spool.memory_bytes_max` together, which `BASE_BYTES`
+includes."""
 
 WIRE_COPIES: Final = 3
 """Number of copies of the largest message: libpq's buffer, the copy that libpq returns, and cdcd's copy."""
@@ -23,11 +24,11 @@ _OWN: Final = Path("/proc/self/cgroup")
 """File with the control groups of this process (cgroups(7)). In a container, it may have the names of the host."""
 
 _UNLIMITED: Final = 1 << 60
-"""Bytes. In version 1 of control groups, a limit of this size or more means that there is no limit."""
+"""Bytes from which a limit means "no limit" in version 1 of control groups."""
 
 
 def memory_limit(own: Path = _OWN, root: Path = _ROOT) -> int | None:
-    """The memory limit of this process's control groups, in bytes; None: no limit, or it cannot be read.
+    """Return the memory limit of this process's control groups in bytes; None: no limit, or it cannot be read.
 
     Args:
         own: file with the control groups of this process.
@@ -38,7 +39,9 @@ def memory_limit(own: Path = _OWN, root: Path = _ROOT) -> int | None:
 
 
 def _limit_files(own: Path, root: Path) -> list[Path]:
-    """Files with the limits of this process's groups and of all parent groups, in version 2 and version 1."""
+    """Return the files with the limits of this process's groups and of all parent groups, in
+    version 2 and version 1.
+    """
     files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
     try:
         lines = own.read_text().splitlines()
@@ -65,7 +68,7 @@ def _limit_in(file: Path) -> int | None:
 
 
 def message_bytes_max(limit: int, bounds: int = 0) -> int:
-    """The largest message, in bytes on the wire, whose record can be delivered within this memory limit.
+    """Return the largest message, in bytes on the wire, whose record can be delivered within this memory limit.
 
     Args:
         bounds: bytes by which the configured limits exceed the default ones.

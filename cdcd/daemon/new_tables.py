@@ -1,8 +1,8 @@
-"""Topics of tables that were published since the session began. They are created together, by few requests.
+"""Topics of tables that were published after the session began. They are created together, by few requests.
 
-A topic is created when a table has its first record. Where many tables are created in one transaction, their first
-records follow each other, and all other tables wait meanwhile: a broker takes ten times as long for topics that are
-created one by one. So the first topic that is missing makes cdcd list the published tables.
+A topic is created when a table has its first record. If many tables are created in one transaction, their first
+records follow each other while all other tables wait, and a broker takes ten times as long for topics that are
+created one by one. So the first missing topic makes cdcd list the published tables.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -11,12 +11,12 @@ from cdcd.core.errors import TransientError
 
 
 class NewTables:
-    """The published tables that the session did not begin with.
+    """The published tables that were not there when the session began.
 
     Args:
         published: lists the published tables as `schema.table`, by oid.
-        topic_of: gives the topic of a table by that name.
-        before: oids of the tables that the session began with. Their topics wait for their first records.
+        topic_of: returns the topic of a table by this name.
+        before: oids of the tables at the beginning of the session. Their topics are created at their first records.
     """
 
     def __init__(
@@ -30,7 +30,10 @@ class NewTables:
         self._before = frozenset(before)
 
     async def topics(self) -> Sequence[str]:
-        """Topics of all new tables. Empty if PostgreSQL does not answer: then each topic waits for its first record."""
+        """Return the topics of all new tables.
+
+        Empty if PostgreSQL does not answer; then each topic is created at its first record.
+        """
         try:
             listed = await self._published()
         except TransientError:

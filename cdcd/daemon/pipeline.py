@@ -1,4 +1,4 @@
-"""Carries out what the engine decides: one session of the stream, and all tasks that run beside it.
+"""Carries out the engine's actions: one session of the stream, and all tasks beside it.
 
 ```
  read ─frames─▶ Engine ─┬─ Ship ─▶ the Kafka thread ─▶ delivered
@@ -8,11 +8,12 @@
  lock, survey, stop ─▶ lock_lost, tick, stop
 ```
 
-Nothing here decides. A few lines carry out each action, in a task of its own if it takes time, and report the outcome
-by a verb of the engine. A session ends by an exception, or returns when it was asked to stop. After a `TransientError`
-the supervisor starts a new session, which resumes from the checkpoint. After a `FatalError` the process ends.
+This module decides nothing. A few lines carry out each action, in a separate task if it takes time, and report the
+result by a method of the engine. A session ends by an exception, or returns when it was stopped. After a
+`TransientError` the supervisor starts a new session, which resumes from the checkpoint. After a `FatalError` the
+process ends.
 
-All tasks run in one event loop, so nothing here needs a lock. The blocking calls of the sink run in the Kafka thread.
+All tasks run in one event loop, so no lock is needed. The blocking calls of the sink run in the Kafka thread.
 """
 
 import asyncio
@@ -58,55 +59,57 @@ from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.telemetry.state import Telemetry
 
 READ_BYTES: Final = 262_144
-"""Bytes of frames that are taken from libpq at a time. Encoding them takes a few milliseconds; then other tasks run."""
+"""Bytes of frames that are received from libpq at a time. Encoding them takes a few milliseconds; then other tasks
+run."""
 
 SURVEY_S: Final = 15.0
-"""Interval at which the slot and the publication are checked."""
+"""Seconds between two checks of the slot and the publication."""
 
 COUNT_S: Final = 1.0
-"""Interval at which the running totals are brought up to date."""
+"""Seconds between two updates of the running totals."""
 
 K = TypeVar("K")
 
 
 class Stream(Protocol):
-    """Where frames come from: the replication stream, or the durable log."""
+    """Source of frames: the replication stream, or the durable log."""
 
     async def receive(self, bytes_max: int) -> list[bytes]:
-        """Frames, at least one; waits while there is none."""
+        """Return at least one frame; wait while there is none."""
 
     async def send(self, status: bytes) -> None:
         """Send a status update."""
 
     async def finish(self, timeout_s: float) -> bool:
-        """End it in good order."""
+        """End the stream in good order."""
 
 
 class LookUp(Protocol):
     """Look-up of relations in the catalog of PostgreSQL (`CatalogLookUp`)."""
 
     def received(self, frames: Sequence[bytes]) -> None:
-        """Take note of new frames. All earlier frames were processed."""
+        """Register new frames. All earlier frames were processed."""
 
     async def __call__(
         self, relation: Relation, *, tentative: bool = False
     ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
-        """The description, the types that are known so far, and the snapshot (`seen`) of `Engine.described`."""
+        """Return the description, the types that are known so far, and the snapshot (`seen`) of `Engine.described`."""
 
 
 class Pipeline:
-    """One session of the stream. `run` it once.
+    """One session of the stream. Call `run` once.
 
     Args:
         begin: starts replication on `stream`.
-        look_up: gives what the catalog says of a relation, the types that are known so far, and the snapshot (`seen`)
-            of `Engine.described`.
-        survey: reads the state of the slot into the telemetry. It raises if the slot or the publication is gone.
+        look_up: returns the catalog's description of a relation, the types that are known so far, and the snapshot
+            (`seen`) of `Engine.described`.
+        survey: writes the state of the slot to the telemetry. It raises if the slot or the publication does not
+            exist.
         new_tables: tables whose topics are created together.
-        registrar: registers schemas; None: the format has none.
-        heartbeat: runs the heartbeat query; None: there is none.
-        large: is told how far the stream is received and confirmed.
-        tap: stands before the engine's verbs, and records each call; None: nothing is recorded.
+        registrar: registers schemas; None: the format needs none.
+        heartbeat: runs the heartbeat query; None: no query.
+        large: notified of how far the stream is received and confirmed.
+        tap: records each call of the engine's methods, and passes it on; None: nothing is recorded.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class Pipeline:
         self._engine = engine
         self._verbs: Engine | Tap = engine if tap is None else tap
         self._written: tuple[frozenset[str], ...] = ()
-        """The topics of the parts of a Kafka transaction that is not complete."""
+        """Topics of the parts of an incomplete Kafka transaction."""
         self._stream = stream
         self._lock = lock
         self._sink = sink
@@ -150,7 +153,7 @@ class Pipeline:
         self._registrar = registrar
         self._heartbeat = heartbeat
         self._reported = asyncio.Event()
-        """Set when something was reported to the engine, which may have other actions then."""
+        """Set when a result was reported to the engine, which may have new actions then."""
         self._wanted = asyncio.Event()
         """Set when the engine may want frames."""
         self._refused_before = telemetry.requests_refused
@@ -160,11 +163,11 @@ class Pipeline:
         telemetry.reading = engine.is_reading
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Stream until `stop` is set or the engine says that all is read, then finish in good order.
+        """Stream until `stop` is set or the engine has read everything, then finish in good order.
 
         Raises:
-            TransientError: a new session can go on.
-            FatalError: a person must act.
+            TransientError: a new session can continue.
+            FatalError: an operator must act.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -191,12 +194,12 @@ class Pipeline:
 
     @property
     def is_logged(self) -> bool:
-        """The frames come from the durable log."""
+        """True if the frames come from the durable log."""
         return isinstance(self._stream, LoggedStream)
 
     @property
     def spool_behind(self) -> Checkpoint | None:
-        """The checkpoint that Kafka holds, if a durable log may begin behind it; None: tables are being read."""
+        """The checkpoint in Kafka if a durable log may begin after it; None while tables are being read."""
         engine = self._engine
         all_is_read = engine.incremental.progress.is_done and not engine.is_reading
         return engine.checkpoint if may_begin(engine.checkpoint, all_is_read=all_is_read) else None
@@ -211,7 +214,10 @@ class Pipeline:
         self._engine.warn_of_prepared(age_s)
 
     async def _drive(self, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
-        """Carry out the engine's actions until it ends the session. Tasks for what takes time are added to `beside`."""
+        """Carry out the engine's actions until the session ends.
+
+        Tasks for actions that take time are added to `beside`.
+        """
         verbs = self._verbs
         while True:
             action = verbs.next_action(time.monotonic(), time.time_ns() // 1000)
@@ -232,7 +238,7 @@ class Pipeline:
                 beside.append(group.create_task(self._carry_out(action), name=kind.__name__))
 
     async def _pause(self, until: float | None) -> None:
-        """Wait until something is reported, but no longer than until this time (monotonic seconds; None: no limit)."""
+        """Wait for a report to the engine, at most until this time (monotonic seconds; None: no limit)."""
         self._reported.clear()
         self._wanted.set()
         if until is None:
@@ -251,7 +257,7 @@ class Pipeline:
     async def _ship(self, action: Ship) -> None:
         batch = action.batch
         began = time.monotonic()
-        # A Kafka transaction stays open from one part of it to the next.
+        # A Kafka transaction stays open between its parts.
         self._telemetry.writing = (*self._written, batch.topics)
         self._written = ()
         try:
@@ -290,7 +296,7 @@ class Pipeline:
     async def _ensure_schemas(self, action: EnsureSchemas) -> None:
         assert self._registrar is not None, "only a format with a registry has schemas"
         await self._registrar.ensure(action.schemas)
-        # No recording holds the ids, so that there is none of such a session (`Config`).
+        # Sessions with schema ids are not recorded (`Config`), so the tap is skipped.
         self._engine.schemas_ready(action.schemas, time.monotonic())
 
     async def _run_heartbeat_query(self, _action: RunHeartbeatQuery) -> None:
@@ -308,7 +314,7 @@ class Pipeline:
         answer = await self._snapshots.answer(action.question)
         self._verbs.answered(action.ticket, answer, time.monotonic())
 
-    # What comes from outside.
+    # Events from outside.
 
     async def _read(self) -> None:
         engine = self._engine
@@ -334,7 +340,7 @@ class Pipeline:
             f"The connection with the advisory lock is lost: {lost.message}", hint="Reconnecting."
         )
         if not lost.sqlstate:
-            # The server said no last word. If it did, it lives, and the next attempt to connect tells more.
+            # The server sent no last message. If it did, it is alive, and the next connection attempt shows more.
             self._telemetry.reach.failed("postgres", failure, asked_at=now, patience_s=0.0, now=now)
         self._verbs.lock_lost(
             failure,
@@ -355,10 +361,12 @@ class Pipeline:
             self._count()
             await asyncio.sleep(COUNT_S)
 
-    # Numbers.
+    # Figures.
 
     def _count(self) -> None:
-        """Set the totals of all sessions: those before this one, and what its encoders and assembler have counted."""
+        """Set the totals of all sessions: the totals before this session, plus the counts of its encoders and
+        assembler.
+        """
         telemetry, engine = self._telemetry, self._engine
         events, transactions, cut = self._totals_before
         telemetry.events = _sum(_sum(events, engine.encoder.counts), engine.rows.counts)
@@ -412,4 +420,4 @@ _CARRIED_OUT: Final[dict[type[Any], Callable[[Pipeline, Any], Awaitable[None]]]]
     Begin: Pipeline._begin_stream,
     Ask: Pipeline._ask,
 }
-"""The actions that take time, and what carries each of them out."""
+"""Methods for the actions that take time."""

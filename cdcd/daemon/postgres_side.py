@@ -1,4 +1,4 @@
-"""A session's work with PostgreSQL, except the stream: the lock, and the publication and the slot, made and watched."""
+"""A session's work with PostgreSQL, except the stream: the lock, and creation and checks of publication and slot."""
 
 import time
 from typing import Final
@@ -42,11 +42,11 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.telemetry.state import ActiveElsewhere, Telemetry
 
 PARTITIONS_S: Final = 30.0
-"""Seconds between two looks at the partitions of published tables."""
+"""Seconds between two reads of the partitions of published tables."""
 
 
 class PostgresSide:
-    """Carries out what a session wants of PostgreSQL, except the stream itself."""
+    """Carries out a session's requests to PostgreSQL, except those of the stream."""
 
     def __init__(self, config: Config, telemetry: Telemetry, observe: Observer) -> None:
         self._config = config
@@ -57,15 +57,18 @@ class PostgresSide:
         self._partitions_at = 0.0
 
     def warn_of_wal(self, within_s: float) -> None:
-        """Warn when the slot may be lost within this time, in seconds."""
+        """Set the time in seconds within which a possible loss of the slot is reported."""
         self._wal_warning_s = within_s
 
     def warned(self, answer: Answer) -> None:
-        """The server warned on the connection of the stream."""
+        """Report a warning of the server on the stream's connection."""
         self._observe(PostgresWarned(message=answer.text, hint=answer.hint))
 
     async def take_raw(self, stream: ReplicationStream, dsn: Dsn) -> Conversion:
-        """Have the stream's texts sent in the server's encoding. The caller owes `close` of what decodes them."""
+        """Switch the stream to texts in the server's encoding, and return the conversion.
+
+        The caller owes `close` of the conversion.
+        """
         conversion = await Conversion.open(
             dsn,
             stream.server_encoding,
@@ -80,7 +83,7 @@ class PostgresSide:
         return conversion
 
     async def connect_lock(self, dsn: Dsn) -> KeptLock:
-        """Connect for the advisory lock, which is not taken yet. The caller owes `close`."""
+        """Connect for the advisory lock, without acquiring it. The caller owes `close`."""
         config, reach = self._config, self._telemetry.reach
         asked_at = time.monotonic()
         try:
@@ -93,7 +96,7 @@ class PostgresSide:
                 token=PROCESS_TOKEN,
             )
         except TransientError as error:
-            # A DSN with several hosts has a timeout for each of them, so it says nothing of how late the failure is.
+            # A DSN with several hosts has a timeout for each host, so it does not show how late the failure is.
             now = time.monotonic()
             reach.failed("postgres", error, asked_at=asked_at, patience_s=now - asked_at, now=now)
             raise
@@ -101,11 +104,11 @@ class PostgresSide:
         return lock
 
     async def acquire(self, lock: KeptLock, lapsed: frozenset[int]) -> None:
-        """Wait until this session holds the lock, however long that takes. This is then the active instance.
+        """Wait until this session holds the lock, without a time limit. Then this instance is the active one.
 
         Args:
-            lapsed: the server processes that held the lock for this process when the lease ran out, because the process
-                stood still or was cut off.
+            lapsed: server processes that held the lock for this process when the lease ran out, because the process
+                stood still or was disconnected.
 
         Raises:
             FencedError: the lease ran out, and another instance holds the lock now.
@@ -121,7 +124,8 @@ class PostgresSide:
                     "out whether its machine was suspended, without network, or so busy that the daemon stood still. "
                     "If the log has message.large before, that message took too long: raise postgres.lease_s.",
                 )
-            # The role becomes standby only now: a standby is ready, an instance that asks for the lock is not.
+            # The role becomes standby only now, because a standby is ready, but an instance that is trying to acquire
+            # the lock is not.
             self._telemetry.role = "standby"
             self._telemetry.stand_by()
             self._telemetry.active_elsewhere = ActiveElsewhere(
@@ -154,18 +158,18 @@ class PostgresSide:
         self._observe(LockAcquired(slot=slot))
 
     async def is_standby(self, sql: Connection) -> bool:
-        """Whether the server is in recovery."""
+        """Return True if the server is in recovery."""
         with translated("asking whether it is a standby", {}):
             row = await (await sql.execute(b"SELECT pg_is_in_recovery()")).fetchone()
         return row is not None and bool(row[0])
 
     async def end_former_stream(self, sql: Connection) -> None:
-        """End the stream that a former instance of this pipeline left behind. Only the holder of the lock may."""
+        """End the stream that a former instance of this pipeline left. Only the holder of the lock may do this."""
         for pid in await end_stream(sql, self._config.postgres.slot, self._config.name):
             self._observe(SessionEnded(held="stream", pid=pid, silent_s=0.0))
 
     async def ensure_publication(self, sql: Connection, via_root: bool | None) -> None:
-        """Create the publication if it is missing. Waits until nobody else has locked a table of it.
+        """Create the publication if it is missing. Waits until no other session has locked one of its tables.
 
         Args:
             via_root: as in `publication.ensure_publication`.
@@ -190,16 +194,19 @@ class PostgresSide:
                 return
 
     async def look_at_slot(self, sql: Connection, identity: Identity) -> SlotSeen | None:
-        """Read the slot. None: there is no slot. SourceError: no pipeline can use it in this database."""
+        """Return the state of the slot. None: the slot does not exist.
+
+        SourceError: no pipeline can use it in this database.
+        """
         state = await read_slot(sql, self._config.postgres.slot)
         return None if state is None else seen(state, identity.database)
 
     async def end_two_phase(self, stream: ReplicationStream) -> None:
-        """Take two_phase from the slot."""
+        """Remove two_phase from the slot."""
         await end_two_phase(stream, self._config.postgres.slot)
 
     async def set_failover(self, stream: ReplicationStream) -> None:
-        """Have the slot copied to standbys."""
+        """Let PostgreSQL synchronize the slot to standbys."""
         await set_failover(stream, self._config.postgres.slot)
 
     async def drop_slot(self, sql: Connection) -> None:
@@ -236,7 +243,7 @@ class PostgresSide:
         return SlotMade(slot, created.snapshot if export else None)
 
     async def survey(self, sql: Connection) -> None:
-        """Check that slot and publication still exist, and measure how much WAL the slot holds.
+        """Check that slot and publication still exist, and measure the WAL that the slot keeps.
 
         Raises:
             PositionError, SourceError: the slot or the publication was dropped.
@@ -251,7 +258,7 @@ class PostgresSide:
             )
         self._telemetry.retained_wal_bytes = state.retained_bytes
         self._forecast(state)
-        # Keepalives say only how far the walsender has read. Behind a backlog, that is far from the end.
+        # Keepalives only show how far the walsender has read, which is far from the end of the WAL during a backlog.
         self._telemetry.server_wal_end = max(self._telemetry.server_wal_end, state.current_lsn)
         if not await has_publication(sql, postgres.publication):
             raise SourceError(
@@ -264,7 +271,7 @@ class PostgresSide:
         await self._look_at_partitions(sql)
 
     async def _look_at_partitions(self, sql: Connection) -> None:
-        """Tell of partitions that came, went or were truncated since the last look of this session."""
+        """Report partitions that were attached, detached or truncated since the last read in this session."""
         now = time.monotonic()
         if now < self._partitions_at:
             return

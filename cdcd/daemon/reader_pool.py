@@ -1,7 +1,8 @@
-"""Sessions that read tables, each with the role of its tables.
+"""Pool of sessions that read tables, each with the role of its tables.
 
-The rule: there are never more sessions than the engine asks questions at a time. A session is kept for the next table
-of its role; a session of another role makes room for it. So the number of readers and tables costs no connections.
+The rule: there are never more sessions than questions that the engine asks at a time. A session is kept for the
+next table of its role; a session of another role is closed to make room. So the number of readers and tables does
+not add connections.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,11 +14,11 @@ Open = Callable[[Access], Awaitable[SnapshotReader]]
 
 
 class ReaderPool:
-    """Call `take`, and then `give` or `drop`.
+    """The pool; call `take`, and then `give` or `drop`.
 
     Args:
-        open_reader: opens a session with this access. Its errors leave `take` as they are.
-        limit: the most sessions.
+        open_reader: opens a session with the given access. `take` passes its errors on.
+        limit: maximum number of sessions.
     """
 
     def __init__(self, open_reader: Open, limit: int) -> None:
@@ -27,7 +28,7 @@ class ReaderPool:
         self._taken = 0
 
     async def take(self, access: Access) -> SnapshotReader:
-        """A session with this access, which the caller gives back."""
+        """Return a session with this access, which the caller returns to the pool."""
         for place, (owner, reader) in enumerate(self._idle):
             if owner is access:
                 del self._idle[place]
@@ -44,20 +45,20 @@ class ReaderPool:
             raise
 
     def give(self, access: Access, reader: SnapshotReader) -> None:
-        """Take back a session that can be used again."""
+        """Return a session to the pool for reuse."""
         self._taken -= 1
         self._idle.append((access, reader))
 
     def drop(self, reader: SnapshotReader) -> None:
-        """Take back a session that is of no use any more."""
+        """Close a session that cannot be reused."""
         self._taken -= 1
         reader.close()
 
     def add(self, access: Access, reader: SnapshotReader) -> None:
-        """Put a session in that was opened elsewhere."""
+        """Add a session that was opened elsewhere."""
         self._idle.append((access, reader))
 
     def close(self) -> None:
-        """Close the sessions that are idle."""
+        """Close the idle sessions."""
         while self._idle:
             self._idle.pop()[1].close()

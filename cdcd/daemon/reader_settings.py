@@ -1,6 +1,7 @@
-"""The readers of a configuration: `postgres.readers` as sessions need it.
+"""Readers of a configuration: `postgres.readers` as sessions need them.
 
-Passwords of readers are read from their files at each connection, because a secret may change while the daemon runs.
+Passwords of readers are read from their files at each connection, because a secret may change while the daemon
+runs.
 """
 
 from cdcd.adapters.postgres.connection import Dsn, parse_dsn
@@ -13,7 +14,7 @@ from cdcd.core.snapshot.reader_choice import KEY
 
 
 def readers_of(config: Config) -> Readers:
-    """The role that reads each table. ConfigError: a DSN cannot be read."""
+    """Return the choice of the role that reads each table. ConfigError: a DSN cannot be read."""
     main = parse_dsn(*config.postgres.access())
     return Readers(
         Access(None, main.get("user"), (), lambda: main),

@@ -1,4 +1,7 @@
-"""Records a session where the configuration asks for it. A recording that cannot begin is an event, not an error."""
+"""Recording of a session, if the configuration sets it.
+
+A recording that cannot begin is reported by an event, and is not an error.
+"""
 
 import asyncio
 import time
@@ -22,7 +25,7 @@ HINT: Final = (
 
 
 class Around(Protocol):
-    """What of the wiring a recording needs."""
+    """The part of the wiring that a recording needs."""
 
     @property
     def config(self) -> Config: ...
@@ -35,10 +38,11 @@ class Around(Protocol):
 
 
 def record_session(around: Around, engine: Engine, start: SessionStart, now: float) -> Tap | None:
-    """What records the engine's verbs, and owes `close`; None: nothing is recorded.
+    """Return the recorder of the engine's calls, for which the caller owes `close`; None: nothing is recorded.
 
     Args:
-        now: the time (monotonic seconds) that the engine was constructed with. It decides by it, so a replay needs it.
+        now: time (monotonic seconds) with which the engine was constructed. The engine decides by this time, so a
+            replay needs it.
     """
     config, telemetry, observe = around.config, around.telemetry, around.observe
     record = config.record

@@ -1,4 +1,4 @@
-"""What the decisions and the clients are given of the configuration: the same for `cdcd run` and `cdcd check`."""
+"""Settings of decisions and clients from the configuration, the same for `cdcd run` and `cdcd check`."""
 
 import hmac
 import json
@@ -41,11 +41,11 @@ TABLES_AHEAD: Final = 32
 twice, so that four at a time would take minutes for 2,000 tables. Each costs some 100 bytes of the checkpoint."""
 
 TRANSACTION_S: Final = 60.0
-"""The timeout of Kafka transactions, in seconds, if the brokers do not tell the longest one that they allow."""
+"""Timeout of Kafka transactions in seconds, if the brokers' maximum is unknown."""
 
 
 def start_settings(config: Config) -> StartSettings:
-    """The part of the configuration that the decisions of a start depend on."""
+    """Return the part of the configuration that affects the decisions of a start."""
     postgres, snapshot = config.postgres, config.snapshot
     return StartSettings(
         slot=postgres.slot,
@@ -73,10 +73,10 @@ def start_settings(config: Config) -> StartSettings:
 
 
 def record_settings(config: Config) -> RecordSettings:
-    """Checksums of the settings that decide how rows become records. Settings at their defaults are left out."""
+    """Return checksums of the settings that affect records. Settings at their defaults are left out."""
     written = config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
     for name in _KEYS:
-        # A key in another file is the same key.
+        # A key that moves to another file is still the same key.
         for key in (name, f"{name}_file"):
             written.get("columns", {}).pop(key, None)
     written.get("columns", {}).pop("former_keys", None)
@@ -91,7 +91,10 @@ def record_settings(config: Config) -> RecordSettings:
 
 
 def _key_marks(columns: ColumnsConfig) -> dict[str, str]:
-    """What tells one key of `columns` from another. A mark says nothing of the key, because the key is the HMAC's."""
+    """Return marks that distinguish the keys of `columns`.
+
+    A mark reveals nothing about the key, because the key is the HMAC's key.
+    """
     return {
         f"columns.{name}": hmac.digest(key.get_secret_value().encode(), b"cdcd settings", "sha256").hex()
         for name, key, patterns in (
@@ -111,10 +114,10 @@ def _at(written: Any, name: str) -> Any:
 def engine_settings(
     config: Config, wal_sender_timeout_s: float, *, delivers_messages: bool = True
 ) -> EngineSettings:
-    """The part of the configuration that the engine's decisions depend on.
+    """Return the part of the configuration that affects the engine's decisions.
 
     Args:
-        delivers_messages: logical messages have records, also those that nobody asked for (`Ready`).
+        delivers_messages: True if logical messages have records, also messages that were not requested (`Ready`).
     """
     transaction, snapshot = config.kafka.transaction, config.snapshot
     exactly_once = config.kafka.delivery == "exactly_once"
@@ -146,7 +149,7 @@ def engine_settings(
 
 
 def _record_bytes_max(config: Config) -> int:
-    """See `EngineSettings.record_bytes_max`."""
+    """Return the value of `EngineSettings.record_bytes_max`."""
     leaves_out = (
         config.kafka.oversized != "fail"
         or config.filters.tables
@@ -163,13 +166,16 @@ def _published_prefixes(config: Config) -> tuple[bytes, ...]:
 
 
 def message_limits(config: Config, *, delivers_messages: bool) -> MessageLimits:
-    """How large a logical message may be to be taken whole. Larger ones become their size and digest."""
+    """Return the maximum sizes of logical messages that are kept whole.
+
+    Larger messages become their size and digest.
+    """
     by_prefix = {prefix.encode(): CONTENT_MAX for prefix in RESERVED}
     if config.outbox.messages:
         by_prefix[PUBLISHED_PREFIX] = config.outbox.message_bytes_max
     if not delivers_messages:
         return MessageLimits(by_prefix, None)
-    # A record is larger than the content in each format. Other policies of `oversized` keep the value somewhere.
+    # A record is larger than the content in every format. Other policies of `oversized` store the value elsewhere.
     refuses = config.kafka.oversized == "fail"
     return MessageLimits(
         by_prefix, sink_settings(config, TRANSACTION_S).message_bytes_max if refuses else UNLIMITED
@@ -184,14 +190,14 @@ def encoder_settings(
     *,
     money_digits: int = DIGITS_OF_C,
 ) -> EncoderSettings:
-    """What the form of the records depends on.
+    """Return the settings that affect the form of records.
 
     Args:
-        database: the name of the source's.
-        money_digits: how many digits of money stand behind the point (`postgres/money.py`). Whoever writes or compares
-            values must give it.
-        schema_ids: the ids of a schema registry that are known.
-        bindings: the columns that the rules of `columns` are bound to.
+        database: name of the source's database.
+        money_digits: number of decimal digits of money (`postgres/money.py`). Callers that write or compare values
+            must pass it.
+        schema_ids: known ids of a schema registry.
+        bindings: columns to which the rules of `columns` are bound.
     """
     topics = config.topics
     return EncoderSettings(
@@ -229,7 +235,7 @@ def encoder_settings(
 
 
 def modes(chosen: FormatConfig, money_digits: int = DIGITS_OF_C) -> Modes:
-    """How values of some types are written."""
+    """Return the modes: representations of the values of some types."""
     return Modes(
         decimal=chosen.decimal_handling_mode,
         time_precision=chosen.time_precision_mode,
@@ -241,7 +247,7 @@ def modes(chosen: FormatConfig, money_digits: int = DIGITS_OF_C) -> Modes:
 
 
 def require_json(config: Config, command: str, hint: str) -> None:
-    """Refuse a format that the command does not read. Raises ConfigError."""
+    """Refuse a format that the command cannot read. Raises ConfigError."""
     if config.needs_registry or config.format.value == CLOUDEVENTS:
         raise ConfigError(
             f"{command} does not read format.value: {config.format.value}, only JSON.", hint=hint
@@ -260,7 +266,7 @@ def require_no_registry(config: Config, command: str, hint: str) -> None:
 
 
 def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
-    """How Kafka is reached, and what is promised.
+    """Return the settings of the sink: the connection to Kafka, and the guarantee.
 
     Args:
         timeout_s: seconds after which the broker aborts an open transaction.
@@ -282,21 +288,21 @@ def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
 
 
 def checkpoint_records(config: Config) -> CheckpointRecords:
-    """The records of this pipeline in its checkpoint topic, with its keys."""
+    """Return the rules for this pipeline's records in its checkpoint topic, with its keys."""
     return CheckpointRecords(config.name, checkpoint_keys(config), PROCESS_KEY)
 
 
 def topic_spec(config: Config) -> TopicSpec:
-    """How missing topics are created."""
+    """Return the settings for the creation of missing topics."""
     create = config.topics.create
     return TopicSpec(create.enabled, create.partitions, create.replication_factor, dict(create.config))
 
 
 def own_topics(config: Config, *, messages: bool) -> list[str]:
-    """The topics that a start needs, whatever the tables are.
+    """Return the topics that a start needs for any tables.
 
     Args:
-        messages: logical messages have records, so their topic is needed.
+        messages: True if logical messages have records, so that their topic is needed.
     """
     topics = [config.topics.checkpoint]
     if config.topics.schemas:
@@ -313,7 +319,7 @@ def own_topics(config: Config, *, messages: bool) -> list[str]:
 
 
 def names(config: Config) -> Mapping[str, str]:
-    """The names that hints about Kafka leave open, as `<name>` (`kafka/errors.py`)."""
+    """Return the values for the placeholders `<name>` in hints about Kafka (`kafka/errors.py`)."""
     known = {
         "bootstrap": config.kafka.bootstrap_servers,
         "prefix": config.topics.prefix,

@@ -1,11 +1,11 @@
-"""Answers the engine's questions about tables: the one place where the daemon reads tables.
+"""Answers the engine's questions about tables; the only place where the daemon reads tables.
 
-Nothing here decides: a question becomes a query, and PostgreSQL's result becomes an answer. The connections are not
-those of the stream, so that the stream never waits for a lock that a look-up or a reader waits for.
+This module decides nothing: a question becomes a query, and PostgreSQL's result becomes an answer. The connections
+are not those of the stream, so the stream never waits for a lock that a look-up or a reader waits for.
 
-The rows of a table are read with the role that `postgres.readers` names for the table; so is a condition of a request
-examined, which plans a query on the table. A reader whose role PostgreSQL refuses is the table's fault: cdcd never
-falls back to its own role.
+The rows of a table are read with the table's role in `postgres.readers`. The same role examines a request's
+condition, because this plans a query on the table. If PostgreSQL refuses a reader's role, the table fails: cdcd
+never uses its own role instead.
 """
 
 from collections.abc import Collection, Sequence
@@ -56,7 +56,7 @@ LEFT_OUT: Final = "tables.include or tables.exclude leaves the table out"
 
 
 class SnapshotDriver:
-    """The readers and the look-ups of a session. `stack` closes the connections."""
+    """Readers and look-ups of a session. `stack` closes the connections."""
 
     def __init__(self, config: Config, dsn: Dsn, stack: AsyncExitStack, observe: Observer) -> None:
         self._config = config
@@ -85,7 +85,7 @@ class SnapshotDriver:
         )
         self._writers = Coalesced(self._catalog.writers_of)
         self._looks = Coalesced(self._look_at)
-        # Watermarks are written by cdcd's own role, and never wait for a look-up.
+        # cdcd's own role writes watermarks, and this never waits for a look-up.
         self._marker = SnapshotCatalog(
             dsn,
             config.postgres.publication,
@@ -95,7 +95,7 @@ class SnapshotDriver:
         stack.push_async_callback(self._marker.close)
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
         self._exported = ""
-        """The name of the slot's snapshot, exported again by `_holder`, for readers that are opened later."""
+        """Name of the slot's snapshot, exported again by `_holder`, for readers that are opened later."""
         self._holder: SnapshotReader | None = None
         limit = config.snapshot.parallelism
         self._at_the_slot = ReaderPool(self._open_at_the_slot, limit)
@@ -104,27 +104,28 @@ class SnapshotDriver:
         stack.callback(self.close_export)
 
     async def published(self) -> dict[int, str]:
-        """The published tables, by oid, as `schema.table`."""
+        """Return the published tables as `schema.table`, by oid."""
         return await self._catalog.published()
 
     async def left_out(self, published: Collection[int]) -> list[str]:
-        """The tables whose changes PostgreSQL sends, but for those that are published to the pipeline."""
+        """Return the tables whose changes PostgreSQL sends although the pipeline leaves them out."""
         if self._config.tables.selection.is_all:
             return []
         return sorted(name for oid, name in (await self._catalog.sent()).items() if oid not in published)
 
     async def import_snapshot(self, name: str) -> ExportedTables:
-        """Open the readers at the slot's snapshot, and look up the tables.
+        """Open the readers at the slot's snapshot, and read the definitions of the tables.
 
-        The walsender that exported the snapshot must do nothing else before this returns. From then on the snapshot
-        lives as long as the readers.
+        The walsender that exported the snapshot must not run another command before this call returns. After that,
+        the snapshot lives as long as the readers.
 
         Raises:
-            TransientError, SourceError: PostgreSQL refuses the readers' connections or their import of the snapshot.
+            TransientError, SourceError: PostgreSQL refuses the readers' connections or their import of the
+                snapshot.
         """
         main = self._readers.main
         if self._readers.others:
-            # Which roles read is known only with the tables, when nobody can import the slot's snapshot any more.
+            # The roles that read are known only with the tables, when the slot's snapshot can no longer be imported.
             self._holder = await self._open_reader(main)
             await self._holder.import_snapshot(name)
             self._exported = await self._holder.export_snapshot()
@@ -141,17 +142,17 @@ class SnapshotDriver:
         return ExportedTables(tables, descriptions, self._types, look.locked)
 
     def close_export(self) -> None:
-        """The initial snapshot is read: close its readers, so that the server may vacuum again."""
+        """Close the readers of the initial snapshot, which is read completely, so that the server can vacuum again."""
         self._at_the_slot.close()
         if self._holder is not None:
             self._holder.close()
             self._holder = None
 
     async def answer(self, question: Question) -> Answer:
-        """Ask PostgreSQL.
+        """Answer a question by queries to PostgreSQL.
 
         Raises:
-            FatalError: PostgreSQL refuses the connection or the role, whatever is asked.
+            FatalError: PostgreSQL refuses the connection or the role for every query.
         """
         try:
             if isinstance(question, Read):
@@ -233,7 +234,7 @@ class SnapshotDriver:
         ]
 
     async def _busy(self, error: TableBusyError, oids: Collection[int]) -> TableBusyError:
-        """The error with the names of those who have locked one of these tables, if they still have."""
+        """Return the error with the sessions that still lock one of these tables."""
         try:
             holders = await self._catalog.lock_holders(oids)
         except TransientError:
@@ -256,7 +257,7 @@ class SnapshotDriver:
             self._types.update(await self._catalog.types(missing))
 
     async def _examine(self, table: SourceTable, where: str) -> str:
-        """Why the condition cannot be used; empty if it can. The role that reads the table examines it."""
+        """Return why the condition cannot be used; empty if it can. The role that reads the table examines it."""
         access = self._readers.of(table.name)
         if access.place is None:
             return await self._catalog.examine(table, where)

@@ -1,12 +1,13 @@
-"""A session without Kafka: the stream goes to the durable log, and PostgreSQL is told what is synced there.
+"""A session without Kafka: the stream is written to the durable log, and synced positions are confirmed to PostgreSQL.
 
 ```
  receive ─frames─▶ LogFiles.append, sync (in a thread) ─▶ Spooling.synced ─▶ status update ─▶ PostgreSQL
  lock, survey, stop, Kafka's return ─▶ the end of the session
 ```
 
-Nothing here decides. `transactions/logged.py` says whether a log may begin or go on, and how far PostgreSQL may be
-told; `engine/spooling.py` says when. The session ends when Kafka answers again: the next one delivers the log.
+This module decides nothing. `transactions/logged.py` decides if a log may begin or continue, and which position may
+be confirmed to PostgreSQL; `engine/spooling.py` decides when. The session ends when Kafka answers again, and the
+next session delivers the log.
 """
 
 import asyncio
@@ -38,21 +39,21 @@ from cdcd.daemon.wiring import start_stream
 from cdcd.telemetry.state import Telemetry
 
 READ_BYTES: Final = 1 << 20
-"""Bytes of frames that are taken at a time, and synced together."""
+"""Bytes of frames that are received at a time, and synced together."""
 
 LOOK_S: Final = 0.5
-"""Interval at which is looked whether Kafka answers again."""
+"""Seconds between two checks that Kafka answers again."""
 
 SURVEY_S: Final = 15.0
-"""Interval at which the slot and the publication are checked."""
+"""Seconds between two checks of the slot and the publication."""
 
 
 class SpoolingSession:
-    """One session. `run` it once, and `close` in any case.
+    """One session without Kafka. Call `run` once, and `close` in any case.
 
     Args:
-        delivered: the newest checkpoint of which this process knows that Kafka holds it.
-        kafka_is_away: whether Kafka still does not answer.
+        delivered: newest checkpoint that this process knows to be in Kafka.
+        kafka_is_away: returns True while Kafka does not answer.
         lapsed: server processes that held the lock for this process when the lease ran out.
     """
 
@@ -85,18 +86,18 @@ class SpoolingSession:
 
     @property
     def lapsed(self) -> frozenset[int]:
-        """As `Startup.lapsed`."""
+        """Server processes as in `Startup.lapsed`."""
         if self._lock is None:
             return self._lapsed
         return frozenset({self._lock.backend_pid}) if self._lock.lapsed else frozenset()
 
     @property
     def flushed(self) -> int:
-        """The highest position that PostgreSQL was told."""
+        """Highest position that was confirmed to PostgreSQL."""
         return 0 if self._spooling is None else self._spooling.flushed
 
     async def close(self) -> None:
-        """Close everything. What is in the log stays."""
+        """Close all connections and files. The contents of the log stay."""
         if self._stream is not None:
             self._stream.close()
         log, spooling = self._log, self._spooling
@@ -118,12 +119,12 @@ class SpoolingSession:
         return str(self._config.spool.durable_directory)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Spool until Kafka answers again, or `stop` is set.
+        """Write the stream to the log until Kafka answers again, or `stop` is set.
 
         Raises:
-            LogStoppedError: nothing can be written to the log (any more), for the reason that it names.
+            LogStoppedError: the log cannot be written, for the reason in the error.
             TransientError: PostgreSQL does not answer, or the connection is lost.
-            FatalError: a person must act.
+            FatalError: an operator must act.
         """
         ends = [
             asyncio.create_task(stop.wait(), name="stop"),
@@ -161,7 +162,7 @@ class SpoolingSession:
             raise _worst(failures) from None
 
     async def _open(self) -> Connection:
-        """Everything up to a running stream, in the order of a start (`engine/startup.py`)."""
+        """Open everything up to a running stream, in the order of a start (`engine/startup.py`)."""
         config, postgres, observe = self._config, self._config.postgres, self._observe
         dsn = parse_dsn(*postgres.access())
         lock = await self._postgres.connect_lock(dsn)
@@ -209,12 +210,12 @@ class SpoolingSession:
             origin=postgres.origin,
             binary=False,
         )
-        # Whether unasked messages have records is known when the log is delivered.
+        # Whether messages without a request have records is known only when the log is delivered.
         stream.shorten = message_limits(
             config, delivers_messages=config.delivers_messages is not False
         ).shorten
         await start_stream(config, stream, options, timeout_s, observe)
-        # Nobody else can move the slot any more.
+        # No other client can move the slot any more.
         slot = await self._postgres.look_at_slot(sql, identity)
         start = await self._take_log(owner, None if slot is None else slot.confirmed)
         self._began = time.monotonic()
@@ -303,7 +304,7 @@ def _why_not(slot: SlotSeen | None, name: str) -> str:
 
 
 def _worst(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Why the log is stopped, if it is; else as `errors.cause` says."""
+    """Return the reason why the log is stopped, if it is; else the cause by `errors.cause`."""
     for error in failures.exceptions:
         if isinstance(error, LogStoppedError):
             return error
@@ -317,7 +318,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 def stopped_hint(config: Config) -> str:
-    """What to do about a log that cannot be written."""
+    """Return the hint for a log that cannot be written."""
     folder = config.spool.durable_directory
     return (
         f"PostgreSQL keeps the WAL from now on. Bring Kafka back; watch the room of PostgreSQL's disk. If {folder} is "

@@ -1,6 +1,6 @@
-"""Carries out the requests of a start (`engine/startup.py`), and holds what they make.
+"""Carries out the requests of a start (`engine/startup.py`), and keeps the resulting objects.
 
-Nothing here decides: `engine/startup.py` has the order of the steps and every refusal.
+This module decides nothing: `engine/startup.py` contains the order of the steps and all refusals.
 """
 
 import asyncio
@@ -67,21 +67,22 @@ from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.telemetry.state import Telemetry
 
 PAUSE_S: Final = 0.001
-"""Seconds to wait for more packets after each read. A busy walsender sends small packets, and reading several at a time
-halves the cost."""
+"""Seconds to wait for more packets after each read. A busy walsender sends small packets, and reading several at a
+time halves the cost."""
 
 
 class StartRequests:
-    """What a start has made so far. `carry_out` the requests of one start.
+    """Objects that a start has created so far. Call `carry_out` with the requests of one start.
 
     Args:
-        stack: takes what has to be closed when the session ends, but for the stream, which is closed before it.
+        stack: closes the objects at the end of the session, except the stream, which is closed before.
         lapsed: server processes that held the lock for this process when the lease ran out.
-        converts: PostgreSQL converts the texts of the stream to UTF-8.
+        converts: True if PostgreSQL converts the texts of the stream to UTF-8.
 
     Attributes:
-        lock, sql, stream, sink, identity, snapshots, log: what the requests make, in this order; None: not made yet.
-        wal_sender_timeout_s: the server's, in seconds.
+        lock, sql, stream, sink, identity, snapshots, log: results of the requests, in this order; None: not created
+            yet.
+        wal_sender_timeout_s: setting of the server, in seconds.
     """
 
     def __init__(
@@ -115,10 +116,13 @@ class StartRequests:
         self.snapshots: SnapshotDriver | None = None
         self.log: LogFiles | None = None
         self.bindings = Bindings()
-        """The columns that the rules of `columns` protect."""
+        """Columns to which the rules of `columns` are bound."""
 
     async def carry_out(self, requests: Generator[Request[Any], Any, Ready]) -> Ready:
-        """Carry out one request after the other, and return what the session begins with. Raises as the start does."""
+        """Carry out the requests in order, and return the state with which the session begins.
+
+        Raises the errors of the start.
+        """
         answer: object = None
         while True:
             try:
@@ -128,7 +132,7 @@ class StartRequests:
                 return ready
             answer = await CARRIED_OUT[type(request)](self, request)
 
-    # In the order in which the requests come.
+    # The methods are in the order of the requests.
 
     async def _take_lock(self, _request: TakeLock) -> None:
         lock = await self._postgres.connect_lock(self._dsn)
@@ -177,7 +181,7 @@ class StartRequests:
         self.stream = stream
         if not self._converts or stream.server_encoding in NEVER_CONVERTED:
             self._stack.callback((await self._postgres.take_raw(stream, self._dsn)).close)
-        # Asked for now: after the slot was created, any command would end the snapshot that it exports.
+        # The setting is read now, because after the creation of the slot any command would end its exported snapshot.
         self.wal_sender_timeout_s = await stream.wal_sender_timeout_s()
         return stream.server_version
 
@@ -276,7 +280,7 @@ class StartRequests:
         return await self.snapshots.published()
 
     async def _bind_columns(self, request: BindColumns) -> str:
-        """Raise ConfigError if a rule cannot be followed. Report rules that match no column (`ColumnRuleUnmatched`)."""
+        """Raise ConfigError if a rule cannot be applied. Report rules that match no column (`ColumnRuleUnmatched`)."""
         assert self.sql is not None
         bindings = self.bindings = bindings_of(self._config.columns, request.checkpoint)
         rules = protections(self._config.columns, bindings)
@@ -323,7 +327,7 @@ CARRIED_OUT: Final[dict[type[Request[Any]], Callable[[StartRequests, Any], Await
     BindColumns: StartRequests._bind_columns,
     WriteCheckpoint: StartRequests._write_checkpoint,
 }
-"""Who carries out which request."""
+"""Methods by request."""
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -1,7 +1,7 @@
-"""From a configuration to a session that is ready to run, and what becomes of it at the end.
+"""Creation of a session from a configuration, and clean-up at its end.
 
-Nothing here decides: `engine/startup.py` has the order of the steps and every refusal. `start_requests.py` carries out
-its requests. What they make is put together in `wiring.py`.
+This module decides nothing: `engine/startup.py` contains the order of the steps and all refusals.
+`start_requests.py` carries out the requests. `wiring.py` assembles their results.
 """
 
 import asyncio
@@ -39,21 +39,21 @@ from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
 from cdcd.telemetry.state import Telemetry
 
 LEAVE_S: Final = 10.0
-"""Seconds that it may take to drop a slot that a failed start made."""
+"""Seconds for dropping a slot that a failed start has created."""
 
 
 class Startup:
-    """Owns everything that a session holds open. Call `open` once, and `close` in any case.
+    """Owner of everything that a session holds open. Call `open` once, and `close` in any case.
 
     Args:
-        flushed: the position that PostgreSQL was told by former sessions.
-        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: as configured.
-        binary: values come in binary form.
-        converts: PostgreSQL converts the texts of the stream to UTF-8.
+        flushed: position that former sessions have confirmed to PostgreSQL.
+        unstreamed_until: LSN of a commit until whose delivery streaming is off; 0: as configured.
+        binary: True if values are sent in binary form.
+        converts: True if PostgreSQL converts the texts of the stream to UTF-8.
         lapsed: server processes that held the lock for this process when the lease ran out.
-        accept_gap: start although slot and checkpoint do not meet.
-        sizes: the sizes that brokers refused; the same object for each session of the process.
-        settling: how long transactions wait after an outage; likewise the same object.
+        accept_gap: True to start although changes between checkpoint and slot are missing.
+        sizes: sizes that brokers have refused; all sessions of the process share the object.
+        settling: delay of transactions after an outage; all sessions share the object.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Startup:
     def lapsed(self) -> frozenset[int]:
         """Server processes that held the lock for this process when the lease ran out.
 
-        Another instance may be the active one now.
+        Another instance may be active now.
         """
         if self._made.lock is None:
             return self._lapsed
@@ -119,12 +119,12 @@ class Startup:
 
     @property
     def has_lock(self) -> bool:
-        """This instance is the active one."""
+        """True if this instance is the active one."""
         return self._made.lock is not None
 
     @property
     def flushed(self) -> int:
-        """The highest position that PostgreSQL was told so far. The next session must not tell a lower one."""
+        """Highest position that was confirmed to PostgreSQL so far. The next session must not confirm a lower one."""
         return self._flushed if self._ledger is None else self._ledger.flushed
 
     def give_up(self) -> None:
@@ -134,7 +134,7 @@ class Startup:
     async def close(self) -> None:
         """Close everything, and wait until the Kafka thread has finished with this session's sink.
 
-        The stream is closed first, because a PostgreSQL that shuts down waits for it, and must not wait for Kafka.
+        The stream is closed first, because a PostgreSQL that shuts down waits for it, but must not wait for Kafka.
         """
         self.give_up()
         if self._made.stream is not None:
@@ -142,12 +142,12 @@ class Startup:
         await self.stack.aclose()
 
     async def leave(self, error: BaseException | None) -> str:
-        """The session ends by `error` (None: it was stopped). Drop a slot that it made, if nothing goes on from it.
+        """End the session after `error` (None: it was stopped), and drop a slot that it created if no session needs it.
 
-        Call it once, before `close`.
+        Call this once, before `close`.
 
         Returns:
-            Why a slot that this session made stays; empty if there is none.
+            Reason why a slot that this session created stays; empty if there is none.
         """
         has_shipped = self._pipeline is not None and self._pipeline.has_shipped
         unknown = self._made.sink is not None and self._made.sink.outcome_unknown
@@ -155,7 +155,7 @@ class Startup:
         if leaving is Leaving.NOTHING:
             return ""
         if leaving is Leaving.KEEP:
-            # Whoever stops a pipeline that streams knows that its slot stays.
+            # An operator who stops a streaming pipeline knows that its slot stays.
             streams = self._pipeline is not None and not self._pipeline.is_reading
             return "" if error is None and streams else leaving.value
         self.give_up()
@@ -172,7 +172,7 @@ class Startup:
         return ""
 
     async def _take_back(self, leaving: Leaving) -> None:
-        """The checkpoint goes first: a slot without a checkpoint is taken over, a checkpoint without a slot is not."""
+        """Remove the checkpoint first: a start accepts a slot without checkpoint, but not a checkpoint without slot."""
         assert self._made.lock is not None
         assert self._made.sql is not None
         await self._made.lock.verify(LEAVE_S)
@@ -183,15 +183,15 @@ class Startup:
         await self.postgres.drop_slot(self._made.sql)
 
     async def open(self) -> Pipeline:
-        """Do everything up to a running stream, or up to an initial snapshot that can be read.
+        """Carry out the start up to a running stream, or up to an initial snapshot that can be read.
 
         Raises:
-            TransientError: a side does not answer, or is not ready.
-            FatalError: configuration, privileges, positions: a person must act.
+            TransientError: PostgreSQL or Kafka does not answer, or is not ready.
+            FatalError: configuration, privileges or positions are wrong, and an operator must act.
         """
         ready = await self._made.carry_out(self._start.run())
         if self.config.needs_registry:
-            # Now that no other instance can add an id.
+            # Now no other instance can add an id.
             await self._know_schemas()
         assert self._made.sql is not None
         assert self._made.snapshots is not None
@@ -218,7 +218,7 @@ class Startup:
         return pipeline
 
     async def _know_schemas(self) -> None:
-        """Take the ids of schemas that former runs used, if the registry has them still."""
+        """Load the ids of schemas that former runs used, if the registry still has them."""
         ids = SchemaIds((self.config.registry.url or "").rstrip("/"))
         self._schema_ids = ids
         self._registrar = Registrar(self.config, ids, self.telemetry.reach, self.observe)
@@ -226,7 +226,7 @@ class Startup:
         await self._registrar.verify()
 
     async def _look_at_filters(self, ready: Ready) -> None:
-        """Refuse filters that do not fit their tables, and tell which ones filter nothing."""
+        """Refuse filters that do not fit their tables, and report filters without effect."""
         filters = self.config.filters.settings
         if not filters:
             return
@@ -239,7 +239,7 @@ class Startup:
             self.observe(FilterUnmatched(table=table))
 
     async def _look_at_routes(self, ready: Ready) -> None:
-        """Refuse rules of routes that do not fit their tables, and tell which ones route nothing."""
+        """Refuse routing rules that do not fit their tables, and report rules without effect."""
         routes = self.config.routes.settings
         if not routes:
             return
@@ -252,7 +252,7 @@ class Startup:
             self.observe(RoutesUnmatched(table=table))
 
     async def _look_at_outbox(self, ready: Ready) -> None:
-        """Refuse an outbox that cannot work, and tell which of its tables are not published."""
+        """Refuse an outbox that cannot work, and report its tables that are not published."""
         outbox = self.config.outbox.settings
         if not outbox.is_on:
             return

@@ -1,14 +1,14 @@
-"""The process: it handles signals, runs sessions one after the other, and ends with an exit code.
+"""The process: handles signals, runs sessions one after the other, and ends with an exit code.
 
 The rule: a transient failure ends a session, not the process. The next session begins after a back-off
-(`engine/sessions.py`), and finds everything it needs in PostgreSQL's slot and Kafka's checkpoint. A fatal failure ends
-the process with its exit code, because trying again would not help or would do harm.
+(`engine/sessions.py`), and finds everything it needs in PostgreSQL's slot and Kafka's checkpoint. A fatal failure
+ends the process with its exit code, because a retry would not help or would do harm.
 
-The first SIGTERM or SIGINT ends the session in good order. The process then ends within `shutdown_timeout_s`, whatever
-is stuck; what is not delivered by then is delivered after the next start. A second signal ends the process at once.
+The first SIGTERM or SIGINT ends the session in good order. The process then ends within `shutdown_timeout_s`,
+whatever is stuck; undelivered changes are delivered after the next start. A second signal ends the process at once.
 
-SIGHUP reads the configuration again. What may change in a running daemon changes, and the log says what needs a restart
-(`config/reloading.py`).
+SIGHUP reads the configuration again. Settings that may change in a running daemon change, and the log names those
+that need a restart (`config/reloading.py`).
 """
 
 import asyncio
@@ -84,7 +84,7 @@ from cdcd.telemetry.state import Telemetry
 HEARTBEAT_S: Final = 0.5
 
 TOKEN_S: Final = 60.0
-"""Seconds between two events about tokens for Kafka that cannot be had."""
+"""Seconds between two events about unavailable tokens for Kafka."""
 
 HANGING_HINT: Final = (
     "Change a row whose records lie in this partition, for example by an UPDATE that sets a column to its own value. "
@@ -99,11 +99,11 @@ PARTITIONS_HINT: Final = (
 SPOOLING: Final = "Kafka is away; the stream goes to the durable log."
 
 OUT_OF_FILES_S: Final = 5.0
-"""Seconds after which a process that cannot open another file or connection ends. A call of cdcd that fails for this
-reason ends the process at once; librdkafka and the HTTP server only retry."""
+"""Seconds after which a process without a free descriptor ends. A call of cdcd that fails for this reason ends the
+process at once; librdkafka and the HTTP server only retry."""
 
 LEAVING_S: Final = 1.0
-"""Seconds before the end of `shutdown_timeout_s` at which calls to Kafka are told to return. They look for that every
+"""Seconds before the end of `shutdown_timeout_s` at which calls to Kafka are stopped. They check for the stop every
 half second."""
 
 
@@ -169,14 +169,14 @@ def run(
 
 
 def failed(error: CdcdError) -> Failed:
-    """The last event of a process that this error ends."""
+    """Return the last event of a process that this error ends."""
     return Failed(
         error=type(error).__name__, message=error.message, hint=error.hint, exit_code=error.exit_code
     )
 
 
 class Supervisor:
-    """Runs sessions until it is told to stop, or until one fails for good."""
+    """Runs sessions until it is stopped, or until one fails for good."""
 
     def __init__(
         self,
@@ -206,18 +206,18 @@ class Supervisor:
         self._sizes = SizeLimits()
         self._settling = Settling()
         self._delivered: Checkpoint | None = None
-        """The newest checkpoint that this process knows in Kafka, if a durable log may begin behind it."""
+        """Newest checkpoint that this process knows in Kafka, if a durable log may begin after it."""
         self._has_spooled = False
         self._spool_stopped = False
-        """The durable log cannot be written, so that nothing is spooled before Kafka has answered."""
+        """True if the durable log cannot be written, so that nothing is logged before Kafka has answered."""
         self._log_goes_on = config.spool.durable and has_log(config)
-        """A former process has begun the durable log, and Kafka has not answered since."""
+        """True if a former process has begun the durable log, and Kafka has not answered since."""
         self._ended: FatalError | None = None
-        """Why the process ends in good order, though nobody has told it to stop."""
+        """Error with which the process ends in good order without a signal."""
         self._thread_failure: FatalError | None = None
-        """The error that ended a thread that the daemon needs; None: no thread has failed."""
+        """Error that ended a thread that the daemon needs; None: no thread has failed."""
         self._kept = ""
-        """Why the slot stays that this process made; empty: it made none, or dropped it."""
+        """Reason why the slot stays that this process created; "": it created none, or dropped it."""
         self._sessions = Sessions(
             binary=config.postgres.binary,
             startup_timeout_s=config.startup_timeout_s,
@@ -234,8 +234,8 @@ class Supervisor:
         """Run until stopped, and return 0.
 
         Raises:
-            FatalError: a person must act.
-            TransientError: no session had streamed when `startup_timeout_s` was over.
+            FatalError: an operator must act.
+            TransientError: no session had streamed before `startup_timeout_s` was over.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -298,14 +298,14 @@ class Supervisor:
         self._stop.set()
         timeout_s = self.config.shutdown_timeout_s
         asyncio.get_running_loop().call_later(max(timeout_s / 2, timeout_s - LEAVING_S), self._give_up)
-        # A thread, because the event loop itself may be stuck, or may have ended.
+        # A thread is used, because the event loop itself may be stuck or have ended.
         end = threading.Timer(timeout_s, self._force)
         end.daemon = True
         end.start()
 
     @property
     def logs_json(self) -> bool:
-        """Whether the log is JSON."""
+        """True if the log is JSON."""
         return is_json(self.config.log, sys.stderr if self._screen is None else self._screen)
 
     async def _reload_when_asked(self) -> None:
@@ -442,7 +442,7 @@ class Supervisor:
                             await self._stop.wait()
             finally:
                 self._telemetry.streaming = False
-                # What was in memory is gone. It comes again.
+                # Data in memory is lost, but is received again.
                 self._telemetry.queue_bytes = self._telemetry.queue_records = 0
 
     async def _session(self) -> None:
@@ -480,11 +480,11 @@ class Supervisor:
                 self._flushed = max(self._flushed, self._startup.flushed)
 
     async def _opened(self, startup: Startup) -> Pipeline | None:
-        """What a session runs; None: the process is to stop.
+        """Return the pipeline of the opened session; None if the process is to stop.
 
         Raises:
-            SpoolingBeginsError: Kafka is away, and the stream must go to the durable log. An attempt to reach Kafka
-                takes up to 15 seconds, in which PostgreSQL would keep more and more WAL.
+            SpoolingBeginsError: Kafka does not answer, and the stream must go to the durable log. An attempt to
+                connect to Kafka takes up to 15 seconds, in which PostgreSQL would keep more and more WAL.
         """
         opening = asyncio.create_task(startup.open(), name="start")
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
@@ -504,7 +504,7 @@ class Supervisor:
             await asyncio.gather(opening, stopped, away, return_exceptions=True)
 
     async def _run_pipeline(self, pipeline: Pipeline) -> None:
-        """Run it, but no longer than until the stream must go to the durable log."""
+        """Run the pipeline, at most until the stream must go to the durable log."""
         if not self.config.spool.durable:
             await pipeline.run(self._stop)
             return
@@ -525,29 +525,32 @@ class Supervisor:
             await asyncio.gather(running, away, return_exceptions=True)
 
     async def _await_spooling(self, can_end: Callable[[], bool]) -> None:
-        """Until the stream must go to the durable log, and the session can end for that."""
+        """Wait until the stream must go to the durable log and the session can end for this."""
         while True:
             if self._is_to_spool() and can_end():
                 return
             await asyncio.sleep(HEARTBEAT_S)
 
     def _is_to_spool(self) -> bool:
-        """Whether the stream should go to the durable log now."""
+        """Return True if the stream should go to the durable log now."""
         at = self._spools_at()
         return at is not None and "kafka" in self._telemetry.reach.outages and time.monotonic() >= at
 
     def _spools_at(self) -> float | None:
-        """When the stream should go to the durable log if Kafka stays away; None: Kafka answers, or there is no log."""
+        """Return the time (monotonic seconds) at which the stream goes to the durable log if Kafka stays unreachable.
+
+        None: Kafka answers, or there is no log.
+        """
         spool, reach = self.config.spool, self._telemetry.reach
         if not spool.durable or self._spool_stopped or reach.up.get("kafka", False):
             return None
         outage = reach.outages.get("kafka")
-        # If nobody has asked Kafka yet, an outage begins now at the earliest.
+        # If Kafka has not been asked yet, an outage begins now at the earliest.
         since = time.monotonic() if outage is None else outage.since
         return spools_at(since, spool.durable_after_s, log_goes_on=self._log_goes_on)
 
     async def _spool(self) -> None:
-        """One session without Kafka. If nothing can be spooled, that is told once for each outage."""
+        """Run one session without Kafka. If the log cannot be written, this is reported once for each outage."""
         session = SpoolingSession(
             reread(self.config),
             self._telemetry,
@@ -577,17 +580,17 @@ class Supervisor:
     async def _leave(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """A session ends. What it leaves behind is told when the process ends."""
+        """End a session. A slot that it leaves is reported when the process ends."""
         assert self._startup is not None
         kept = await self._startup.leave(error)
         if kept or isinstance(error, PositionError):
-            # What an earlier session said of the slot does not hold for a slot that is lost.
+            # An earlier session's reason does not apply to a slot that is lost.
             self._kept = kept
 
     def kept_slot(self) -> str:
-        """What the end of the process says of the slot that it made and that stays; empty if there is none.
+        """Return the final message about a slot that the process created and that stays; empty if there is none.
 
-        It is said by an event too.
+        An event reports it, too.
         """
         if not self._kept:
             return ""

@@ -1,4 +1,4 @@
-"""What a start says of tables that the configuration leaves out, or whose keys, partitions or fields it chooses."""
+"""Reports of a start about tables that are left out, or that have configured keys, partitions or fields."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -22,7 +22,7 @@ from cdcd.daemon.settings import encoder_settings
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 
 TABLES_NAMED: Final = 10
-"""How many of the tables that are left out a fact names."""
+"""Maximum number of left-out tables that a fact names."""
 
 
 async def tell_tables(
@@ -34,10 +34,10 @@ async def tell_tables(
     *,
     bindings: Bindings,
 ) -> None:
-    """Tell which published tables the pipeline leaves out, and which rules of `key.columns` have no or a doubtful use.
+    """Report tables that the pipeline leaves out, and rules of `key.columns` without effect or with a doubtful one.
 
     Raises:
-        ConfigError: a key that is chosen cannot be made, or a partition does not send what a key needs.
+        ConfigError: a configured key cannot be made, or a partition does not send the values of a key.
         TransientError, SourceError: PostgreSQL does not answer, or refuses.
     """
     left_out = await snapshots.left_out(published.keys())

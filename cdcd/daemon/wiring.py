@@ -1,4 +1,4 @@
-"""Puts a session together: the engine and its parts, and the pipeline that runs the engine."""
+"""Assembly of a session: the engine with its parts, and the pipeline that runs the engine."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -46,17 +46,17 @@ from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.telemetry.state import Telemetry
 
 SLOT_WAIT_SHARE: Final = 1.25
-"""How long to wait for a slot that is in use, as a share of `wal_sender_timeout`. A walsender whose client died
-silently holds the slot for that timeout, so cdcd waits a little longer."""
+"""Maximum wait for a slot in use, as a share of `wal_sender_timeout`. A walsender whose client died silently holds
+the slot for that timeout, so cdcd waits a little longer."""
 
 SLOT_WAIT_S: Final = 75.0
-"""Seconds to wait for a slot that is in use if the server has no `wal_sender_timeout`. TCP keepalives need about that.
-"""
+"""Maximum seconds to wait for a slot in use if the server has no `wal_sender_timeout`. TCP keepalives need about as
+long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Everything that a start has made, and that a session is put together from."""
+    """Everything that a start has created, as the parts of a session."""
 
     config: Config
     telemetry: Telemetry
@@ -82,7 +82,7 @@ class Wiring:
 
 
 def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
-    """Make the session, which is then ready to run.
+    """Assemble the session, which is then ready to run.
 
     Raises:
         LimitError: the spool directory cannot be written.
@@ -199,7 +199,7 @@ async def start_stream(
     wal_sender_timeout_s: float,
     observe: Observer,
 ) -> None:
-    """START_REPLICATION with these options, from the slot's own position."""
+    """Send START_REPLICATION with these options, from the slot's own position."""
     slot = config.postgres.slot
     await stream.start(
         slot,
@@ -213,7 +213,7 @@ async def start_stream(
 
 
 def _logged(wiring: Wiring, session: LoggedSession) -> LoggedStream:
-    """The durable log in the place of the stream."""
+    """Return the durable log in place of the stream."""
     log = wiring.log
     assert log is not None
     wiring.observe(
@@ -228,11 +228,11 @@ def _logged(wiring: Wiring, session: LoggedSession) -> LoggedStream:
 
 
 class _LookUp:
-    """Looks up what a Relation message does not say, in the catalog and, if that is not enough, in former descriptions.
+    """Look-ups of data that a Relation message lacks, in the catalog and, if necessary, in former descriptions.
 
     Args:
-        former: reads what former runs said of tables; asked once.
-        protects: rules protect columns.
+        former: reads the table descriptions of former runs; called once.
+        protects: True if rules protect columns.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from cdcd.telemetry.findings import Finding, named, of_error
 
 @dataclass(frozen=True, slots=True)
 class DescribedTables:
-    """Tables, what the catalog says of each by its oid, and the types of their columns."""
+    """Tables, the catalog's description of each by its oid, and the types of their columns."""
 
     relations: list[Relation]
     descriptions: Mapping[int, TableDescription]
@@ -31,13 +31,13 @@ class DescribedTables:
 
 
 async def column_types(connection: Connection, relations: Iterable[Relation]) -> dict[int, TypeDescription]:
-    """The types of all columns, and those that are built in. Raises TransientError and SourceError."""
+    """Return the types of all columns, and the built-in types. Raises TransientError and SourceError."""
     wanted = {column.type_oid for relation in relations for column in relation.columns}
     return {**BUILTIN_TYPES, **await catalog.types(connection, wanted - BUILTIN_TYPES.keys())}
 
 
 async def described_tables(connection: Connection, oids: Collection[int]) -> DescribedTables:
-    """The tables with these oids. Raises TransientError and SourceError."""
+    """Return the tables with these oids. Raises TransientError and SourceError."""
     relations = await catalog.relations(connection, oids)
     types = await column_types(connection, relations)
     found = await catalog.describe(connection, oids, with_kin=True)
@@ -46,7 +46,7 @@ async def described_tables(connection: Connection, oids: Collection[int]) -> Des
 
 
 def numbered(relation: Relation, table: TableDescription) -> TableDescription:
-    """The description with the attribute numbers of the relation's columns, both of which the catalog has now."""
+    """Return the description with the attribute numbers of the relation's columns, both from the present catalog."""
     ids = {column.name: column.id for column in table.columns}
     names = [column.name for column in relation.columns]
     numbers = tuple([ids[name] for name in names]) if ids.keys() >= set(names) else ()
@@ -55,12 +55,12 @@ def numbered(relation: Relation, table: TableDescription) -> TableDescription:
 
 @dataclass(frozen=True, slots=True)
 class RuleFacts:
-    """How the rules meet the tables.
+    """Result of applying the rules to the tables.
 
     Attributes:
-        refused: why a rule cannot be followed, at most one for each table.
-        unmatched: the rules that match no column of a published table.
-        columns: how many columns are protected.
+        refused: errors of rules that cannot be applied, at most one for each table.
+        unmatched: rules that match no column of a published table.
+        columns: number of protected columns.
     """
 
     refused: tuple[ConfigError, ...]
@@ -71,7 +71,7 @@ class RuleFacts:
 async def look_at_columns(
     connection: Connection, oids: Collection[int], rules: Protections, keys: ChosenKeys
 ) -> RuleFacts:
-    """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
+    """Apply the rules to the published tables with these oids. Raises TransientError and SourceError."""
     relations = await catalog.relations(connection, oids)
     tables = await catalog.describe(connection, oids, with_kin=True)
     types = await column_types(connection, relations)
@@ -88,7 +88,7 @@ async def look_at_columns(
 
 
 def check_columns(facts: RuleFacts) -> Iterator[Finding]:
-    """What `cdcd check` says of the rules."""
+    """Yield the findings of `cdcd check` about the rules."""
     for error in facts.refused:
         yield of_error("columns.rule", "columns", error)
     for rule in facts.unmatched:
@@ -105,12 +105,12 @@ def check_columns(facts: RuleFacts) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class FieldFacts:
-    """How the rules meet the tables.
+    """Result of applying the rules to the tables.
 
     Attributes:
-        refused: why a table cannot have its fields, at most one error for each table.
-        unmatched: what of the rules matches nothing, as sentences without their point.
-        tables: those whose fields are not just their columns, as `schema.table`.
+        refused: errors of tables that cannot have their fields, at most one for each table.
+        unmatched: sentences, without their period, about rules that match nothing.
+        tables: tables whose fields differ from their columns, as `schema.table`.
     """
 
     refused: tuple[ConfigError, ...]
@@ -119,7 +119,7 @@ class FieldFacts:
 
 
 async def look_at_fields(connection: Connection, oids: Collection[int], fields: ChosenFields) -> FieldFacts:
-    """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
+    """Apply the rules to the published tables with these oids. Raises TransientError and SourceError."""
     tables_now = await described_tables(connection, oids)
     relations = tables_now.relations
     refused: list[ConfigError] = []
@@ -136,7 +136,7 @@ async def look_at_fields(connection: Connection, oids: Collection[int], fields: 
 
 
 def check_fields(facts: FieldFacts) -> Iterator[Finding]:
-    """What `cdcd check` says of the rules."""
+    """Yield the findings of `cdcd check` about the rules."""
     for error in facts.refused:
         yield of_error("fields.rule", KEY, error)
     for said in facts.unmatched:

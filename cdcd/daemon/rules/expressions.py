@@ -24,27 +24,27 @@ R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 
 Check = Callable[[Relation, Sequence[R], Mapping[int, TypeDescription], Protections, TableDescription], None]
-"""Raises ConfigError if the rules do not fit their table."""
+"""Function that raises ConfigError if the rules do not fit their table."""
 
 
 class Chosen(Protocol[R_co]):
     """The rules of a section."""
 
     def of_table(self, relation: Relation) -> Sequence[R_co]:
-        """Those that match a table."""
+        """Return the rules that match a table."""
 
     def unmatched(self, relations: Sequence[Relation]) -> Sequence[str]:
-        """The patterns that match none of these tables."""
+        """Return the patterns that match none of these tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpressionFacts:
-    """How the rules meet the tables.
+    """Result of applying the rules to the tables.
 
     Attributes:
-        refused: why rules do not fit a table, at most one error for each table.
-        unmatched: the patterns that match no published table.
-        tables: how many tables have rules.
+        refused: errors of rules that do not fit a table, at most one for each table.
+        unmatched: patterns that match no published table.
+        tables: number of tables with rules.
     """
 
     refused: tuple[ConfigError, ...]
@@ -59,7 +59,7 @@ async def look_at_expressions(
     protections: Protections,
     check: Check[R],
 ) -> ExpressionFacts:
-    """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
+    """Apply the rules to the published tables with these oids. Raises TransientError and SourceError."""
     tables_now = await described_tables(connection, oids)
     relations = tables_now.relations
     refused: list[ConfigError] = []
@@ -79,12 +79,12 @@ async def look_at_expressions(
 def check_expressions(
     facts: ExpressionFacts, section: str, *, rule: str, unmatched: str, does: str, said: str
 ) -> Iterator[Finding]:
-    """What `cdcd check` says of the rules of a section.
+    """Yield the findings of `cdcd check` about the rules of a section.
 
     Args:
-        rule, unmatched: the codes of findings about rules, and about patterns without tables.
-        does: what a pattern without tables does not do, such as "filters".
-        said: what is there, if all is well.
+        rule, unmatched: codes of findings about rules, and about patterns without tables.
+        does: missing effect of a pattern without tables, such as "filters".
+        said: text of the finding if all is well.
     """
     for error in facts.refused:
         yield of_error(rule, section, error)
@@ -103,12 +103,12 @@ def check_expressions(
 async def look_at_filters(
     connection: Connection, oids: Collection[int], filters: tuple[TableFilter, ...], protections: Protections
 ) -> ExpressionFacts:
-    """Hold the filters against the published tables with these oids. Raises TransientError and SourceError."""
+    """Apply the filters to the published tables with these oids. Raises TransientError and SourceError."""
     return await look_at_expressions(connection, oids, TableFilters(filters), protections, check_filter)
 
 
 def check_filters(facts: ExpressionFacts, filters: int) -> Iterator[Finding]:
-    """What `cdcd check` says of so many filters."""
+    """Yield the findings of `cdcd check` about this number of filters."""
     said = f"{number(filters, 'filter')} for {number(facts.tables, 'table')}"
     return check_expressions(
         facts, "filters", rule="filters.rule", unmatched="filters.unmatched", does="filters", said=said
@@ -118,12 +118,12 @@ def check_filters(facts: ExpressionFacts, filters: int) -> Iterator[Finding]:
 async def look_at_routes(
     connection: Connection, oids: Collection[int], routes: tuple[TableRoutes, ...], protections: Protections
 ) -> ExpressionFacts:
-    """Hold the routes against the published tables with these oids. Raises TransientError and SourceError."""
+    """Apply the routes to the published tables with these oids. Raises TransientError and SourceError."""
     return await look_at_expressions(connection, oids, ChosenRoutes(routes), protections, check_routes)
 
 
 def check_all_routes(facts: ExpressionFacts, routes: int) -> Iterator[Finding]:
-    """What `cdcd check` says of the routes of so many patterns."""
+    """Yield the findings of `cdcd check` about the routes of this number of patterns."""
     said = f"{number(routes, 'pattern')} with rules for {number(facts.tables, 'table')}"
     return check_expressions(
         facts, "routes", rule="routes.rule", unmatched="routes.unmatched", does="routes", said=said

@@ -21,14 +21,14 @@ from cdcd.telemetry.findings import Finding, named, of_error
 
 @dataclass(frozen=True, slots=True)
 class KeyFacts:
-    """How the rules meet the tables.
+    """Result of applying the rules to the tables.
 
     Attributes:
-        refused: why a key cannot be made, at most one for each table.
-        unmatched: the rules that match no published table.
-        chosen: the tables whose key is chosen, as `schema.table`.
-        repeating: those of them in which several rows may have the same key.
-        unsent: why partitions do not send what the key of a partitioned table needs, at most one for each table.
+        refused: errors of keys that cannot be made, at most one for each table.
+        unmatched: rules that match no published table.
+        chosen: tables with a configured key, as `schema.table`.
+        repeating: tables of `chosen` in which several rows may have the same key.
+        unsent: errors of partitions that do not send the key of a partitioned table, at most one for each table.
     """
 
     refused: tuple[ConfigError, ...] = ()
@@ -39,7 +39,7 @@ class KeyFacts:
 
 
 async def look_at_keys(connection: Connection, oids: Collection[int], keys: ChosenKeys) -> KeyFacts:
-    """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
+    """Apply the rules to the published tables with these oids. Raises TransientError and SourceError."""
     if not keys:
         oids = await catalog.partitioned(connection, oids)
         if not oids:
@@ -75,7 +75,7 @@ async def look_at_keys(connection: Connection, oids: Collection[int], keys: Chos
 
 
 def check_keys(facts: KeyFacts) -> Iterator[Finding]:
-    """What `cdcd check` says of the rules."""
+    """Yield the findings of `cdcd check` about the rules."""
     for error in facts.refused:
         yield of_error("key.columns", "key.columns", error)
     for error in facts.unsent:
@@ -106,13 +106,13 @@ def check_keys(facts: KeyFacts) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """How the rules meet the tables.
+    """Result of applying the rules to the tables.
 
     Attributes:
-        refused: why columns cannot choose the partitions of a table, at most one error for each table.
-        unmatched: the rules that match no published table.
-        chosen: the tables whose partitions are chosen by columns, as `schema.table`.
-        moving: those of them in which records of one key may lie in several partitions.
+        refused: errors of columns that cannot choose the partitions of a table, at most one for each table.
+        unmatched: rules that match no published table.
+        chosen: tables with partitions chosen by columns, as `schema.table`.
+        moving: tables of `chosen` in which records of one key may lie in several partitions.
     """
 
     refused: tuple[ConfigError, ...]
@@ -124,7 +124,7 @@ class PartitionFacts:
 async def look_at_partitions(
     connection: Connection, oids: Collection[int], partitions: ChosenPartitions, keys: ChosenKeys
 ) -> PartitionFacts:
-    """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
+    """Apply the rules to the published tables with these oids. Raises TransientError and SourceError."""
     relations = await catalog.relations(connection, oids)
     tables = await catalog.describe(connection, oids, with_kin=True)
     types = await column_types(connection, relations)
@@ -150,7 +150,7 @@ async def look_at_partitions(
 
 
 def check_partition_columns(facts: PartitionFacts) -> Iterator[Finding]:
-    """What `cdcd check` says of the rules."""
+    """Yield the findings of `cdcd check` about the rules."""
     for error in facts.refused:
         yield of_error("partitioner.columns", "partitioner.columns", error)
     for rule in facts.unmatched:

@@ -1,6 +1,6 @@
-"""Whether the outbox can work: its tables have the columns that events need, and the server sends logical messages.
+"""Checks of the outbox: its tables have the columns of events, and the server sends logical messages.
 
-`cdcd check` and every start of a session look.
+`cdcd check` and every start of a session run them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ from cdcd.telemetry.terminal_text import number
 
 @dataclass(frozen=True, slots=True)
 class OutboxFacts:
-    """How the outbox meets the database.
+    """Result of checking the outbox against the database.
 
     Attributes:
-        refused: why an outbox table cannot be one, at most one error for each; and why no message is heard.
-        unpublished: outbox tables that the publication does not have, as `schema.table`.
+        refused: errors of unsuitable outbox tables, at most one for each, and of a server that sends no messages.
+        unpublished: outbox tables that are not in the publication, as `schema.table`.
     """
 
     refused: tuple[ConfigError, ...]
@@ -37,10 +37,10 @@ async def look_at_outbox(
     *,
     hears_messages: bool,
 ) -> OutboxFacts:
-    """Hold the outbox against the published tables, which are `schema.table` by oid.
+    """Check the outbox against the published tables, which are `schema.table` by oid.
 
     Args:
-        hears_messages: the server sends logical messages.
+        hears_messages: True if the server sends logical messages.
 
     Raises:
         TransientError, SourceError.
@@ -67,7 +67,7 @@ async def look_at_outbox(
 
 
 def check_outbox(facts: OutboxFacts, outbox: Outbox) -> Iterator[Finding]:
-    """What `cdcd check` says of the outbox."""
+    """Yield the findings of `cdcd check` about the outbox."""
     for error in facts.refused:
         yield of_error("outbox.source", "outbox", error)
     for table in facts.unpublished:

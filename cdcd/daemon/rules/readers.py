@@ -23,7 +23,7 @@ from cdcd.daemon.reader_settings import readers_of
 from cdcd.telemetry.findings import NAMED_MAX, Finding, Level, named, of_error
 
 _ROLE_MAX: Final = 63
-"""Bytes of a role's name (NAMEDATALEN - 1)."""
+"""Maximum bytes of a role's name (NAMEDATALEN - 1)."""
 
 _PLAIN: Final = re.compile(r'[^".*?\s]+')
 
@@ -33,9 +33,9 @@ class OwnedTables:
     """Tables of one owner.
 
     Attributes:
-        owner: the role that owns them.
-        tables: the names under which they are published, as (schema, table).
-        parts: all relations that have their rows, partitions too, as (schema, name).
+        owner: role that owns the tables.
+        tables: published names, as (schema, table).
+        parts: all relations that contain their rows, including partitions, as (schema, name).
     """
 
     owner: str
@@ -44,7 +44,7 @@ class OwnedTables:
 
     @property
     def reader(self) -> str:
-        """A name for the role that reads them."""
+        """Name for the role that reads the tables."""
         name = f"cdcd_reads_{self.owner}"
         while len(name.encode()) > _ROLE_MAX:
             name = name[:-1]
@@ -52,11 +52,14 @@ class OwnedTables:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Patterns of `postgres.readers` that match these tables and no other."""
+        """Patterns of `postgres.readers` that match exactly these tables."""
         return tuple([f"{_quoted(schema)}.{_quoted(table)}" for schema, table in self.tables])
 
     def statements(self, *, password: str = "") -> list[str]:
-        """SQL that makes the reader with the rights that it needs. `password`: what stands behind PASSWORD."""
+        """Return SQL that creates the reader with the rights that it needs.
+
+        `password`: text after PASSWORD; "": no password.
+        """
         role = identifier(self.reader)
         schemas = ", ".join(identifier(schema) for schema in sorted({schema for schema, _ in self.parts}))
         parts = ", ".join(f"{identifier(schema)}.{identifier(name)}" for schema, name in self.parts)
@@ -67,7 +70,10 @@ class OwnedTables:
         ]
 
     def entry(self, *, password: str = "") -> str:
-        """The entry of `postgres.readers`, as YAML in one line. `password`: for example ${NAME}; "": no password."""
+        """Return the entry of `postgres.readers`, as YAML in one line.
+
+        `password`: for example ${NAME}; "": no password.
+        """
         given = f", password: {json.dumps(password)}" if password else ""
         return (
             f"{{tables: {flow(self.patterns)}, user: {json.dumps(self.reader, ensure_ascii=False)}{given}}}"
@@ -75,12 +81,12 @@ class OwnedTables:
 
 
 def flow(texts: Sequence[str]) -> str:
-    """The texts as a list of YAML in one line."""
+    """Return the texts as a YAML list in one line."""
     return f"[{', '.join(json.dumps(text, ensure_ascii=False) for text in texts)}]"
 
 
 def _quoted(name: str) -> str:
-    """A name as a part of a pattern that matches this name alone."""
+    """Return a name as a part of a pattern that matches only this name."""
     return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
@@ -90,7 +96,7 @@ SUBJECT: Final = "postgres.readers"
 async def ask_about_readers(
     config: Config, connection: Connection, tables: Mapping[int, str]
 ) -> ReadersFacts:
-    """Owners and readers of these published tables (names by oid). Raises TransientError and SourceError."""
+    """Return owners and readers of these published tables (names by oid). Raises TransientError and SourceError."""
     return await read_readers(
         connection,
         readers_of(config),
@@ -117,7 +123,7 @@ async def refuse_untrusted(config: Config, connection: Connection, tables: Mappi
 
 
 def check_readers(facts: ReadersFacts, config: Config) -> Iterator[Finding]:
-    """What `cdcd check` says of owners and readers."""
+    """Yield the findings of `cdcd check` about owners and readers."""
     level: Level = "error" if config.security.strict else "warning"
     trusted = {*config.postgres.trusted_owners, facts.role}
     mine = [each for each in facts.owned if facts.names[each.name] is None]
@@ -144,7 +150,7 @@ def check_readers(facts: ReadersFacts, config: Config) -> Iterator[Finding]:
 
 
 def untrusted(owned: Sequence[Owned], trusted: Collection[str]) -> Iterator[OwnedTables]:
-    """Of these relations, the tables whose owners are neither superusers nor trusted, by owner."""
+    """Yield, by owner, the tables whose owners are neither superusers nor trusted."""
     by_owner: dict[str, list[Owned]] = {}
     for each in owned:
         if not each.is_superuser and each.owner not in trusted:
@@ -241,7 +247,7 @@ def _check_rights(reader: ReaderFacts, subject: str, role: str, level: Level) ->
 
 
 def _of_others(reader: ReaderFacts, facts: ReadersFacts) -> list[str]:
-    """Of the relations that the reader may read besides its own, those that other readers read."""
+    """Return the relations outside of the reader's tables that it may read and that other readers read."""
     theirs = {
         name
         for each in facts.owned
