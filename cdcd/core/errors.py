@@ -90,6 +90,18 @@ class SinkError(FatalError):
     exit_code = 4
 
 
+class TopicRefusedError(SinkError):
+    """Kafka refuses records of some topics, or the topics themselves.
+
+    Attributes:
+        topics: the topics that may be meant.
+    """
+
+    def __init__(self, message: str, *, hint: str, topics: frozenset[str]) -> None:
+        super().__init__(message, hint=hint)
+        self.topics = topics
+
+
 class ProtocolError(FatalError):
     """Bytes on the wire are not what the manual says: unknown tag or flag, short or left-over bytes."""
 

@@ -563,6 +563,44 @@ class SnapshotTableFailed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TableSetAside(Fact):
+    """A table is set aside because of a fault that belongs to it alone: from `lsn` on, its changes have no records. All
+    other tables go on. Consumers of its topic must not take what they have for the table's present rows.
+
+    `fault` is the kind of the fault, `reason` what happened, and `hint` what to do about it. `command` then lets the
+    table come back: its former rows end, and it is read again. `by_itself`: cdcd also tries that by itself, after a
+    while that is longer each time.
+    """
+
+    event: ClassVar[str] = "table.aside"
+    level: ClassVar[Level] = "error"
+    table: str
+    oid: int
+    topic: str
+    fault: str
+    lsn: str
+    reason: str
+    hint: str
+    command: str
+    by_itself: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableResumed(Fact):
+    """A table that was set aside because of `fault` comes back: its former rows end, its rows are read again (`read`),
+    and its changes go on. `attempt` counts how often it has come back. If the fault is still there, the table is set
+    aside again.
+    """
+
+    event: ClassVar[str] = "table.returned"
+    table: str
+    oid: int
+    fault: str
+    attempt: int
+    read: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotFinished(Fact):
     """All snapshots are finished, and Kafka holds their rows. `rows` is the number of rows delivered by snapshots
     since the pipeline was created.

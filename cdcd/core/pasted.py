@@ -84,7 +84,8 @@ def cdcd(*words: object) -> str:
 
 
 _NEEDS_FILE: Final = re.compile(
-    r"`(cdcd (?:bench|check|downgrade|drop|handover|record|reset|run|snapshot|status|tail|top|trace|verify)\b[^`]*)`"
+    r"`(cdcd (?:bench|check|downgrade|drop|handover|record|reset|run|snapshot|status|tables|tail|top|trace|verify)"
+    r"\b[^`]*)`"
 )
 
 
@@ -105,6 +106,11 @@ def with_file(text: str, file: object) -> str:
 def on_table(option: str, table: str) -> str:
     """An option that names a table, for a shell."""
     return shell(option, table_option(table))
+
+
+def resume_table(table: str) -> str:
+    """The command that lets a table come back that is set aside."""
+    return cdcd("tables", "resume", table_option(table))
 
 
 def read_table(table: str, *, where: bool = False) -> str:

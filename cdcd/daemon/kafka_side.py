@@ -17,7 +17,13 @@ from cdcd.adapters.kafka.fitting import SizeLimits
 from cdcd.adapters.kafka.forgetting import forget_checkpoint
 from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.adapters.kafka.sink import Sink
-from cdcd.adapters.kafka.topics import check_keyless, ensure_topics, existing_topics
+from cdcd.adapters.kafka.topics import (
+    check_keyless,
+    create_hint,
+    ensure_topics,
+    existing_topics,
+    not_writable,
+)
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.lock import AdvisoryLock
 from cdcd.config.loading import Config
@@ -254,6 +260,7 @@ class KafkaSide:
         prefix: str = "",
         keyless: Collection[str] = (),
         ahead: Sequence[str] = (),
+        refused: dict[str, CdcdError] | None = None,
     ) -> None:
         """Create or check each topic once, by few requests.
 
@@ -263,6 +270,7 @@ class KafkaSide:
             ahead: topics that will be needed soon. They are created with the others, if any topic is created. If
                 the broker refuses one of them, only `topics` are created, and these topics are never again created
                 in advance.
+            refused: gets the topics that cannot be had, each with the reason; None: the first one is raised.
 
         Raises:
             SinkUnavailableError: no broker answers.
@@ -281,21 +289,28 @@ class KafkaSide:
         had_records = await self._had_records_before() if missing else {}
         try:
             created, found = await self.call(
-                lambda: self._look([*missing, *others], unchecked, prefix), anywhere=True
+                lambda: self._look([*missing, *others], unchecked, prefix, None), anywhere=True
             )
         except SinkError:
-            if not others:
+            if not others and refused is None:
                 raise
             # A problem of a table without records must not stop the other tables.
             self._not_ahead.update(others)
             others = []
-            created, found = await self.call(lambda: self._look(missing, unchecked, prefix), anywhere=True)
+            created, found = await self.call(
+                lambda: self._look(missing, unchecked, prefix, refused), anywhere=True
+            )
         for topic in created:
             self._observe(TopicCreated(topic=topic))
             if table := had_records.get(topic):
                 self._observe(TopicLost(topic=topic, table=table, command=read_table(table)))
         self._topics.update(missing, others, found)
         self._keyless.update(unchecked)
+        if refused:
+            for error in refused.values():
+                fill_names(error, names(self._config))
+            self._topics.difference_update(refused)
+            self._keyless.difference_update(refused)
 
     async def _had_records_before(self) -> Mapping[str, str]:
         """Return every topic that table descriptions name; a description is written with a table's first record."""
@@ -306,18 +321,28 @@ class KafkaSide:
             self._had_records = await self.call(schemas.described_topics, anywhere=True)
         return self._had_records
 
-    def _look(self, missing: list[str], keyless: list[str], prefix: str) -> tuple[list[str], set[str]]:
-        """Create the missing topics. Returns the created topics, and all existing ones with the prefix."""
+    def _look(
+        self, missing: list[str], keyless: list[str], prefix: str, refused: dict[str, CdcdError] | None
+    ) -> tuple[list[str], set[str]]:
+        """Create what is missing. Returns the topics that were created, and all that exist with the prefix."""
         config = self._config
         admin = self._admin()
         spec = topic_spec(config)
         created = []
         if missing:
             created = ensure_topics(
-                admin, missing, spec, checkpoint=config.topics.checkpoint, schemas=config.topics.schemas
+                admin,
+                missing,
+                spec,
+                checkpoint=config.topics.checkpoint,
+                schemas=config.topics.schemas,
+                refused=refused,
             )
+        if refused:
+            keyless = [topic for topic in keyless if topic not in refused]
         if keyless:
-            check_keyless(admin, keyless, marked=config.heartbeat.watermark_interval_s > 0)
+            marked = config.heartbeat.watermark_interval_s > 0
+            check_keyless(admin, keyless, marked=marked, refused=refused)
         return created, existing_topics(admin, prefix) if prefix else set()
 
     async def check_marked(self, topics: Collection[str]) -> None:
@@ -341,17 +366,54 @@ class KafkaSide:
         connection, _ = client.configured(self._config.kafka)
         return Admin(connection, self._answer_s, self.giving_up)
 
-    async def await_topics(
-        self, topics: Sequence[str], *, keyless: Collection[str] = (), ahead: Sequence[str] = ()
-    ) -> None:
-        """Ensure topics as `ensure_topics`, with repetition while no broker answers, because a new session would not
-        help.
+    async def refusals(self, topics: Collection[str]) -> dict[str, CdcdError]:
+        """Those of the topics that are gone, or to which this principal may not write, each with the reason.
+
+        Raises:
+            SinkUnavailableError: the broker is away.
         """
+
+        def look() -> dict[str, CdcdError]:
+            found: dict[str, CdcdError] = {}
+            for name, info in self._admin().each_topic(sorted(topics)).items():
+                if isinstance(info, CdcdError):
+                    found[name] = info
+                elif info is None:
+                    hint = create_hint([name], compacted=())
+                    found[name] = SinkError(f"Topic {name} does not exist any more.", hint=hint)
+                elif info.may_write is False:
+                    found[name] = not_writable(name)
+            for error in found.values():
+                fill_names(error, names(self._config))
+            return found
+
+        return await self.call(look, anywhere=True)
+
+    async def await_topics(
+        self,
+        topics: Sequence[str],
+        *,
+        keyless: Collection[str] = (),
+        ahead: Sequence[str] = (),
+        again: Collection[str] = (),
+    ) -> dict[str, CdcdError]:
+        """As `ensure_topics`, but repeat it while the broker is away: a new session would not bring the broker back.
+
+        Args:
+            again: those of `topics` that were refused before, or may be gone.
+
+        Returns:
+            The topics that cannot be had, each with the reason.
+        """
+        self._topics.difference_update(again)
+        self._keyless.difference_update(again)
         retry = self._config.kafka.retry
         backoff = Backoff(retry.initial_s, retry.max_s)
         while True:
+            refused: dict[str, CdcdError] = {}
             try:
-                return await self.ensure_topics(topics, keyless=keyless, ahead=ahead)
+                await self.ensure_topics(topics, keyless=keyless, ahead=ahead, refused=refused)
+                return refused
             except SinkUnavailableError as error:
                 if self.giving_up.is_set():
                     raise

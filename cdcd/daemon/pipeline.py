@@ -43,7 +43,7 @@ from cdcd.core.engine.actions import (
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.spooling import may_begin
-from cdcd.core.errors import TransientError, cause
+from cdcd.core.errors import SinkError, TopicRefusedError, TransientError, cause
 from cdcd.core.facts import Observer, SpoolSpilled
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
@@ -259,9 +259,13 @@ class Pipeline:
         began = time.monotonic()
         # A Kafka transaction stays open between its parts.
         self._telemetry.writing = (*self._written, batch.topics)
-        self._written = ()
+        parts, self._written = self._written, ()
         try:
-            await self._kafka.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
+            try:
+                await self._kafka.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
+            except TopicRefusedError as error:
+                if not await self._refuse(action, error, is_lost=bool(parts)):
+                    return
             if not batch.closes:
                 self._written = (frozenset[str]().union(*self._telemetry.writing),)
         finally:
@@ -282,6 +286,29 @@ class Pipeline:
             self._telemetry.last_commit_time = (batch.commit_time + POSTGRES_EPOCH_US) / 1e6
         self._update_telemetry()
 
+    async def _refuse(self, action: Ship, error: TopicRefusedError, *, is_lost: bool) -> bool:
+        """Kafka refused records of a batch. False: the batch goes out again without them. True: Kafka holds the batch.
+
+        Args:
+            is_lost: former parts of the batch's transaction are lost.
+        """
+        refused = await self._kafka.refusals(error.topics)
+        if len(error.topics) == 1:
+            refused = dict.fromkeys(error.topics, error)
+        if not refused:
+            raise SinkError(error.message, hint=error.hint)
+        told = self._engine.ledger.flushed
+        found = await self._kafka.in_thread(lambda: self._sink.open(told))
+        if found is not None and action.batch.closes and found.is_same(action.checkpoint):
+            return True
+        before = self._engine.checkpoint
+        if found is None or not found.is_same(before):
+            raise TransientError(
+                "The checkpoint changed while records were refused.", hint="cdcd starts over."
+            )
+        self._verbs.refused(action.batch, refused, time.monotonic(), is_lost=is_lost)
+        return False
+
     async def _describe(self, action: Describe) -> None:
         description, types, seen = await self._look_up(action.relation, tentative=action.tentative)
         self._verbs.described(action.relation, description, types, time.monotonic(), seen=seen)
@@ -290,14 +317,22 @@ class Pipeline:
         ahead = action.ahead
         if not ahead and not self._kafka.has_topics(action.topics):
             ahead = tuple(await self._new_tables.topics())
-        await self._kafka.await_topics(action.topics, keyless=action.keyless, ahead=ahead)
-        self._verbs.topics_ready(action.topics, time.monotonic())
+        refused = await self._kafka.await_topics(
+            action.topics, keyless=action.keyless, ahead=ahead, again=action.again
+        )
+        if refused:
+            self._verbs.topics_refused(refused, time.monotonic())
+        ready = tuple([topic for topic in action.topics if topic not in refused])
+        self._verbs.topics_ready(ready, time.monotonic())
 
     async def _ensure_schemas(self, action: EnsureSchemas) -> None:
         assert self._registrar is not None, "only a format with a registry has schemas"
-        await self._registrar.ensure(action.schemas)
+        refused = await self._registrar.ensure(action.schemas)
         # Sessions with schema ids are not recorded (`Config`), so the tap is skipped.
-        self._engine.schemas_ready(action.schemas, time.monotonic())
+        if refused:
+            self._engine.schemas_refused(refused, time.monotonic())
+        ready = tuple([use for use in action.schemas if use not in refused])
+        self._engine.schemas_ready(ready, time.monotonic())
 
     async def _run_heartbeat_query(self, _action: RunHeartbeatQuery) -> None:
         assert self._heartbeat is not None, "only a configuration with a query has it run"

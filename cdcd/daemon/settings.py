@@ -50,6 +50,7 @@ def start_settings(config: Config) -> StartSettings:
     return StartSettings(
         slot=postgres.slot,
         publication=postgres.publication,
+        sets_aside=config.tables.on_error == "set_aside",
         checkpoint_topic=config.topics.checkpoint,
         topics=config.topic_names(),
         protocol=postgres.protocol,
@@ -145,6 +146,10 @@ def engine_settings(
         watermark_s=config.heartbeat.watermark_interval_s,
         message_prefixes=None if delivers_messages else _published_prefixes(config),
         record_bytes_max=_record_bytes_max(config),
+        sets_aside=config.tables.on_error == "set_aside",
+        fails_over_bytes=sink_settings(config, TRANSACTION_S).message_bytes_max
+        if config.kafka.oversized == "fail"
+        else 0,
     )
 
 

@@ -55,6 +55,7 @@ from cdcd.core.engine.startup_requests import (
     TakeLock,
     WriteCheckpoint,
 )
+from cdcd.core.errors import ConfigError
 from cdcd.core.facts import ColumnRuleUnmatched, Observer
 from cdcd.core.facts_operation import DurableSpoolDelivered
 from cdcd.daemon.durable_log import log_error, open_log
@@ -285,12 +286,18 @@ class StartRequests:
         bindings = self.bindings = bindings_of(self._config.columns, request.checkpoint)
         rules = protections(self._config.columns, bindings)
         exported = request.exported
+        # Otherwise the table is set aside when it is described for its first change or row.
+        stops = self._config.tables.on_error == "stop"
         if exported is not None:
             for oid, table in exported.tables.items():
-                rules.in_force(table.relation, replace(exported.descriptions[oid], numbers=table.numbers))
+                try:
+                    rules.in_force(table.relation, replace(exported.descriptions[oid], numbers=table.numbers))
+                except ConfigError:
+                    if stops:
+                        raise
         keys = ChosenKeys(self._config.key.rules)
         found = await look_at_columns(self.sql, request.published.keys(), rules, keys)
-        if found.refused:
+        if found.refused and stops:
             raise found.refused[0]
         for rule in found.unmatched:
             self._observe(ColumnRuleUnmatched(rule=str(rule)))

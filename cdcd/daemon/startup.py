@@ -15,6 +15,7 @@ from cdcd.adapters.kafka.fitting import SizeLimits
 from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.adapters.registry.client import Registrar
 from cdcd.config.loading import Config
+from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.engine.leavings import Leaving
 from cdcd.core.engine.startup import Ready, Start
 from cdcd.core.errors import CdcdError
@@ -54,6 +55,7 @@ class Startup:
         accept_gap: True to start although changes between checkpoint and slot are missing.
         sizes: sizes that brokers have refused; all sessions of the process share the object.
         settling: delay of transactions after an outage; all sessions share the object.
+        aside: tables that the former session has set aside, without a checkpoint that says so.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Startup:
         accept_gap: bool,
         sizes: SizeLimits,
         settling: Settling,
+        aside: tuple[AsideTable, ...] = (),
     ) -> None:
         self.config = config
         self.telemetry = telemetry
@@ -86,6 +89,7 @@ class Startup:
             unstreamed_until=unstreamed_until,
             binary=binary,
             accept_gap=accept_gap,
+            aside=aside,
         )
         self._flushed = flushed
         self._unstreamed_until = unstreamed_until
@@ -225,6 +229,11 @@ class Startup:
         await self.kafka.read_schema_ids(ids)
         await self._registrar.verify()
 
+    @property
+    def _sets_aside(self) -> bool:
+        """Whether a fault of a table ends no start, because the table is set aside with its first change or row."""
+        return self.config.tables.on_error == "set_aside"
+
     async def _look_at_filters(self, ready: Ready) -> None:
         """Refuse filters that do not fit their tables, and report filters without effect."""
         filters = self.config.filters.settings
@@ -233,7 +242,7 @@ class Startup:
         assert self._made.sql is not None
         rules = protections(self.config.columns, self._made.bindings)
         found = await look_at_filters(self._made.sql, ready.published.keys(), filters, rules)
-        if found.refused:
+        if found.refused and not self._sets_aside:
             raise found.refused[0]
         for table in found.unmatched:
             self.observe(FilterUnmatched(table=table))
@@ -246,7 +255,7 @@ class Startup:
         assert self._made.sql is not None
         rules = protections(self.config.columns, self._made.bindings)
         found = await look_at_routes(self._made.sql, ready.published.keys(), routes, rules)
-        if found.refused:
+        if found.refused and not self._sets_aside:
             raise found.refused[0]
         for table in found.unmatched:
             self.observe(RoutesUnmatched(table=table))

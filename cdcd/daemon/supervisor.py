@@ -35,8 +35,8 @@ from cdcd.adapters.kafka.topic_watch import AddedPartitions
 from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded
 from cdcd.config.secrets import reread
-from cdcd.core.engine.checkpoint import Checkpoint
-from cdcd.core.engine.ending import SpoolingBeginsError
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
+from cdcd.core.engine.ending import SpoolingBeginsError, TablesRefusedError
 from cdcd.core.engine.leavings import KEPT
 from cdcd.core.engine.sessions import Sessions
 from cdcd.core.engine.spooling import spools_at
@@ -197,6 +197,8 @@ class Supervisor:
         self._telemetry = telemetry
         self._observe = observe
         self._accept_gap = accept_gap
+        self._aside: tuple[AsideTable, ...] = ()
+        """Tables that the last session has set aside, without a checkpoint that says so."""
         self._stop = asyncio.Event()
         self._kafka_thread = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._startup: Startup | None = None
@@ -429,6 +431,8 @@ class Supervisor:
             except TransientError as error:
                 if self._stop.is_set():
                     return
+                if isinstance(error, TablesRefusedError):
+                    self._aside = error.tables
                 wait_s = self._sessions.failed(
                     error,
                     streamed=self._telemetry.streaming or self._has_spooled,
@@ -460,6 +464,7 @@ class Supervisor:
                 accept_gap=self._accept_gap,
                 sizes=self._sizes,
                 settling=self._settling,
+                aside=self._aside,
             )
             stack.push_async_callback(self._startup.close)
             stack.callback(self._note_lapse, self._startup)
@@ -468,6 +473,7 @@ class Supervisor:
             if pipeline is None:
                 return
             self._accept_gap = False
+            self._aside = ()
             self._telemetry.streaming = True
             self._pipeline = pipeline
             try:

@@ -40,6 +40,8 @@ async def tell_tables(
         ConfigError: a configured key cannot be made, or a partition does not send the values of a key.
         TransientError, SourceError: PostgreSQL does not answer, or refuses.
     """
+    # Otherwise a table with such a fault is set aside with its first change or row.
+    stops = config.tables.on_error == "stop"
     left_out = await snapshots.left_out(published.keys())
     if left_out:
         observe(TablesLeftOut(tables=left_out[:TABLES_NAMED], count=len(left_out)))
@@ -48,15 +50,17 @@ async def tell_tables(
     settings = encoder_settings(config, "", bindings=bindings)
     keys, partitions = settings.chosen_keys, settings.chosen_partitions
     fields = settings.chosen_fields
-    _tell_keys(await look_at_keys(sql, published.keys(), keys), observe)
+    _tell_keys(await look_at_keys(sql, published.keys(), keys), observe, stops=stops)
     if partitions:
-        _tell_partitions(await look_at_partitions(sql, published.keys(), partitions, keys), observe)
+        _tell_partitions(
+            await look_at_partitions(sql, published.keys(), partitions, keys), observe, stops=stops
+        )
     if fields:
-        _tell_fields(await look_at_fields(sql, published.keys(), fields), observe)
+        _tell_fields(await look_at_fields(sql, published.keys(), fields), observe, stops=stops)
 
 
-def _tell_keys(found: KeyFacts, observe: Observer) -> None:
-    for error in (*found.refused, *found.unsent):
+def _tell_keys(found: KeyFacts, observe: Observer, *, stops: bool) -> None:
+    for error in (*found.refused, *found.unsent) if stops else ():
         raise error
     for rule in found.unmatched:
         observe(KeyRuleUnmatched(rule=str(rule)))
@@ -64,8 +68,8 @@ def _tell_keys(found: KeyFacts, observe: Observer) -> None:
         observe(KeyRepeats(table=table))
 
 
-def _tell_partitions(found: PartitionFacts, observe: Observer) -> None:
-    if found.refused:
+def _tell_partitions(found: PartitionFacts, observe: Observer, *, stops: bool) -> None:
+    if found.refused and stops:
         raise found.refused[0]
     for rule in found.unmatched:
         observe(PartitionRuleUnmatched(rule=str(rule)))
@@ -73,8 +77,8 @@ def _tell_partitions(found: PartitionFacts, observe: Observer) -> None:
         observe(RowsMove(table=table))
 
 
-def _tell_fields(found: FieldFacts, observe: Observer) -> None:
-    if found.refused:
+def _tell_fields(found: FieldFacts, observe: Observer, *, stops: bool) -> None:
+    if found.refused and stops:
         raise found.refused[0]
     for said in found.unmatched:
         observe(FieldRuleUnmatched(reason=said))

@@ -73,6 +73,8 @@ def configuration(name: str, dsn: str, bootstrap_servers: str, **sections: Any) 
         "http": {"port": 0},
         # Tests send requests by statements of their own; tests/attacks has those of strangers to the default.
         "snapshot": {"mode": "never", "signals_from": "anybody"},
+        # Most tests of faults are about the error that names them. tests/integration/test_table_faults.py has the rest.
+        "tables": {"on_error": "stop"},
     }
     for section, value in sections.items():
         if isinstance(value, Mapping):

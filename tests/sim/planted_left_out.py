@@ -46,6 +46,6 @@ class LeavesOutWholeTruncates(LeftOutTables):
 class CountsRuns(LeftOutTables):
     """A run of events counts as one."""
 
-    def _split(self, step: Changes) -> Iterator[KeptStep]:
-        for part in super()._split(step):
+    def split(self, step: Changes) -> Iterator[KeptStep]:
+        for part in super().split(step):
             yield LeftOut(1) if isinstance(part, LeftOut) else part

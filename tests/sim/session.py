@@ -130,7 +130,7 @@ class Parts:
     partitioned_rows: Callable[[RowEncoder, EncoderSettings], RowEncoder] = partitioned_rows
     routed: Callable[[Encoder, Routes, EncoderSettings, Observer], Encoder] = routed
     routed_rows: Callable[[RowEncoder, Routes, EncoderSettings, Observer], RowEncoder] = routed_rows
-    left_out: Callable[[Callable[[str], bool]], LeftOutTables] = LeftOutTables
+    left_out: Callable[..., LeftOutTables] = LeftOutTables
     log: type[LogFiles] = LogFiles
     limits: Callable[[Mapping[bytes, int], int | None], MessageLimits] = MessageLimits
     bindings: Callable[[], Bindings] = Bindings
@@ -639,10 +639,10 @@ class Session:
             now=self.around.now,
             exported=ready.exported,
             unstreamed_until=self.instance.unstreamed_until,
-            left_out=parts.left_out(self.asker.has) if settings.left_out else None,
+            wants=self.asker.has if settings.left_out else None,
             logged_until=0 if ready.logged is None else ready.logged.end,
             bindings=self.bindings if settings.protected else None,
-            parts=parts.engine,
+            parts=replace(parts.engine, left_out=parts.left_out),
         )
 
     def _begin(self) -> None:

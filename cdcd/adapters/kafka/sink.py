@@ -52,7 +52,7 @@ from cdcd.adapters.kafka.transaction_state import (
 )
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.queue import GIVEN_AWAY, Batch
-from cdcd.core.errors import CdcdError, FencedError, TransientError
+from cdcd.core.errors import CdcdError, FencedError, SinkError, TopicRefusedError, TransientError
 from cdcd.core.records.encoder import record_bytes
 from cdcd.core.records.late_records import Produce
 from cdcd.core.retry import Backoff
@@ -246,7 +246,8 @@ class Sink:
 
         Raises:
             FencedError: another instance has taken over.
-            SinkError: the broker refuses a record, a topic or this principal.
+            TopicRefusedError: the broker refuses a record or a topic. After `open`, the batch can be delivered without.
+            SinkError: the broker refuses this principal.
             TransientError: the session must start again. The sink was stopped while it waited, another client
                 changed the checkpoint, or the transaction failed after memory of a part was released.
         """
@@ -652,7 +653,17 @@ class Sink:
                 hint="Raise kafka.transaction.timeout_s (and transaction.max.timeout.ms of the brokers), or lower "
                 "kafka.transaction.whole_bytes_max, so that a large transaction is sent within that time.",
             )
-        return mapped
+        if type(mapped) is not SinkError or batch is None:
+            return mapped
+        if failed is not None:
+            named = frozenset({failed.topic})
+        elif cause.code() in TOPICS_REFUSED:
+            named = frozenset(
+                {record[0] for record in batch.records if record is not GIVEN_AWAY} | batch.topics
+            )
+        else:
+            return mapped
+        return TopicRefusedError(mapped.message, hint=mapped.hint, topics=named)
 
 
 def _stopped() -> TransientError:

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from cdcd.adapters.kafka.admin import Admin, NewTopicSpec
+from cdcd.adapters.kafka.admin import Admin, NewTopicSpec, TopicInfo
+from cdcd.adapters.kafka.errors import rights_hint
 from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.core.retry import Backoff
 
@@ -58,30 +59,45 @@ class TopicSpec:
 
 
 def ensure_topics(
-    admin: Admin, names: Sequence[str], spec: TopicSpec, *, checkpoint: str, schemas: str = ""
+    admin: Admin,
+    names: Sequence[str],
+    spec: TopicSpec,
+    *,
+    checkpoint: str,
+    schemas: str = "",
+    refused: dict[str, CdcdError] | None = None,
 ) -> list[str]:
     """Create the missing topics of `names`, and return their names when all of `names` can be written to.
 
     `checkpoint` is the name of the topic that must be compacted and have one partition; `schemas`, the topic of
     table descriptions, is created the same way. The call blocks for a few times the timeout of `admin` at most, or
     until `admin` is stopped.
+    `refused` gets the topics that cannot be had, each with the reason; None: the first of them is raised.
 
     Raises:
         TransientError: the broker does not answer.
         SinkError: a topic is missing and may not be created, or is unfit for the checkpoint, or the broker refuses.
     """
-    if pairs := colliding(names):
-        raise _collision(*pairs[0])
-    found = admin.topics(names)
+    refusals = _Refusals(refused)
+    for one, other in colliding(names):
+        refusals.add(other, _collision(one, other))
+    found = refusals.without_refused(admin, names)
+    names = [name for name in names if name not in refusals]
     missing = [name for name in names if found[name] is None]
     if missing and not spec.enabled:
-        raise SinkError(
-            f"Topic {_named(missing)} does not exist, and topics.create is off.",
-            hint=create_hint(missing, compacted={checkpoint, schemas}),
+        refusals.add_all(
+            missing,
+            SinkError(
+                f"Topic {_named(missing)} does not exist, and topics.create is off.",
+                hint=create_hint(missing, compacted={checkpoint, schemas}),
+            ),
         )
+        missing = []
+    names = [name for name in names if name not in refusals]
     if checkpoint in names and checkpoint not in missing:
         _check_checkpoint(admin, checkpoint)
-    created = _create(admin, missing, spec, compacted={checkpoint, schemas})
+    created = _create(admin, missing, spec, refusals, compacted={checkpoint, schemas})
+    names = [name for name in names if name not in refusals]
     _await_leaders(admin, [name for name in names if (info := found[name]) is None or not info.has_leaders])
     if checkpoint in missing and checkpoint not in created:
         # Another client created it meanwhile, or the broker that was asked did not know it yet.
@@ -94,14 +110,56 @@ def existing_topics(admin: Admin, prefix: str) -> set[str]:
     return {name for name in admin.names() if name.startswith(f"{prefix}.")}
 
 
-def _create(admin: Admin, names: Sequence[str], spec: TopicSpec, *, compacted: Collection[str]) -> list[str]:
+class _Refusals:
+    """Topics that cannot be had, each with the reason. Without a dictionary for them, the first one is raised."""
+
+    def __init__(self, found: dict[str, CdcdError] | None) -> None:
+        self._found = found
+
+    def __contains__(self, name: str) -> bool:
+        return self._found is not None and name in self._found
+
+    def add(self, name: str, error: CdcdError) -> None:
+        """The topic cannot be had."""
+        if self._found is None or isinstance(error, TransientError):
+            raise error
+        self._found.setdefault(name, error)
+
+    def add_all(self, names: Sequence[str], error: CdcdError) -> None:
+        """None of these topics can be had, for the same reason."""
+        for name in names:
+            self.add(name, error)
+
+    def without_refused(self, admin: Admin, names: Sequence[str]) -> dict[str, TopicInfo | None]:
+        """Each topic that is not refused, or None where there is none."""
+        if self._found is None:
+            return admin.topics(names)
+        found: dict[str, TopicInfo | None] = {}
+        for name, info in admin.each_topic(names).items():
+            if isinstance(info, CdcdError):
+                self.add(name, info)
+                continue
+            found[name] = info
+            if info is not None and info.may_write is False:
+                self.add(name, not_writable(name))
+        return found
+
+
+def not_writable(name: str) -> SinkError:
+    """The error of a topic to which this principal may not write."""
+    return SinkError(f"This principal may not write to topic {name}.", hint=rights_hint())
+
+
+def _create(
+    admin: Admin, names: Sequence[str], spec: TopicSpec, refusals: _Refusals, *, compacted: Collection[str]
+) -> list[str]:
     """Create all of `names` by few requests; return the names without those that another client created meanwhile."""
     created = []
     for wanted in _requests(names, spec, compacted):
         for name, outcome in admin.create(wanted).items():
             if isinstance(outcome, CdcdError):
-                raise _explained(outcome)
-            if outcome:
+                refusals.add(name, _explained(outcome))
+            elif outcome:
                 created.append(name)
     return created
 
@@ -207,11 +265,18 @@ def policy_problem(config: Mapping[str, str], *, has_key: bool, marked: bool = F
     return f"has cleanup.policy={policy}, and {why}: the broker refuses records without a key"
 
 
-def check_keyless(admin: Admin, names: Sequence[str], *, marked: bool = False) -> None:
+def check_keyless(
+    admin: Admin,
+    names: Sequence[str],
+    *,
+    marked: bool = False,
+    refused: dict[str, CdcdError] | None = None,
+) -> None:
     """Check that existing topics accept records without a key. The call blocks.
 
     Args:
         marked: True if the records are watermarks; False: rows of tables without a key.
+        refused: gets the topics that do not, each with the reason; None: the first of them is raised.
 
     Raises:
         TransientError: the broker does not answer.
@@ -224,7 +289,8 @@ def check_keyless(admin: Admin, names: Sequence[str], *, marked: bool = False) -
         return
     for name in names:
         if problem := policy_problem(configs[name], has_key=False, marked=marked):
-            raise SinkError(f"Topic {name} {problem}.", hint=keyless_hint(name, marked=marked))
+            error = SinkError(f"Topic {name} {problem}.", hint=keyless_hint(name, marked=marked))
+            _Refusals(refused).add(name, error)
 
 
 def keyless_hint(name: str, *, marked: bool = False) -> str:

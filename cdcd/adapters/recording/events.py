@@ -140,6 +140,22 @@ class TopicsReady:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicsRefused:
+    """`topics_refused` was called. `refused` has each topic with the reason."""
+
+    now: float
+    refused: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRefused:
+    """`refused` was called: Kafka refused records of these topics, each for a reason."""
+
+    now: float
+    refused: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Answered:
     """A call of `answered`."""
 
@@ -190,6 +206,8 @@ Event = (
     | Frames
     | CatalogAnswer
     | TopicsReady
+    | TopicsRefused
+    | BatchRefused
     | Answered
     | Delivered
     | StreamBegun
@@ -223,6 +241,8 @@ _TAGS: Final[Mapping[type[Any], bytes]] = {
     Next: b"Q",
     CatalogAnswer: b"D",
     TopicsReady: b"T",
+    TopicsRefused: b"R",
+    BatchRefused: b"K",
     Answered: b"A",
     StreamBegun: b"B",
     HeartbeatQueryEnded: b"E",

@@ -23,7 +23,7 @@ from cdcd.core.engine.actions import (
 )
 from cdcd.core.engine.building import SessionStart, build_engine
 from cdcd.core.engine.queue import Batch
-from cdcd.core.errors import CdcdError, TransientError
+from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.lsn import Lsn
@@ -216,6 +216,15 @@ class ReplayedSession:
         if self.exact:
             self._engine.topics_ready(event.topics, event.now)
 
+    def _topics_refused(self, event: recorded.TopicsRefused) -> None:
+        if self.exact:
+            self._engine.topics_refused(_errors(event.refused), event.now)
+
+    def _batch_refused(self, event: recorded.BatchRefused) -> None:
+        out, self._out = self._out, None
+        if out is not None:
+            self._engine.refused(out.batch, _errors(event.refused), event.now)
+
     def _answered(self, event: recorded.Answered) -> None:
         answer = event.answer
         if isinstance(answer, Looked):
@@ -344,6 +353,10 @@ class ReplayedSession:
             self._until(lambda: False)
 
 
+def _errors(refused: tuple[tuple[str, str], ...]) -> dict[str, CdcdError]:
+    return {topic: SinkError(message) for topic, message in refused}
+
+
 def _name(letter: bytes) -> str:
     names = {value: kind.__name__ for kind, value in recorded.KINDS.items()}
     return names.get(letter, "an error")
@@ -355,6 +368,8 @@ _TAKEN: Final[Mapping[type[Any], Callable[[ReplayedSession, Any], None]]] = {
     recorded.Frames: ReplayedSession._frames,
     recorded.CatalogAnswer: ReplayedSession._described,
     recorded.TopicsReady: ReplayedSession._topics_ready,
+    recorded.TopicsRefused: ReplayedSession._topics_refused,
+    recorded.BatchRefused: ReplayedSession._batch_refused,
     recorded.Answered: ReplayedSession._answered,
     recorded.Delivered: ReplayedSession._batch_delivered,
     recorded.StreamBegun: ReplayedSession._stream_begun,

@@ -12,6 +12,7 @@ from cdcd import __version__
 from cdcd.adapters.recording.blocks import Kind
 from cdcd.adapters.recording.events import (
     Answered,
+    BatchRefused,
     Began,
     CatalogAnswer,
     Event,
@@ -21,6 +22,7 @@ from cdcd.adapters.recording.events import (
     Stopped,
     StreamBegun,
     TopicsReady,
+    TopicsRefused,
     item_of,
     item_of_next,
 )
@@ -154,6 +156,19 @@ class Tap:
         """See `Engine.topics_ready`."""
         self._note(TopicsReady(now, tuple(topics)))
         self._engine.topics_ready(topics, now)
+
+    def topics_refused(self, refused: Mapping[str, CdcdError], now: float) -> None:
+        """See `Engine.topics_refused`."""
+        self._note(TopicsRefused(now, tuple([(topic, error.message) for topic, error in refused.items()])))
+        self._engine.topics_refused(refused, now)
+
+    def refused(
+        self, batch: Batch, refused: Mapping[str, CdcdError], now: float, *, is_lost: bool = False
+    ) -> None:
+        """See `Engine.refused`."""
+        messages = tuple([(topic, error.message) for topic, error in refused.items()])
+        self._note(BatchRefused(now, messages))
+        self._engine.refused(batch, refused, now, is_lost=is_lost)
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """See `Engine.answered`."""

@@ -28,7 +28,7 @@ from cdcd.config.models import Config
 from cdcd.config.secrets import reread
 from cdcd.config.sections.registry import RegistryConfig
 from cdcd.core.engine.reachability import Reachability
-from cdcd.core.errors import ConfigError, RegistryUnavailableError, SinkError, TransientError
+from cdcd.core.errors import CdcdError, ConfigError, RegistryUnavailableError, SinkError, TransientError
 from cdcd.core.facts import Observer
 from cdcd.core.facts_operation import SchemaIdsForgotten, SchemaRegistered
 from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
@@ -304,15 +304,16 @@ class Registrar:
                 SchemaIdsForgotten(registry=self._registry.url, id=newest, count=self._ids.forget())
             )
 
-    async def ensure(self, uses: Collection[SchemaUse]) -> None:
+    async def ensure(self, uses: Collection[SchemaUse]) -> dict[SchemaUse, CdcdError]:
         """Register these schemas. Waits as long as the registry is unreachable.
 
-        Raises:
-            SinkError: the registry refuses a schema.
+        Returns:
+            The schemas that the registry refuses, each with the reason.
         """
+        refused: dict[SchemaUse, CdcdError] = {}
         backoff = Backoff(self._retry.initial_s, self._retry.max_s)
         for use in uses:
-            while self._ids.get(use) is None:
+            while self._ids.get(use) is None and use not in refused:
                 asked_at = time.monotonic()
                 try:
                     schema_id = await asyncio.to_thread(self._registry.register, use)
@@ -323,7 +324,11 @@ class Registrar:
                     )
                     await asyncio.sleep(backoff.next(random.random()))  # noqa: S311  spreads attempts, guards nothing
                     continue
+                except SinkError as error:
+                    refused[use] = error
+                    continue
                 self._ids.put(use, schema_id)
                 self._reach.answered("registry", time.monotonic())
                 self._observe(SchemaRegistered(subject=use.subject, id=schema_id))
         self._reach.answered("registry", time.monotonic())
+        return refused

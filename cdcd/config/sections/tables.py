@@ -1,6 +1,6 @@
 """The keys of `tables`, `key`, `partitioner` and `fields`: which tables there are, and rules for their records."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -51,6 +51,13 @@ class TablesConfig(Section):
         description="Of these, tables that the pipeline leaves out. They have no topic, description or snapshot, "
         "and their changes are skipped. A table that comes in later is read like one that is added to the publication "
         "(snapshot.added_tables).",
+    )
+
+    on_error: Literal["set_aside", "stop"] = Field(
+        "set_aside",
+        description="What becomes of a table with a fault of its own: its topic is refused, a record is too large, a "
+        "rule cannot be followed, its rows cannot be read. set_aside: its changes have no records from there on, all "
+        "other tables go on, and the table comes back by `cdcd tables resume` or by itself. stop: cdcd ends.",
     )
 
     @property

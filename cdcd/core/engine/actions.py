@@ -5,11 +5,11 @@ engine. While an action that takes time is under way, the shell goes on asking f
 
 | action | the shell owes |
 |---|---|
-| `Ship` | deliver the batch, then `delivered` |
+| `Ship` | deliver the batch, then `delivered`, or `refused` if Kafka refuses records of some tables |
 | `Status` | send the bytes on the replication connection |
 | `Describe` | look the relation up in the catalog, then `described` |
-| `EnsureTopics` | create or check the topics, then `topics_ready` |
-| `EnsureSchemas` | have the schemas registered, take their ids into `SchemaIds`, then `schemas_ready` |
+| `EnsureTopics` | create or check the topics, then `topics_ready`, and `topics_refused` for those that cannot be had |
+| `EnsureSchemas` | have the schemas registered, ids into `SchemaIds`, then `schemas_ready`, `schemas_refused` |
 | `RunHeartbeatQuery` | run the operator's query on the source, unless the lock is lost, then `heartbeat_query_ended` |
 | `Begin` | START_REPLICATION, then `stream_begun` |
 | `Ask` | ask PostgreSQL on a connection that the stream does not use, then `answered` |
@@ -62,11 +62,13 @@ class EnsureTopics:
     Attributes:
         keyless: those whose records have no key.
         ahead: topics that will be asked for soon. Created now, if topics are created, they cost no request later.
+        again: those of `topics` that must be looked at again, because they were refused, or may be gone.
     """
 
     topics: tuple[str, ...]
     keyless: frozenset[str] = frozenset()
     ahead: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from cdcd.core.catalog.patterns import TableSelection, matcher
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.exported import ExportedTables
-from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.engine.settings import EngineSettings
 from cdcd.core.facts import Observer
 from cdcd.core.records.available import format_of
@@ -84,7 +83,7 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         excluded=matcher(start.excluded, "snapshot.exclude"),
         unstreamed_until=start.unstreamed_until,
         chosen_keys=start.encoding.chosen_keys,
-        left_out=None if start.tables.is_all else LeftOutTables(start.tables.test()),
+        wants=None if start.tables.is_all else start.tables.test(),
         logged_until=start.logged_until,
         bindings=start.encoding.bindings,
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from cdcd.core import bounded_json
+from cdcd.core.catalog.oids import Oids
 from cdcd.core.errors import PositionError, ProtocolError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.progress import Progress
@@ -222,7 +223,7 @@ class Checkpoint:
             if self.downgraded:
                 fields["downgraded"] = True
             if self.tables:
-                fields["tables"] = [[each.oid, str(Lsn(each.since_lsn)), each.fault] for each in self.tables]
+                fields["tables"] = _asides_json(self.tables)
             if self.topics:
                 fields["topics"] = self.topics
             if self.bindings:
@@ -293,9 +294,7 @@ class Checkpoint:
             if settings is None
             else tuple([(name, count(sum_)) for name, sum_ in bounded_json.fields(settings).items()]),
             bindings="" if bindings is None else compact(bounded_json.fields(bindings)),
-            tables=tuple([_aside(*bounded_json.items(each)) for each in fields.get("tables", ())])
-            if is_new
-            else (),
+            tables=_asides(bounded_json.items(fields.get("tables", []))) if is_new else (),
             topics=tuple([text(each) for each in bounded_json.items(fields.get("topics", []))])
             if is_new
             else (),
@@ -310,10 +309,25 @@ def compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _aside(oid: object, since_lsn: object, fault: object) -> AsideTable:
-    return AsideTable(
-        bounded_json.count(oid), Lsn.parse(bounded_json.text(since_lsn)), bounded_json.text(fault)
-    )
+def _asides_json(tables: Sequence[AsideTable]) -> list[list[str]]:
+    """LSN, fault and oids of the tables that have both in common: tables that fail together are one step."""
+    groups: dict[tuple[int, str], list[int]] = {}
+    for each in tables:
+        groups.setdefault((each.since_lsn, each.fault), []).append(each.oid)
+    return [[str(Lsn(lsn)), fault, Oids(oids).text()] for (lsn, fault), oids in sorted(groups.items())]
+
+
+def _asides(groups: Sequence[object]) -> tuple[AsideTable, ...]:
+    """Read back what `_asides_json` wrote. ValueError, IndexError, TypeError: it is something else."""
+    found: list[AsideTable] = []
+    for group in groups:
+        lsn, fault, oids = map(bounded_json.text, bounded_json.items(group))
+        found += [AsideTable(oid, Lsn.parse(lsn), fault) for oid in Oids.parse(oids).oids]
+    return tuple(sorted(found, key=_oid_of))
+
+
+def _oid_of(each: AsideTable) -> int:
+    return each.oid
 
 
 def _tag(record: bytes, key: bytes, pipeline: str) -> bytes:

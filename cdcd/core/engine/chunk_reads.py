@@ -17,17 +17,23 @@ from collections.abc import Callable
 from typing import Final
 
 from cdcd.core.engine.actions import Busy, Lost, Read, ReadAnswer
+from cdcd.core.engine.fates import BELONGS, SIZE, SNAPSHOT, VALUE
 from cdcd.core.engine.plans import RENAMED, OpenChunk, Plans, PlanState, TablePlan, WaitingRows
 from cdcd.core.engine.queries import page_query, unreadable
 from cdcd.core.engine.rendering import Rendering
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.watched import WatchedTables
+from cdcd.core.errors import SinkError
 from cdcd.core.records.encoder import Encoded
 from cdcd.core.snapshot.placement import oldest
 from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Refused, Rows, TooLarge, bytes_max
+from cdcd.core.snapshot.signals import RESUMED
 
 WAITING_BYTES_MAX: Final = 32 << 20
 """Bytes of rows that may wait for their place. A stream that is far behind reaches that place late."""
+
+_OWN_FATES: Final = ("", RESUMED)
+"""Requests without whose rows a topic is wrong: of the initial snapshot, and of a table that comes back."""
 
 LOSSES_MAX: Final = 3
 """A request with a condition is given up after so many lost connections: the condition itself may end them
@@ -126,10 +132,10 @@ class ChunkReads:
             self._divide(each)
         elif not isinstance(answer, Refused):
             self._read_later(plan, answer, now)
-        elif plan.task.request:
+        elif plan.task.request not in _OWN_FATES:
             self._plans.end(plan.task, answer.reason)
         else:
-            self._plans.failure = unreadable(plan.task.name, answer)
+            self._plans.fail(plan, SNAPSHOT, unreadable(plan.task.name, answer))
 
     def _divide(self, each: OpenChunk) -> None:
         """The rows are too large: ask for fewer at a time."""
@@ -200,9 +206,15 @@ class ChunkReads:
             if chunk is None:
                 owed.settle(each.keys, overtaken)
 
-        self._rendering.put(
-            table.oid, rows, event_no=self._tasks.progress.event_no, dropped=overtaken, progress=deliver
-        )
+        try:
+            self._rendering.put(
+                table.oid, rows, event_no=self._tasks.progress.event_no, dropped=overtaken, progress=deliver
+            )
+        except BELONGS as error:
+            if not self._plans.sets_aside:
+                raise
+            self._plans.fail(plan, SIZE if isinstance(error, SinkError) else VALUE, error)
+            return
         if chunk is not None:
             chunks.settle(chunk)
         self.advance(plan)

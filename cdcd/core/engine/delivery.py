@@ -36,22 +36,28 @@ class Delivery:
         self._queue = queue
         self._ledger = ledger
         self._out: Batch | None = None
+        self._again: Batch | None = None
+        """A batch of which Kafka refused records. It goes out once more without them."""
         self._shipped = start
         ledger.limit = start.flushed_lsn
 
     @property
     def is_out(self) -> bool:
         """Whether a batch is on its way."""
-        return self._out is not None
+        return self._out is not None or self._again is not None
 
     def next(self, now: float) -> Ship | None:
         """The batch to deliver now, with its checkpoint; None: none is due, or one is out."""
         if self._out is not None:
             return None
-        due = self._queue.due_at(now)
-        if due is None or due > now:
-            return None
-        batch = self._out = self._queue.take(now)
+        batch = self._again
+        if batch is None:
+            due = self._queue.due_at(now)
+            if due is None or due > now:
+                return None
+            batch = self._queue.take(now)
+        self._again = None
+        self._out = batch
         self.has_shipped = self.has_shipped or self._has_content(batch)
         if not batch.closes:
             return Ship(batch, self.checkpoint)
@@ -60,6 +66,7 @@ class Delivery:
         self._shipped = replace(
             self.checkpoint.moved(batch.position, flushed),
             snapshot=batch.snapshot,
+            tables=batch.tables,
             bindings=self._bindings.text(batch.position.end_lsn),
         )
         return Ship(batch, self._shipped)
@@ -71,7 +78,14 @@ class Delivery:
 
     def next_at(self, now: float) -> float | None:
         """When `next` has a batch, if nothing else happens before."""
+        if self._again is not None:
+            return now
         return None if self._out is not None else self._queue.due_at(now)
+
+    def refused(self, batch: Batch) -> None:
+        """Kafka refused records of the batch, which are out of it now. Nothing of the batch is delivered."""
+        assert batch is self._out
+        self._out, self._again = None, batch
 
     def delivered(self, batch: Batch) -> None:
         """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""

@@ -18,14 +18,16 @@ from cdcd.core.catalog.relations import (
 )
 from cdcd.core.catalog.relations import Described as Known
 from cdcd.core.engine.actions import Describe
+from cdcd.core.engine.fates import BELONGS, NAME, Fault, fault_of, raise_fault
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
-from cdcd.core.errors import WithheldError
+from cdcd.core.errors import CdcdError, SinkError, WithheldError
 from cdcd.core.facts import Observer, RelationChanged
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoder
+from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.transactions.drafts import SpoolItem, relation_of_draft
 from cdcd.core.transactions.steps import Changes
 
@@ -45,6 +47,7 @@ class DescribedRelations:
         topics: Topics,
         observe: Observer,
         start: int = UNKNOWN_PLACE,
+        fault: Fault = raise_fault,
     ) -> None:
         self.ask_at: float | None = None
         """When to ask for `asking` (monotonic seconds); None: it was asked for, or there is nothing to ask."""
@@ -60,10 +63,16 @@ class DescribedRelations:
         self._start = self._commit_lsn = start
         """Where the transaction commits that is being replayed. Between two transactions, relations are described that
         transactions need which commit at `start` or behind it."""
-        self.withheld: dict[int, WithheldError] = {}
+        self.withheld: dict[int, CdcdError] = {}
         """By oid: why no event of a relation may pass."""
+        self._stops = fault is raise_fault
+        self._refused: dict[int, Relation] = {}
+        """The descriptions of these relations."""
+        self._fault = fault
         self._unregistered: set[int] = set()
         """Oids of relations that were described, whose records lack ids of schemas."""
+        self._claimed: set[int] = set()
+        """Relations whose topics are allowed and free, as their first events have shown."""
         self._topics = topics
         self._observe = observe
         self._relations: dict[int, Relation] = {}
@@ -112,8 +121,9 @@ class DescribedRelations:
     ) -> None:
         """What the catalog says of the relation that was asked for."""
         asking = self.asking
-        assert asking is not None
-        assert asking.relation is relation
+        if asking is None or asking.relation is not relation:
+            # The table was set aside meanwhile.
+            return
         before = self._encoder.description(relation.oid)
         if asking.tentative:
             self._define_tentatively(relation, replace(description, at=TENTATIVE), types)
@@ -121,13 +131,17 @@ class DescribedRelations:
             return
         try:
             self._encoder.define(relation, replace(description, at=self._commit_lsn), types)
-        except WithheldError as error:
+        except BELONGS as error:
             # The relation may have no event before it is described again.
+            if self._stops and not isinstance(error, WithheldError):
+                # Until the session has ended, no row of the relation may pass.
+                raise
             self.withheld[relation.oid] = error
+            self._refused[relation.oid] = replace(relation, xid=None)
             self.asking = None
             return
         self.withheld.pop(relation.oid, None)
-        # A description that is refused ends the session. Until it has ended, no row of the relation may pass.
+        self._refused.pop(relation.oid, None)
         self.asking = None
         if before is not None and relation.oid in self._relations:
             self._tell_changes(before, relation)
@@ -141,8 +155,9 @@ class DescribedRelations:
             return
         try:
             self._encoder.define(relation, description, types)
-        except WithheldError:
-            # Which columns are protected is known after the commit. Until then its rows are kept as they came.
+        except BELONGS:
+            # Which columns are protected is known after the commit. Until then its rows are kept as they came. Another
+            # fault of the description counts with the first event, too.
             return
 
     def _tell_changes(self, before: Known, relation: Relation) -> None:
@@ -168,14 +183,16 @@ class DescribedRelations:
     def _define(self, relation: Relation) -> None:
         oid = relation.oid
         known = self._relations.get(oid)
+        if known is not None and (known.schema, known.name) != (relation.schema, relation.name):
+            self._claimed.discard(oid)
         # A transaction's number is in the message if the transaction is streamed. It says nothing of the relation.
         described = self._relations[oid] = replace(relation, xid=None)
         self._look_for_schemas(oid)
         topics = self._encoder.topics_of(oid)
         new = tuple([topic for topic in topics if not self._topics.has(topic)])
-        if new:
+        if new or oid not in self._claimed:
             self.new_topics[oid] = new
-            if not self._encoder.key_column_names(oid):
+            if new and not self._encoder.key_column_names(oid):
                 for topic in new:
                     self._topics.keep_keyless(topic)
         else:
@@ -211,16 +228,13 @@ class DescribedRelations:
         self.new_topics = {
             oid: topics
             for oid, topics in self.new_topics.items()
-            if not all(self._topics.has(topic) for topic in topics)
+            if oid not in self._claimed or not all(self._topics.has(topic) for topic in topics)
         }
 
     def lacks_topics(self, step: Changes) -> bool:
         """Whether records of these events go to topics that are not ready, or lack ids of schemas.
 
-        Such topics and schemas are asked for.
-
-        Raises:
-            WithheldError: it is not certain which columns of a relation are protected.
+        Such topics and schemas are asked for. A relation of which no event may pass is a fault.
         """
         if not self.new_topics and not self._unregistered and not self.withheld:
             return False
@@ -228,14 +242,52 @@ class DescribedRelations:
         for item in step.items:
             for oid in oids_of(item, step.in_stream):
                 if oid in self.withheld:
-                    raise self.withheld[oid]
-                for topic in self.new_topics.get(oid, ()):
-                    if not self._topics.is_ready(topic):
-                        missing = True
+                    error = self.withheld[oid]
+                    self._fault(oid, fault_of(error), error)
+                    continue
+                if oid in self.new_topics and not self._takes_topics(oid):
+                    missing = True
                 lacking = self._encoder.unregistered(oid) if oid in self._unregistered else ()
                 if not self._topics.are_registered(lacking):
                     missing = True
         return missing
+
+    def _takes_topics(self, oid: int) -> bool:
+        """Whether the topics of a relation with an event are ready. Topics that it may not have are a fault."""
+        if oid not in self._claimed:
+            try:
+                self._encoder.claim(oid)
+            except SinkError as error:
+                self._fault(oid, NAME, error)
+                return True
+            self._claimed.add(oid)
+        ready = [self._topics.is_ready(topic) for topic in self.new_topics[oid]]
+        if all(ready):
+            del self.new_topics[oid]
+        return all(ready)
+
+    def oids_with(self, use: SchemaUse) -> list[int]:
+        """The relations whose records lack the id of this schema."""
+        return [oid for oid in self._unregistered if use in self._encoder.unregistered(oid)]
+
+    def oid_of(self, topic: str) -> int | None:
+        """The relation that has its records in this topic; None: the stream has described none."""
+        for oid in self._relations:
+            if self._encoder.knows(oid) and topic in self._encoder.topics_of(oid):
+                return oid
+        return None
+
+    def leave(self, oid: int) -> Relation | None:
+        """The table is set aside. Returns its last description by the stream; None: it had none."""
+        if self.asking is not None and self.asking.relation.oid == oid:
+            self.asking = self.ask_at = None
+        self.withheld.pop(oid, None)
+        self.new_topics.pop(oid, None)
+        self.new_names.pop(oid, None)
+        self._unregistered.discard(oid)
+        self._claimed.discard(oid)
+        former = self._relations.pop(oid, None)
+        return self._refused.pop(oid, former)
 
 
 def oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:

@@ -9,6 +9,7 @@ waits until everything is confirmed. A session that was asked to stop waits for 
 
 from typing import Final
 
+from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.errors import CdcdError, TransientError
 from cdcd.core.facts import LockLost, Observer, PostgresStopping
 
@@ -22,6 +23,18 @@ class StreamingAgainError(TransientError):
 
 class LogDeliveredError(TransientError):
     """A logged session is delivered, so a new session can go on behind it: with the next one, or with the stream."""
+
+
+class TablesRefusedError(TransientError):
+    """Kafka refused records of tables after a part of their transaction was sent: the session starts over without them.
+
+    Attributes:
+        tables: the tables that are set aside.
+    """
+
+    def __init__(self, message: str, tables: tuple[AsideTable, ...]) -> None:
+        super().__init__(message, hint="Nothing is to be done for the other tables.")
+        self.tables = tables
 
 
 class SpoolingBeginsError(TransientError):

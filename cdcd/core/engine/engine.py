@@ -31,8 +31,19 @@ from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.actions import Action, Answer, End, Status, Turn, Wait
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.delivery import Delivery
-from cdcd.core.engine.ending import Ending, shut_down
+from cdcd.core.engine.ending import Ending, TablesRefusedError, shut_down
 from cdcd.core.engine.exported import Exported, ExportedTables
+from cdcd.core.engine.fates import (
+    BELONGS,
+    BROKER,
+    REGISTRY,
+    REQUEST,
+    SET_ASIDE,
+    TOPIC,
+    Fates,
+    fault_of,
+    raise_fault,
+)
 from cdcd.core.engine.feedback import Feedback, reply_requested
 from cdcd.core.engine.heartbeat import Heartbeat
 from cdcd.core.engine.incremental import Incremental
@@ -49,13 +60,14 @@ from cdcd.core.engine.settings import EngineSettings
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
 from cdcd.core.engine.watermarks import Watermarks
-from cdcd.core.errors import CdcdError
+from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import write_frame
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.core.records.encoder import Encoder, RowEncoder
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.signals import RESUMED
 from cdcd.core.snapshot.visibility import Visibility
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.ledger import Ledger
@@ -79,9 +91,15 @@ class Parts:
     watermarks: Callable[..., Watermarks] = Watermarks
     ingest: Callable[..., Ingest] = Ingest
     renewal: Callable[..., Renewal] = Renewal
+    fates: Callable[..., Fates] = Fates
+    left_out: Callable[..., LeftOutTables] = LeftOutTables
 
 
 ORDINARY: Final = Parts()
+
+
+COMING_S: Final = 0.2
+"""Seconds until it is looked again whether further tables may come back, if as many as may come at a time do so."""
 
 
 def _nothing(_table: str) -> bool:
@@ -99,7 +117,7 @@ class Engine:
         exported: the published tables at the slot's snapshot; None: the slot existed, or was made without a snapshot.
         excluded: whether a table (`schema.table`) is read on demand only.
         chosen_keys: the keys that are chosen for tables.
-        left_out: the tables that the pipeline leaves out; None: it has all that are published.
+        wants: whether the pipeline has a table, by its name as `schema.table`; None: it has all that are published.
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
         logged_until: the frames come from the durable log, which ends there; 0: they come from the server.
         bindings: the columns that rules protect, which the checkpoint has too; None: no rule protects columns.
@@ -121,12 +139,14 @@ class Engine:
         exported: ExportedTables | None = None,
         excluded: Callable[[str], bool] = _nothing,
         unstreamed_until: int = 0,
-        left_out: LeftOutTables | None = None,
+        wants: Callable[[str], bool] | None = None,
         chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
         logged_until: int = 0,
         bindings: Bindings | None = None,
         parts: Parts = ORDINARY,
     ) -> None:
+        self._is_built = False
+        """All parts are there."""
         self.assembler = assembler
         self.ledger = ledger
         self.encoder = encoder
@@ -142,6 +162,10 @@ class Engine:
         self._is_behind = logged_until > 0
         # The durable log has no connection.
         self._renewal = parts.renewal(0 if logged_until else settings.large_bytes, settings.quiet_s)
+        self._observe = observe
+        self._names = published
+        self.fates = parts.fates(start.tables, published, observe=observe)
+        fault = self._fault if settings.sets_aside else None
         self._prepared_age = PreparedAge(settings.prepared_warning_age_s, observe)
         self.queue = parts.queue(
             start.position,
@@ -153,10 +177,18 @@ class Engine:
             progress=self._progress,
             before_cut=self._before_cut,
             counts=self._counts,
+            aside=self.fates.table,
         )
         self._feedback = parts.feedback(settings.status_interval_s, now)
         self._topics = Topics(marked=settings.watermark_s > 0)
-        self._rendering = SnapshotRows(rows, self.queue, self._topics, chosen_keys, settings.record_bytes_max)
+        self._rendering = SnapshotRows(
+            rows,
+            self.queue,
+            self._topics,
+            chosen_keys,
+            record_bytes_max=settings.record_bytes_max,
+            fails_over_bytes=settings.fails_over_bytes,
+        )
         self.incremental = parts.incremental(
             start.snapshot or Progress(),
             self._rendering,
@@ -167,6 +199,8 @@ class Engine:
             observe=observe,
             changed=self.queue.touch,
             owns=self._owns,
+            fates=self.fates,
+            fault=fault,
         )
         tables = self._tables = parts.tables(
             self.incremental,
@@ -185,6 +219,8 @@ class Engine:
             observe=observe,
             tokens=settings.request_tokens,
             rereads_per_hour_max=settings.rereads_per_hour_max,
+            stop_tables=self._stop_tables,
+            resume_tables=self._resume_tables,
         )
         self._delivery = parts.delivery(self.queue, ledger, start, bindings)
         if bindings is not None:
@@ -225,10 +261,13 @@ class Engine:
             ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
             heartbeat=self._heartbeat,
             watermarks=self._watermarks,
-            left_out=left_out,
+            left_out=parts.left_out(wants, self.fates),
             message_prefixes=settings.message_prefixes,
             renewal=self._renewal,
             record_bytes_max=settings.record_bytes_max,
+            fails_over_bytes=settings.fails_over_bytes,
+            fault=raise_fault if fault is None else fault,
+            place=self._between,
         )
         self._questions = Questions(
             self.incremental,
@@ -240,7 +279,12 @@ class Engine:
             topics=self._topics,
             relabelled=self._ingest.relations.relabelled,
             now=now,
+            aside=self.fates.aside,
+            fault=fault,
         )
+        self._is_built = True
+        for oid in self.fates.aside:
+            self._questions.leave(oid, SET_ASIDE)
         self._streams = False
         self._told_last = False
 
@@ -253,7 +297,12 @@ class Engine:
             return None
         for oid, table in exported.tables.items():
             described = replace(exported.descriptions[oid], numbers=table.numbers)
-            self._rendering.define(table.relation, described, exported.types)
+            try:
+                self._rendering.define(table.relation, described, exported.types)
+            except BELONGS as error:
+                if not self._settings.sets_aside:
+                    raise
+                self._set_aside(oid, table.name, fault_of(error), error)
         return parts.exported(
             self.incremental.tasks,
             self._rendering,
@@ -261,6 +310,8 @@ class Engine:
             chunk_bytes=self._settings.chunk_bytes,
             parallelism=self._settings.parallelism,
             locked=exported.locked,
+            aside=self.fates.aside,
+            fault=self._fault if self._settings.sets_aside else None,
             keyless=[oid for oid in exported.locked if not exported.descriptions[oid].has_key],
         )
 
@@ -385,6 +436,35 @@ class Engine:
         self.incremental.look_ups.topics_ready(now)
         self._ingest.between(now)
 
+    def topics_refused(self, refused: Mapping[str, CdcdError], now: float) -> None:
+        """Records cannot go to these topics, each for a reason. The tables that have them are set aside.
+
+        Raises:
+            CdcdError: a table is not to be set aside, or no table has the topic.
+        """
+        self._topics.forget(refused)
+        for topic, error in refused.items():
+            oid = self._oid_of(topic)
+            if oid is None or not self._settings.sets_aside:
+                raise error
+            self._fault(oid, TOPIC, error)
+        self._ingest.between(now)
+
+    def schemas_refused(self, refused: Mapping[SchemaUse, CdcdError], now: float) -> None:
+        """The registry refuses these schemas. The tables that have them are set aside.
+
+        Raises:
+            CdcdError: a table is not to be set aside, or no table has the schema.
+        """
+        self._topics.forget_schemas(refused)
+        for use, error in refused.items():
+            oids = [*self._ingest.relations.oids_with(use), *self._rendering.oids_with(use)]
+            if not oids or not self._settings.sets_aside:
+                raise error
+            for oid in oids:
+                self._fault(oid, REGISTRY, error)
+        self._ingest.between(now)
+
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""
         self._questions.answered(ticket, answer, now)
@@ -402,11 +482,116 @@ class Engine:
         if batch.closes:
             self.incremental.tasks.delivered(self.checkpoint.snapshot, now)
             self._ending.delivered(batch.position.end_lsn, now)
+            self.fates.delivered([task.oid for task in self.incremental.progress.tasks])
+
+    def refused(
+        self, batch: Batch, refused: Mapping[str, CdcdError], now: float, *, is_lost: bool = False
+    ) -> None:
+        """Kafka refused records of the batch in these topics, each for a reason. Nothing of the batch is delivered.
+
+        The tables that have the topics are set aside, and the batch goes out once more without their records.
+
+        Args:
+            is_lost: former parts of the batch's transaction are lost, so the session must start over.
+
+        Raises:
+            CdcdError: a table is not to be set aside, or no table has the topic.
+            TablesRefusedError: the session must start over, with these tables set aside.
+        """
+        topics: set[str] = set()
+        for topic, error in refused.items():
+            oid = self._oid_of(topic)
+            if oid is None or not self._settings.sets_aside:
+                raise error
+            topics.update(self._topics_of(oid, self._name_of(oid)))
+            self._set_aside(oid, self._name_of(oid), BROKER, error, lsn=batch.base.end_lsn)
+        # END of a transaction counts records that are not delivered now.
+        if is_lost or self.encoder.metadata is not None:
+            raise TablesRefusedError(
+                f"Kafka refused records in {', '.join(sorted(refused))}.", self.fates.table()
+            )
+        self.queue.strip(batch, topics)
+        self._delivery.refused(batch)
 
     def heartbeat_query_ended(self, now: float) -> None:
         """The query of `RunHeartbeatQuery` was run, was left out, or has failed: the stream goes on all the same."""
         if self._heartbeat is not None:
             self._heartbeat.query_ended()
+
+    # Tables that are set aside.
+
+    def _oid_of(self, topic: str) -> int | None:
+        """The table that has its records in this topic; None: no table has."""
+        oid = self._ingest.relations.oid_of(topic)
+        return self._rendering.oid_of(topic) if oid is None else oid
+
+    def _name_of(self, oid: int) -> str:
+        return self.relation_name(oid) or self._rendering.name_of(oid) or self._names.get(oid, "")
+
+    def _fault(self, oid: int, fault: str, error: CdcdError) -> None:
+        """A fault of a table: set the table aside, from the event on that comes next."""
+        self._set_aside(oid, self._name_of(oid), fault, error)
+
+    def _set_aside(
+        self, oid: int, name: str, fault: str, error: CdcdError, *, lsn: int | None = None
+    ) -> None:
+        if lsn is None:
+            lsn = self._ingest.place_lsn if self._is_built else self.queue.position.end_lsn
+        topic = self._rendering.topic_named(name) if name else ""
+        set_aside = self.fates.set_aside(
+            oid, name, topic, fault=fault, reason=error.message, hint=error.hint, lsn=lsn
+        )
+        if not set_aside:
+            return
+        self.queue.touch()
+        if self._is_built:
+            self._leave(oid, error.message)
+
+    def _leave(self, oid: int, reason: str) -> None:
+        """No part of the engine works for the table any more."""
+        relation = self._ingest.leave(oid)
+        if relation is not None:
+            self.fates.describe(relation)
+        self._questions.leave(oid, reason)
+
+    def _stop_tables(self, names: Collection[str]) -> str:
+        """Set these tables aside on request, between two transactions. Returns why that cannot be; "": it is done."""
+        by_name = {name: oid for oid, name in self._tables.oids().items()}
+        unknown = [name for name in names if name not in by_name]
+        if unknown:
+            return f"{unknown[0]} is no published table"
+        for name in names:
+            self._set_aside(by_name[name], name, REQUEST, ConfigError("The table was stopped on request."))
+        return ""
+
+    def _resume_tables(self, names: Collection[str]) -> str:
+        """Let these tables come back. Returns why that cannot be; "": they do."""
+        found = self.fates.names(names)
+        unknown = [name for name in names if name not in found]
+        if unknown:
+            return f"{unknown[0]} is not set aside"
+        self.fates.ask(tuple(found.values()))
+        return ""
+
+    def _between(self, now: float) -> None:
+        """Between two transactions: let tables come back."""
+        if not self.fates.aside or not self._streams:
+            return
+        coming = sum([task.request == RESUMED for task in self.incremental.progress.tasks])
+        for oid in self.fates.due(now, coming):
+            name = self.fates.aside[oid].name
+            read = self._tables.bring_back(oid, name)
+            relation = self.fates.bring_back(oid, read=read)
+            self._topics.forget(self._topics_of(oid, name))
+            self._ingest.come_back(oid, relation)
+            self.rows.forget(oid)
+            self._questions.list_soon(now)
+            self.queue.touch()
+
+    def _topics_of(self, oid: int, name: str) -> tuple[str, ...]:
+        if self.encoder.knows(oid):
+            return self.encoder.topics_of(oid)
+        return (self._rendering.topic_named(name),)
 
     def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:
         """The connection that holds the advisory lock is gone.
@@ -443,6 +628,11 @@ class Engine:
         """
         self._rendering.unix_us = unix_us
         self.incremental.tasks.unix_s = unix_us // 1_000_000
+        if self.fates.aside:
+            self.fates.plan(now)
+            due_at = self.fates.next_at()
+            if due_at is not None and due_at <= now:
+                self._ingest.between(now)
         ending = self._ending
         if ending.error is not None:
             return End(ending.error)
@@ -516,7 +706,10 @@ class Engine:
 
     def _marked_topics(self) -> tuple[str, ...]:
         """The topics of all tables of which it is known that they take records without a key."""
-        named = set(map(self._rendering.topic_named, self._tables.names()))
+        aside = self.fates.aside
+        named = {
+            self._rendering.topic_named(name) for oid, name in self._tables.oids().items() if oid not in aside
+        }
         return tuple(sorted([topic for topic in named if topic in self._checked or self._topics.has(topic)]))
 
     def _next_question(self, now: float) -> Action | None:
@@ -533,8 +726,13 @@ class Engine:
                 times.append(self._watermarks.next_at())
             if self._may_renew():
                 times.append(self._renewal.next_at(self._feedback.told))
-        times += [self._ending.grace_until, self._ingest.relations.ask_at]
+        times += [self._ending.grace_until, self._ingest.relations.ask_at, self._fates_at(now)]
         return min([each for each in times if each is not None], default=None)
+
+    def _fates_at(self, now: float) -> float | None:
+        """When a table comes back by itself, if it is not due already and waits for others."""
+        due_at = self.fates.next_at() if self.fates.aside else None
+        return due_at if due_at is None or due_at > now else now + COMING_S
 
     def _all_is_read(self) -> bool:
         progress = self.incremental.progress

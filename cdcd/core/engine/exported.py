@@ -19,10 +19,11 @@ from typing import Final
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.actions import Answer, Busy, Lost, Question, Read
+from cdcd.core.engine.fates import BELONGS, NONE_ASIDE, SET_ASIDE, SIZE, SNAPSHOT, VALUE, Fault
 from cdcd.core.engine.queries import page_query, sql_names, unreadable
 from cdcd.core.engine.rendering import Rendering
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
-from cdcd.core.errors import CdcdError
+from cdcd.core.errors import CdcdError, FatalError, SinkError
 from cdcd.core.records.encoder import Encoded
 from cdcd.core.records.markers import Marked, Markers
 from cdcd.core.snapshot.chunks import Chunk, Chunks
@@ -62,6 +63,8 @@ class Exported:
         tables: the published tables as they were at the slot's snapshot, by oid.
         locked: who has locked the tables, by oid, that `tables` lacks because nobody could look at them.
         keyless: the oids of those of them that have no key.
+        aside: the tables that are set aside, by oid.
+        fault: takes the faults of tables; None: a fault ends the session (`failure`).
     """
 
     def __init__(
@@ -74,7 +77,11 @@ class Exported:
         parallelism: int,
         locked: Mapping[int, str],
         keyless: Collection[int] = (),
+        aside: Mapping[int, object] = NONE_ASIDE,
+        fault: Fault | None = None,
     ) -> None:
+        self._aside = aside
+        self._fault = fault
         self.failure: CdcdError | None = None
         """Why the session cannot go on, if so."""
         self._tasks = tasks
@@ -146,7 +153,9 @@ class Exported:
             found = progress.find(task)
             assert found is not None
             self._begun[task.oid] = found
-            if task.oid in self._locked and task.oid in self._keyless:
+            if task.oid in self._aside:
+                tasks.end(found, SET_ASIDE, now=now)
+            elif task.oid in self._locked and task.oid in self._keyless:
                 tasks.end(found, _given_up(self._locked[task.oid], found.name), now=now)
             elif task.oid in self._locked:
                 tasks.tell_postponed(found.name, self._locked[task.oid])
@@ -166,7 +175,7 @@ class Exported:
         if isinstance(answer, Lost):
             self.failure = answer.error
         elif isinstance(answer, Refused):
-            self.failure = unreadable(chunk.task.name, answer)
+            self._fail(chunk.task.oid, SNAPSHOT, unreadable(chunk.task.name, answer))
         elif isinstance(answer, TooLarge):
             self._chunks.split(chunk)
         elif isinstance(answer, Rows):
@@ -178,6 +187,24 @@ class Exported:
         else:
             # The table was altered or dropped since the snapshot. What is left of it is read beside the stream.
             self._chunks.drop(chunk.task)
+
+    def _fail(self, oid: int, fault: str, error: FatalError) -> None:
+        if self._fault is None:
+            self.failure = error
+        else:
+            self._fault(oid, fault, error)
+
+    def leave(self, oid: int, reason: str) -> None:
+        """The table is set aside: no further row of it is read."""
+        table = self._tables.get(oid)
+        if table is None:
+            return
+        parts = tuple(each.part for each in table.parts)
+        self._chunks.drop(TableTask(table.name, oid, parts=parts))
+        self._markers.discard(oid)
+        begun = self._begun.get(oid)
+        if begun is not None:
+            self._tasks.end(begun, reason)
 
     def _pass_over(self, chunk: Chunk, reason: str, now: float) -> None:
         """Somebody has locked the table of the chunk. Others have their turn."""
@@ -222,14 +249,21 @@ class Exported:
             def deliver(encoded: Encoded, chunk: Chunk = chunk) -> None:
                 self._deliver(chunk, encoded.rows, now)
 
-            self._rendering.put(
-                chunk.task.oid,
-                rows,
-                event_no=self._tasks.progress.event_no,
-                dropped=set(),
-                progress=deliver,
-                marked=marked,
-            )
+            if chunk.task.oid in self._aside:
+                continue
+            try:
+                self._rendering.put(
+                    chunk.task.oid,
+                    rows,
+                    event_no=self._tasks.progress.event_no,
+                    dropped=set(),
+                    progress=deliver,
+                    marked=marked,
+                )
+            except BELONGS as error:
+                if self._fault is None:
+                    raise
+                self._fault(chunk.task.oid, SIZE if isinstance(error, SinkError) else VALUE, error)
 
     def _deliver(self, chunk: Chunk, rows: int, now: float) -> None:
         """Count the chunk's pages and rows, and end the task with its last page."""

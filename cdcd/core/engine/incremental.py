@@ -23,6 +23,7 @@ from dataclasses import replace
 
 from cdcd.core.engine.actions import Answer, Busy, Looked, Lost, Question, Writers
 from cdcd.core.engine.chunk_reads import ChunkReads
+from cdcd.core.engine.fates import SET_ASIDE, Fates, Fault
 from cdcd.core.engine.look_ups import LookUps
 from cdcd.core.engine.plans import OpenChunk, Plans, PlanState, TablePlan, WaitingRows
 from cdcd.core.engine.rendering import Rendering
@@ -56,6 +57,8 @@ class Incremental:
         names: the published tables as `schema.table`, by oid.
         changed: called whenever the progress has changed without rows.
         owns: says whether a table, by oid, has a name where the stream is.
+        fates: the tables that are set aside, which are not read.
+        fault: takes the faults of tables; None: a fault ends the session (`failure`).
     """
 
     def __init__(
@@ -70,11 +73,14 @@ class Incremental:
         observe: Observer,
         changed: Callable[[], None],
         owns: Callable[[int, str], bool] = _always,
+        fates: Fates | None = None,
+        fault: Fault | None = None,
     ) -> None:
+        self._aside: Mapping[int, object] = {} if fates is None else fates.aside
         self.tasks = SnapshotTasks(progress, names=names, observe=observe, changed=changed)
         self.watched = WatchedTables(self.tasks)
         self.waiting = WaitingRows()
-        self.plans = Plans(self.tasks, self.watched, self.waiting, observe)
+        self.plans = Plans(self.tasks, self.watched, self.waiting, observe, fault)
         self.reads = ChunkReads(
             self.tasks,
             self.watched,
@@ -95,6 +101,7 @@ class Incremental:
             large_max=parallelism if ahead else None,
             observe=observe,
             owns=owns,
+            aside=self._aside,
         )
         self._parallelism = parallelism
         self._tables_max = parallelism + ahead
@@ -119,6 +126,12 @@ class Incremental:
         for plan in self.plans:
             if plan.task.oid == oid:
                 self.plans.forget(plan)
+
+    def leave(self, oid: int, reason: str) -> None:
+        """The table is set aside: it is not read any more."""
+        for task in self.progress.tasks:
+            if task.oid == oid:
+                self.plans.end(task, reason)
 
     # What is to be read.
 
@@ -174,12 +187,18 @@ class Incremental:
         for task in self.progress.tasks:
             if self.plans.has(task) or task.name in names or (task.oid and task.oid in oids):
                 continue
+            if task.oid in self._aside:
+                self.plans.end(task, SET_ASIDE)
+                continue
             return self.look_ups.begin(task, now)
-        begun = self.progress.begin_next(self.tasks.names)
-        if begun is None or begun[1].oid in oids:
-            return None
-        self.tasks.replace(begun[0])
-        return self.look_ups.begin(begun[1], now)
+        while True:
+            begun = self.progress.begin_next(self.tasks.names)
+            if begun is None or begun[1].oid in oids:
+                return None
+            self.tasks.replace(begun[0])
+            if begun[1].oid not in self._aside:
+                return self.look_ups.begin(begun[1], now)
+            self.plans.end(begun[1], SET_ASIDE)
 
     # Answers.
 

@@ -8,22 +8,25 @@ ready.
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, cast
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.described import DescribedRelations, oids_of
+from cdcd.core.engine.fates import BELONGS, NAME, RULE, SIZE, VALUE, Fault, raise_fault
 from cdcd.core.engine.heartbeat import Heartbeat
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.labels import Labels
 from cdcd.core.engine.left_out import KeptStep, LeftOut, LeftOutTables, WentOut
 from cdcd.core.engine.queue import BatchQueue
-from cdcd.core.engine.refused_rows import LOOKED_AT_BYTES, refuse
+from cdcd.core.engine.refused_rows import ANY_SIZE, LOOKED_AT_BYTES, refuse, too_large, without_large
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.renewal import Renewal
 from cdcd.core.engine.requests import Requests
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
 from cdcd.core.engine.watermarks import Watermarks
+from cdcd.core.errors import CdcdError, ConfigError, SinkError
 from cdcd.core.facts import MessageOversized, Observer, PrepareMissing, TransactionLarge
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER
@@ -42,6 +45,7 @@ from cdcd.core.records.encoder import (
     TRANSACTIONS,
     Encoder,
     Record,
+    record_bytes,
 )
 from cdcd.core.records.late_records import LateRecords
 from cdcd.core.snapshot.signals import RESERVED, WATERMARK
@@ -60,6 +64,7 @@ from cdcd.core.transactions.steps import (
     OriginChanged,
     RelationPreview,
     RolledBack,
+    Step,
     TransactionalMessage,
     Turn,
 )
@@ -77,10 +82,12 @@ class Ingest:
     Args:
         ends_former_rows: when a table takes another one's name, a truncate record ends the rows of the other one.
         heartbeat: is asked between transactions, because a busy stream stands still nowhere else; None: there is none.
-        left_out: the tables that the pipeline leaves out; None: it has all that are published.
+        left_out: the tables that the pipeline leaves out, or that are set aside.
         message_prefixes: prefixes of the logical messages that have records; None: all have records.
         renewal: is told of large messages that were not taken whole, and where transactions end.
-        record_bytes_max: as in `EngineSettings`.
+        record_bytes_max, fails_over_bytes: as in `EngineSettings`.
+        fault: takes the faults of tables.
+        place: called between two transactions, where tables that were set aside may come back.
     """
 
     def __init__(
@@ -100,11 +107,19 @@ class Ingest:
         ends_former_rows: bool,
         heartbeat: Heartbeat | None = None,
         watermarks: Watermarks | None = None,
-        left_out: LeftOutTables | None = None,
+        left_out: LeftOutTables,
         message_prefixes: tuple[bytes, ...] | None = None,
         renewal: Renewal,
         record_bytes_max: int = 0,
+        fails_over_bytes: int = 0,
+        fault: Fault = raise_fault,
+        place: Callable[[float], None] = lambda _now: None,
     ) -> None:
+        self._place = place
+        self._fault = fault
+        self._fails_over = fails_over_bytes or ANY_SIZE
+        self._returned: list[Described] = []
+        """Descriptions of tables that came back. They stand before the next steps."""
         self._row_bytes_max = max(record_bytes_max, LOOKED_AT_BYTES) if record_bytes_max else 0
         self._record_bytes_max = record_bytes_max
         self._renewal = renewal
@@ -131,6 +146,7 @@ class Ingest:
             topics=topics,
             observe=observe,
             start=queue.position.end_lsn,
+            fault=fault,
         )
         self._tables = tables
         self._labels = labels
@@ -146,6 +162,9 @@ class Ingest:
         self._deferred: list[Callable[[], None]] = []
         self._transaction: Opened | None = None
         self._xid = 0
+        self._commit_lsn = 0
+        self._splits = False
+        """The steps are those of `left_out`."""
         self._records: list[Record] = []
         self._metadata = encoder.metadata
         self._start = queue.position
@@ -159,8 +178,52 @@ class Ingest:
     def receive(self, frames: list[bytes]) -> None:
         """Frames came, in their order."""
         assert self._steps is None, "the former frames are not worked off"
-        steps = self._assembler.receive(frames)
-        self._steps = steps if self._left_out is None else self._left_out.steps(steps)
+        steps: Iterator[KeptStep] = self._kept(self._assembler.receive(frames))
+        if self._returned:
+            steps = chain(self._returned, steps)
+            self._returned = []
+        self._steps = steps
+
+    def _kept(self, steps: Iterator[Step]) -> Iterator[KeptStep]:
+        self._splits = self._left_out.is_needed
+        return self._left_out.steps(steps) if self._splits else steps
+
+    @property
+    def place_lsn(self) -> int:
+        """The commit LSN of the open transaction; between two transactions, where the last one ended."""
+        return self._queue.position.end_lsn if self._queue.between else self._commit_lsn
+
+    def leave(self, oid: int) -> Relation | None:
+        """A table is set aside from the step on that is worked off now, or is held.
+
+        Returns:
+            The table's last description by the stream; None: it had none.
+        """
+        if self._steps is not None and not self._splits:
+            # What is left of these steps has no description of a table that is left out by its name.
+            self._splits = True
+            self._steps = self._left_out.steps(cast("Iterator[Step]", self._steps))
+        held = self._held
+        if isinstance(held, Changes):
+            self._held = None
+            self._put_back(held)
+        return self.relations.leave(oid)
+
+    def come_back(self, oid: int, relation: Relation | None) -> None:
+        """A table that was set aside comes back between two transactions: it is described before its next change."""
+        self._encoder.forget(oid)
+        if relation is None:
+            return
+        if self._steps is None:
+            self._returned.append(Described(relation))
+        else:
+            self._steps = chain([Described(relation)], self._steps)
+
+    def _put_back(self, step: Changes) -> None:
+        """These events come next, without those of tables that are set aside."""
+        assert self._steps is not None, "a step is worked off"
+        if step.items:
+            self._steps = chain(self._left_out.split(step), self._steps)
 
     def described(
         self,
@@ -179,8 +242,7 @@ class Ingest:
     def advance(self, now: float, unix_us: int) -> bool:
         """Work off steps for a turn. False: something must be answered or delivered first, or frames must come."""
         self._unix_us = unix_us
-        steps = self._steps
-        if steps is None or self._waits():
+        if self._steps is None or self._waits():
             return False
         left = TURN_EVENTS
         while left > 0:
@@ -188,7 +250,8 @@ class Ingest:
             if step is None:
                 if not self._queue.room:
                     return False
-                step = next(steps, None)
+                # A step may put others in front of those that follow.
+                step = next(self._steps, None)
                 if step is None:
                     self._steps = None
                     return True
@@ -220,23 +283,66 @@ class Ingest:
         """Make records of the events, and return their number. Or hold the step until its topics are ready: 0."""
         # Also if the events wait for a topic, or for the rest of their transaction: the broker does not hold them.
         self.caught_up = False
+        aside = self._left_out.count_aside()
         if self.relations.lacks_topics(step):
             self._held = step
+        if self._left_out.count_aside() != aside:
+            self._held = None
+            self._put_back(step)
+            return 0
+        if self._held is not None:
             return 0
         items = step.items
         if self._row_bytes_max:
             # A frame that is so large is the last one of those that are received or kept together.
             last = items[-1]
             if isinstance(last, bytes) and len(last) > self._row_bytes_max:
-                refuse(last, step.in_stream, self._encoder, self._record_bytes_max)
+                try:
+                    refuse(last, step.in_stream, self._encoder, self._record_bytes_max)
+                except SinkError as large:
+                    self._fault(oids_of(last, step.in_stream)[0], SIZE, large)
+                    self._put_back(step)
+                    return 0
         count = events(items) if step.in_stream else len(items)
-        if self._watched.watches or self.relations.new_names:
-            self._add(self._encode_each(step), count)
-        elif step.in_stream:
-            self._add_streamed(items)
-        else:
-            self._add_encoded(items, False, count)
+        before = self._queue.events_done
+        try:
+            if self._watched.watches or self.relations.new_names:
+                self._add(self._encode_each(step), count)
+            elif step.in_stream:
+                self._add_streamed(items)
+            else:
+                self._add_encoded(items, False, count)
+        except BELONGS as error:
+            return self._encode_without(step, before, error)
         return count
+
+    def _encode_without(self, step: Changes, before: int, error: CdcdError) -> int:
+        """Keep the records of the events before the one at fault. Set its table aside, and put back what follows.
+
+        Args:
+            before: how many events of the transaction were added to the queue before this step.
+
+        Returns:
+            How many events of the step are done.
+        """
+        done = self._encoder.serial - 1 - before
+        at = left = 0
+        while left < done:
+            left += _count(step.items[at])
+            at += 1
+        item = step.items[at]
+        if left != done or not isinstance(item, bytes):
+            # A draft has no values that could be at fault.
+            raise error
+        oid = oids_of(item, step.in_stream)[0]
+        added = self._queue.events_done - before
+        size = sum([record_bytes(key, value, None) for _, key, value, _ in self._records])
+        self._add(size, done - added)
+        # The event is left out with those behind it.
+        self._encoder.skip(-1)
+        self._fault(oid, _fault_of_row(error), error)
+        self._put_back(Changes(step.items[at:], step.in_stream))
+        return done
 
     def _add_encoded(self, items: list[SpoolItem], in_stream: bool, count: int) -> None:
         """Encode these items, which are `count` events, and put their records into the queue."""
@@ -244,24 +350,69 @@ class Ingest:
 
     def _add(self, size: int, count: int, late: LateRecords | None = None) -> None:
         """Move `_records`, which are `size` bytes for `count` events, into the queue, and `late` behind them."""
+        if size > self._fails_over:
+            size -= self._leave_large()
         if self._metadata is not None:
             size += self._metadata.begun(self._records)
         if self._queue.add(self._records, size, count, late):
             self._cut()
 
+    def _leave_large(self) -> int:
+        """Set each table aside that has a record which Kafka does not take, and drop its records from there on.
+
+        Returns:
+            The bytes of the records that are dropped.
+        """
+        records, dropped, place = self._records, 0, 0
+        while place < len(records):
+            topic, key, value, _ = records[place]
+            size = record_bytes(key, value, None)
+            oid = self._oid_of(topic) if size > self._fails_over else None
+            if oid is None:
+                # A record of a logical message is replaced by the sink.
+                place += 1
+                continue
+            topics = self._encoder.topics_of(oid)
+            self._fault(oid, SIZE, too_large(topic, key, size, self._commit_lsn, self._fails_over))
+            gone, place = without_large(records, place, topics)
+            dropped += sum([record_bytes(key, value, None) for _, key, value, _ in gone])
+            if self._metadata is not None:
+                self._metadata.take_back(self._name_of(oid), sum([each[2] is not None for each in gone]))
+        return dropped
+
+    def _oid_of(self, topic: str) -> int | None:
+        """The relation of the stream that has its records in this topic; None: there is none."""
+        return self.relations.oid_of(topic)
+
+    def _name_of(self, oid: int) -> str:
+        relation = self._encoder.relation(oid)
+        return f"{relation.schema}.{relation.name}"
+
     def _add_streamed(self, items: list[SpoolItem]) -> None:
         """Put the records of frames and drafts into the queue. Those of drafts are made late if the encoder can."""
         kept: list[SpoolItem] = []
-        for item in items:
+        aside = self._left_out.count_aside()
+        for place, item in enumerate(items):
             if isinstance(item, bytes):
                 kept.append(item)
                 continue
             if kept:
                 self._add_encoded(kept, True, events(kept))
                 kept = []
+                if self._left_out.count_aside() != aside:
+                    self._put_back(Changes(items[place:], True))
+                    return
             late = self._encoder.late_records(item, self._unix_us, self._records)
             if late is None:
                 kept.append(item)
+            elif late.largest > self._fails_over:
+                oid = oids_of(item, True)[0]
+                self._fault(
+                    oid, SIZE, too_large(late.topic, None, late.largest, self._commit_lsn, self._fails_over)
+                )
+                self._add(0, row_count(item))
+                self._put_back(Changes(items[place + 1 :], True))
+                return
             else:
                 self._add(0, row_count(item), late)
         if kept:
@@ -335,6 +486,7 @@ class Ingest:
         self._committed(step.commit_lsn)
         self.relations.opened(step.commit_lsn)
         self._xid = step.xid
+        self._commit_lsn = step.commit_lsn
         self._idle_since_keepalive = False
         self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
         if step.skip:
@@ -526,6 +678,7 @@ class Ingest:
         """If no transaction is open: send the rows, and the ends of former tables, that have their place here."""
         if not self._queue.between:
             return
+        self._place(now)
         position = self._queue.position.end_lsn
         for oid in self._tables.due(position, self._has_topic):
             self._end_former_rows(oid)
@@ -544,6 +697,18 @@ class Ingest:
 
     def _turn(self, step: Turn, now: float) -> None:
         """Nothing is done: the step ends the turn (`_take`), so that other tasks run."""
+
+
+def _count(item: SpoolItem) -> int:
+    """How many events the item is."""
+    return 1 if isinstance(item, bytes) else row_count(item)
+
+
+def _fault_of_row(error: CdcdError) -> str:
+    """The kind of fault, of an error that a row met."""
+    if isinstance(error, SinkError):
+        return NAME
+    return RULE if isinstance(error, ConfigError) else VALUE
 
 
 def _message(frame: bytes, in_stream: bool) -> LogicalMessage:

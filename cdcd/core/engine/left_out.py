@@ -1,4 +1,5 @@
-"""Takes the tables that the pipeline leaves out (`tables.include`, `tables.exclude`) out of the stream.
+"""Takes tables out of the stream: those that the pipeline leaves out (`tables.include`, `tables.exclude`), by their
+names, and those that are set aside (`fates.py`), by their oids.
 
 The rule: each event counts, whatever becomes of it. So the events of tables that are left out become `LeftOut`, which
 has only their number: positions, and the numbers of the events behind them, are as if they were encoded.
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cdcd.core.engine.described import oids_of
+from cdcd.core.engine.fates import Fates
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Relation, Truncate
 from cdcd.core.protocol.reader import read_message
@@ -45,14 +47,26 @@ class LeftOutTables:
     """The relations that are left out, as they were last described.
 
     Args:
-        wants: whether the pipeline has a table, by its name as `schema.table`.
+        wants: whether the pipeline has a table, by its name as `schema.table`; None: it has all that are published.
+        fates: the tables that are set aside.
     """
 
-    def __init__(self, wants: Callable[[str], bool]) -> None:
+    def __init__(self, wants: Callable[[str], bool] | None = None, fates: Fates | None = None) -> None:
         self._wants = wants
+        self._fates = fates
+        self._aside: Mapping[int, object] = {} if fates is None else fates.aside
         self._oids: set[int] = set()
         self._untold: dict[int, str] = {}
         """The names of those of which no event has come under the name."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a table may be left out. If not, the assembler's steps are what is left of them."""
+        return self._wants is not None or len(self._aside) > 0
+
+    def count_aside(self) -> int:
+        """How many tables are set aside."""
+        return len(self._aside)
 
     def steps(self, steps: Iterator[Step]) -> Iterator[KeptStep]:
         """The steps without descriptions of tables that are left out, and with `LeftOut` in place of their events."""
@@ -60,22 +74,25 @@ class LeftOutTables:
             if isinstance(step, Changes):
                 if self._untold and (names := self._told(step)):
                     yield WentOut(names)
-                if self._oids:
-                    yield from self._split(step)
+                if self._oids or self._aside:
+                    yield from self.split(step)
                 else:
                     yield step
             elif isinstance(step, Described):
                 message = step.message
                 if not isinstance(message, Relation) or self.describe(message):
                     yield step
-            elif not isinstance(step, RelationPreview) or self._has(step.message):
+            elif not isinstance(step, RelationPreview) or self._is_kept(step.message):
                 yield step
 
     def describe(self, relation: Relation) -> bool:
-        """Take a description that holds from here on. Whether the pipeline has the relation."""
+        """Take a description that holds from here on. Whether the relation is kept."""
         if self._has(relation):
             self._oids.discard(relation.oid)
             self._untold.pop(relation.oid, None)
+            if self._fates is not None and relation.oid in self._aside:
+                self._fates.describe(relation)
+                return False
             return True
         self._oids.add(relation.oid)
         self._untold[relation.oid] = _name(relation)
@@ -84,7 +101,7 @@ class LeftOutTables:
     def rest(self, item: SpoolItem, in_stream: bool) -> SpoolItem | None:
         """What is left of an event, or of drafts of rows: of a Truncate, without some tables. None: nothing."""
         oids = oids_of(item, in_stream)
-        kept = [oid for oid in oids if oid not in self._oids]
+        kept = [oid for oid in oids if oid not in self._oids and oid not in self._aside]
         if len(kept) == len(oids):
             return item
         if not kept:
@@ -94,8 +111,11 @@ class LeftOutTables:
         assert isinstance(message, Truncate), "no other event is about several relations"
         return item[:XLOG_HEADER] + write_message(replace(message, relation_oids=tuple(kept)))
 
+    def _is_kept(self, relation: Relation) -> bool:
+        return self._has(relation) and relation.oid not in self._aside
+
     def _has(self, relation: Relation) -> bool:
-        return self._wants(_name(relation))
+        return self._wants is None or self._wants(_name(relation))
 
     def _told(self, step: Changes) -> dict[int, str]:
         """The names that are not told yet of tables that have events in the step."""
@@ -107,7 +127,7 @@ class LeftOutTables:
                     found[oid] = name
         return found
 
-    def _split(self, step: Changes) -> Iterator[KeptStep]:
+    def split(self, step: Changes) -> Iterator[KeptStep]:
         """The events in their order: runs of those that are kept, and of those that are not."""
         kept: list[SpoolItem] = []
         gone: list[SpoolItem] = []

@@ -17,6 +17,7 @@ from typing import Final
 
 from cdcd.core.engine.actions import FindWriters, Look, Looked, Question, Writers
 from cdcd.core.engine.chunk_reads import ChunkReads
+from cdcd.core.engine.fates import BELONGS, RULE, SET_ASIDE, fault_of
 from cdcd.core.engine.pending import excess
 from cdcd.core.engine.plans import RENAMED, Plans, PlanState, TablePlan
 from cdcd.core.engine.queries import sql_names
@@ -59,7 +60,9 @@ class LookUps:
         large_max: int | None,
         observe: Observer,
         owns: Callable[[int, str], bool],
+        aside: Mapping[int, object],
     ) -> None:
+        self._aside = aside
         self._tasks = tasks
         self._watched = watched
         self._plans = plans
@@ -104,6 +107,9 @@ class LookUps:
         if answer.problem:
             self._plans.end(task, f"the where cannot be used: {answer.problem}", code=ConfigError.exit_code)
             return
+        if table.oid in self._aside:
+            self._plans.end(task, SET_ASIDE)
+            return
         if self._is_planned_by_another(plan, table):
             # Another task of this table was looked up first. This one begins when that one has ended.
             self._know(plan, table)
@@ -115,11 +121,17 @@ class LookUps:
         try:
             described = replace(answer.description, numbers=table.numbers)
             topic = self._rendering.define(table.relation, described, answer.types)
-        except SinkError as error:
+        except BELONGS as error:
+            if self._plans.sets_aside:
+                self._know(plan, table)
+                self._plans.fail(plan, fault_of(error), error)
+                return
+            if not isinstance(error, SinkError):
+                raise
             self._plans.end(task, error.message, code=error.exit_code)
             return
         if not self._rendering.key_columns(table.oid):
-            self._refuse_keyless(task, table)
+            self._refuse_keyless(plan, table)
             return
         if plan.state is PlanState.PLAN:
             self._planned(plan, table, answer, now)
@@ -202,17 +214,20 @@ class LookUps:
         assert found is not None, "a task that is being read has not ended"
         return found
 
-    def _refuse_keyless(self, task: TableTask, table: SourceTable) -> None:
+    def _refuse_keyless(self, plan: TablePlan, table: SourceTable) -> None:
+        task = plan.task
         if task.request:
             self._plans.end(task, _NO_KEY)
             return
-        self._plans.failure = SourceError(
+        error = SourceError(
             f"The snapshot of {table.name} is not complete and cannot go on. {table.name} has no key, or key.columns "
             "chooses a key that several rows may share. So the snapshot cannot match a row with its changes.",
             hint=f"Add a primary key to {table.name}, which must not be DEFERRABLE. If key.columns chooses the key, "
             "add the columns of the primary key there. To go on without the table's rows, set "
             f"snapshot.exclude: [{table.name}], or snapshot.mode: never for all tables.",
         )
+        self._know(plan, table)
+        self._plans.fail(plan, RULE, error)
 
     # Its writers.
 

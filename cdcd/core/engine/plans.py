@@ -15,6 +15,7 @@ from enum import Enum
 from heapq import heappop, heappush
 from typing import Final
 
+from cdcd.core.engine.fates import Fault
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.watched import WatchedTables
 from cdcd.core.errors import FatalError, SourceError
@@ -159,8 +160,14 @@ class Plans:
     """The plans under way, by the numbers of their tasks; each has the window in `watched` that bears its topic."""
 
     def __init__(
-        self, tasks: SnapshotTasks, watched: WatchedTables, waiting: WaitingRows, observe: Observer
+        self,
+        tasks: SnapshotTasks,
+        watched: WatchedTables,
+        waiting: WaitingRows,
+        observe: Observer,
+        fault: Fault | None = None,
     ) -> None:
+        self._fault = fault
         self._tasks = tasks
         self._watched = watched
         self._waiting = waiting
@@ -228,6 +235,18 @@ class Plans:
         self.forget_task(task)
         if self._tasks.end(task, error, code=code, now=now):
             self._watched.forget_owed(task)
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether a table whose rows cannot be read is set aside."""
+        return self._fault is not None
+
+    def fail(self, plan: TablePlan, fault: str, error: FatalError) -> None:
+        """Rows that the configuration asks for cannot be read: the plan's table is set aside, or the session ends."""
+        if self._fault is None:
+            self.failure = error
+        else:
+            self._fault(plan.task.oid, fault, error)
 
     def restart(self, task: TableTask, reason: str) -> None:
         """Read the table from its beginning, because of `reason`."""

@@ -25,6 +25,7 @@ from cdcd.core.engine.actions import (
     Question,
 )
 from cdcd.core.engine.exported import Exported
+from cdcd.core.engine.fates import BELONGS, NONE_ASIDE, Fault, fault_of
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.labels import Labels
 from cdcd.core.engine.queue import BatchQueue
@@ -32,6 +33,7 @@ from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
 from cdcd.core.errors import CdcdError
+from cdcd.core.protocol.messages import Relation
 from cdcd.core.snapshot.progress import INCREMENTAL
 
 PUBLISHED_S: Final = 5.0
@@ -54,6 +56,8 @@ class Questions:
     Args:
         exported: reads the initial snapshot; None: the session has none.
         relabelled: called with the oid, description and types of a table of enums whose labels changed.
+        aside: the tables that are set aside, by oid.
+        fault: takes the faults of tables; None: a fault is raised.
     """
 
     def __init__(
@@ -68,7 +72,11 @@ class Questions:
         topics: Topics,
         relabelled: Callable[[int, TableDescription, Mapping[int, TypeDescription]], None],
         now: float,
+        aside: Mapping[int, object] = NONE_ASIDE,
+        fault: Fault | None = None,
     ) -> None:
+        self._aside = aside
+        self._fault = fault
         self._incremental = incremental
         self._exported = exported
         self._tables = tables
@@ -131,6 +139,17 @@ class Questions:
         self._tables.end_outdated(oids)
         self._rendering.end_former_rows(oids, self._incremental.tasks.take_numbers(len(oids)))
 
+    def list_soon(self, now: float) -> None:
+        """Tables that came back are found by the list of published tables."""
+        self._list_at = min(self._list_at, now)
+
+    def leave(self, oid: int, reason: str) -> None:
+        """The table is set aside: it is not read any more."""
+        self._tables.forget(oid)
+        self._incremental.leave(oid, reason)
+        if self._exported is not None:
+            self._exported.leave(oid, reason)
+
     def next(self, now: float) -> Ask | None:
         """What to ask beside the stream; None: nothing now."""
         if not self._listing and now >= self._list_at:
@@ -185,7 +204,12 @@ class Questions:
         self._listing = False
         self._list_at = now + PUBLISHED_S
         if isinstance(answer, Published):
-            self._to_look_up.extend(self._tables.listed(answer))
+            found = self._tables.listed(answer)
+            for oid in found:
+                if oid in self._aside:
+                    self._tables.forget(oid)
+                else:
+                    self._to_look_up.append(oid)
             self._labels.listed(answer.labels)
 
     def _enums_found(self, _asked: object, answer: Answer, now: float) -> None:
@@ -205,11 +229,27 @@ class Questions:
             # Under a name that the stream has not got to yet, the table is described with its first event.
             self._labels.gone()
             return
+        if table.oid in self._aside:
+            self._labels.gone()
+            return
         if self._rendering.is_altered(table.relation):
             self._incremental.redefined(table.oid)
-        self._rendering.define(table.relation, answer.description, answer.types)
+        if not self._define(table.relation, answer):
+            self._labels.gone()
+            return
         self._take_labels(table.oid, answer.description, answer.types)
         self._labels.described(asked)
+
+    def _define(self, relation: Relation, answer: Looked) -> bool:
+        """Define a table for its rows. False: the table is set aside, because no record can be made of them."""
+        try:
+            self._rendering.define(relation, answer.description, answer.types)
+        except BELONGS as error:
+            if self._fault is None:
+                raise
+            self._fault(relation.oid, fault_of(error), error)
+            return False
+        return True
 
     def _looked(self, asked: object, answer: Answer, now: float) -> None:
         """A table that took another one's place is described, for the record that ends the rows of that one."""
@@ -217,7 +257,9 @@ class Questions:
         if isinstance(answer, Looked) and answer.table is not None:
             # Rows of the table that wait for their place were read by the description that this one replaces.
             self._incremental.redefined(answer.table.oid)
-            self._rendering.define(answer.table.relation, answer.description, answer.types)
-            self._tables.looked(asked, answer.table.name)
+            if asked not in self._aside and self._define(answer.table.relation, answer):
+                self._tables.looked(asked, answer.table.name)
+            else:
+                self._tables.forget(asked)
         else:
             self._tables.forget(asked)

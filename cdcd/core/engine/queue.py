@@ -17,10 +17,11 @@ The queue is the source of back-pressure: while `room` is false, neither the soc
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
+from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.records.encoder import Record, record_bytes
 from cdcd.core.records.late_records import LateRecords, Produce
 from cdcd.core.snapshot.progress import Progress
@@ -65,6 +66,7 @@ class Batch:
         commit_time: of the last commit in the batch, in microseconds since PostgreSQL's epoch; None: it has no commit.
         commit_times: of all commits in the batch that have records, likewise.
         snapshot: how far the reading of tables has got with this batch.
+        tables: the tables that are set aside with this batch.
         urgent: the batch does not wait for records.
         heartbeat_bytes: the part of `size` that is a heartbeat; 0: there is none.
         watermark: what the sink adds behind the records; None: nothing. It is in neither `records` nor `size`.
@@ -85,6 +87,7 @@ class Batch:
     commit_time: int | None = None
     commit_times: list[int] = field(default_factory=list)
     snapshot: Progress | None = None
+    tables: tuple[AsideTable, ...] = ()
     urgent: bool = False
     heartbeat_bytes: int = 0
     watermark: Watermark | None = None
@@ -134,6 +137,22 @@ class Batch:
         """
         self._hand_over(produce, keep_over)
 
+    def strip(self, topics: Collection[str]) -> tuple[int, int]:
+        """Take the records of these topics out. Returns their bytes and their number."""
+        gone: list[Record | LateRecords] = []
+        kept: list[Record | LateRecords] = []
+        for item in self.items:
+            topic = item.topic if isinstance(item, LateRecords) else item[0]
+            (gone if topic in topics else kept).append(item)
+        self.items = kept
+        if self.watermark is not None:
+            left = tuple([topic for topic in self.watermark.topics if topic not in topics])
+            self.watermark = Watermark(self.watermark.lsn, left)
+        size, count = _sizes(gone)
+        self.size -= size
+        self.rows = max(0, self.rows - count)
+        return size, count
+
     def _hand_over(self, produce: Produce, keep_over: int) -> None:
         """Do so, and forget records of at most `keep_over` bytes; -1: forget none.
 
@@ -181,6 +200,20 @@ class Batch:
             late.forget()
 
 
+def _sizes(items: Iterable[Record | LateRecords]) -> tuple[int, int]:
+    """The bytes of keys and values, and the number of records."""
+    size = count = 0
+    for item in items:
+        if isinstance(item, LateRecords):
+            size += item.size
+            count += item.count
+        else:
+            _, key, value, _ = item
+            size += record_bytes(key, value, None)
+            count += 1
+    return size, count
+
+
 class BatchQueue:
     """A queue of batches, bounded in bytes. Fill it while `room` is true, and `take` batches from its other end.
 
@@ -198,6 +231,7 @@ class BatchQueue:
         progress: gives the progress of snapshots, which counts all rows that were added so far.
         before_cut: called when a part of a transaction is about to count as delivered by itself.
         counts: gives the records of the open transaction that were added so far, by table.
+        aside: gives the tables that are set aside.
     """
 
     def __init__(
@@ -212,6 +246,7 @@ class BatchQueue:
         progress: Callable[[], Progress | None] = lambda: None,
         before_cut: Callable[[], None] = lambda: None,
         counts: Callable[[], Counts] = lambda: (),
+        aside: Callable[[], tuple[AsideTable, ...]] = lambda: (),
     ) -> None:
         assert bytes_max <= queue_bytes_max, "a batch must fit into the queue"
         self.size = 0
@@ -228,6 +263,7 @@ class BatchQueue:
         self._progress = progress
         self._before_cut = before_cut
         self._counts = counts
+        self._aside = aside
         self._asked = False
         self._taken_at = 0.0
         self._full: deque[Batch] = deque()
@@ -258,6 +294,11 @@ class BatchQueue:
     def between(self) -> bool:
         """Whether no transaction is open."""
         return not self._open
+
+    @property
+    def events_done(self) -> int:
+        """How many events of the open transaction were added, those that were delivered before included."""
+        return self._events_done
 
     def begin(self, commit_lsn: int, events_done: int) -> None:
         """A transaction begins. Its first `events_done` events are delivered already."""
@@ -418,6 +459,21 @@ class BatchQueue:
         self._asked = False
         return self._full.popleft()
 
+    def strip(self, batch: Batch, topics: Collection[str]) -> None:
+        """Take the records of these topics out of `batch`, which was taken, and of all that waits."""
+        aside = self._aside()
+        for each in (batch, *self._full, self._filling):
+            size, count = each.strip(topics)
+            each.tables = aside
+            self.size -= size
+            self.waiting -= count
+        tail = Batch(self._filling.base, self._filling.base, items=self._tail, size=self._tail_size)
+        size, count = tail.strip(topics)
+        self._tail, self._tail_size = tail.items, tail.size
+        self._tail_count -= count
+        self.size -= size
+        self.waiting -= count
+
     def delivered(self, batch: Batch) -> None:
         """The broker holds the batch, so its bytes count no longer."""
         self.size -= batch.size
@@ -447,6 +503,7 @@ class BatchQueue:
     def _turn(self) -> None:
         before = self._filling
         before.snapshot = self._progress()
+        before.tables = self._aside()
         self._full.append(before)
         self._filling = Batch(before.position, before.position)
         self._idle_ticket = -1

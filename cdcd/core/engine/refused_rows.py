@@ -5,6 +5,7 @@ columns, which stand in the frame, are a lower bound for the size of the record.
 with all of its columns (`EngineSettings.record_bytes_max`).
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from cdcd.core.catalog.types import BYTEA
@@ -12,10 +13,13 @@ from cdcd.core.errors import SinkError
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.encoder import Encoder
+from cdcd.core.records.encoder import HEADER_NEW_KEY, Encoder, Record
 
 LOOKED_AT_BYTES: Final = 1 << 20
 """Smaller rows are encoded first, so that the error can name the key."""
+
+ANY_SIZE: Final = 1 << 62
+"""A number of bytes that no record has."""
 
 _TEXTS: Final = frozenset((25, 114, 1042, 1043, 3802))
 """The oids of text, json, bpchar, varchar and jsonb: types that every format writes as their text."""
@@ -75,6 +79,38 @@ def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int)
                 f"message.max.bytes allows records of {bytes_max} bytes.",
                 hint=_HINT,
             )
+
+
+def too_large(topic: str, key: bytes | None, size: int, commit_lsn: int, bytes_max: int) -> SinkError:
+    """The error of a record that was made, and that Kafka does not take."""
+    named = "" if key is None else f" with a key of {len(key)} bytes"
+    return SinkError(
+        f"A record of {size} bytes for topic {topic}{named}, of the transaction that commits at {Lsn(commit_lsn)}: "
+        f"message.max.bytes allows records of {bytes_max} bytes.",
+        hint=_HINT,
+    )
+
+
+def without_large(records: list[Record], place: int, topics: Collection[str]) -> tuple[list[Record], int]:
+    """Take a table's records out of `records`, from the event on to which the record at `place` belongs.
+
+    Args:
+        topics: those of the table.
+
+    Returns:
+        The records that were taken out, and the place of the first record behind them.
+    """
+    begin = place
+    while begin and records[begin - 1][0] in topics and _is_left_row(records[begin - 1]):
+        begin -= 1
+    gone = [each for each in records[begin:] if each[0] in topics]
+    records[begin:] = [each for each in records[begin:] if each[0] not in topics]
+    return gone, begin
+
+
+def _is_left_row(record: Record) -> bool:
+    """Whether the record is the delete, or its tombstone, of an update that gives a row another key."""
+    return any(name == HEADER_NEW_KEY for name, _ in record[3] or ())
 
 
 def least_bytes_of_line(line: bytes, relation: Relation) -> int:

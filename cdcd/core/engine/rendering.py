@@ -6,11 +6,13 @@ from typing import Any, Final, Protocol
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.queue import BatchQueue
-from cdcd.core.engine.refused_rows import LOOKED_AT_BYTES, refuse_lines
+from cdcd.core.engine.refused_rows import ANY_SIZE, LOOKED_AT_BYTES, refuse_lines, too_large
 from cdcd.core.engine.topics import Topics
+from cdcd.core.errors import FatalError
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.encoder import Encoded, Record, RowEncoder, SnapshotPosition
+from cdcd.core.records.encoder import Encoded, Record, RowEncoder, SnapshotPosition, record_bytes
 from cdcd.core.records.markers import INCREMENTAL, ROW, Marked, marker_of_single
+from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.reading import Rows
 
 NO_CHOSEN_KEYS: Final = ChosenKeys()
@@ -59,7 +61,7 @@ class SnapshotRows:
     """The `Rendering` of a session. The engine sets `unix_us`, the wall clock in microseconds since 1970.
 
     Args:
-        record_bytes_max: as in `EngineSettings`.
+        record_bytes_max, fails_over_bytes: as in `EngineSettings`.
     """
 
     def __init__(
@@ -68,8 +70,11 @@ class SnapshotRows:
         queue: BatchQueue,
         topics: Topics,
         chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
+        *,
         record_bytes_max: int = 0,
+        fails_over_bytes: int = 0,
     ) -> None:
+        self._fails_over = fails_over_bytes or ANY_SIZE
         self._row_bytes_max = max(record_bytes_max, LOOKED_AT_BYTES) if record_bytes_max else 0
         self._record_bytes_max = record_bytes_max
         self.encoder = encoder
@@ -118,6 +123,30 @@ class SnapshotRows:
         """The topic of a table by its name as `schema.table`, defined or not."""
         return self.encoder.topic_named(name)
 
+    def oid_of(self, topic: str) -> int | None:
+        """The table that has its records in this topic; None: no table that was defined has."""
+        if topic in self._oids:
+            return self._oids[topic]
+        for oid in self._oids.values():
+            if self.encoder.knows(oid) and topic in self.encoder.topics_of(oid):
+                return oid
+        return None
+
+    def oids_with(self, use: SchemaUse) -> list[int]:
+        """The tables whose records lack the id of this schema."""
+        return [
+            oid
+            for oid in self._oids.values()
+            if self.encoder.knows(oid) and use in self.encoder.unregistered(oid)
+        ]
+
+    def name_of(self, oid: int) -> str:
+        """`schema.table` of a table that was defined; "": it was not."""
+        if not self.encoder.knows(oid):
+            return ""
+        relation = self.encoder.relation(oid)
+        return f"{relation.schema}.{relation.name}"
+
     def topic_is_ready(self, topic: str) -> bool:
         oid = self._oids.get(topic)
         if oid is None:
@@ -154,9 +183,25 @@ class SnapshotRows:
             others=others,
             event_no=event_no,
         )
-        encoded = self.encoder.encode_rows(oid, rows.lines, position, self.unix_us, self._records, dropped)
+        try:
+            encoded = self.encoder.encode_rows(
+                oid, rows.lines, position, self.unix_us, self._records, dropped
+            )
+            self._refuse_large(encoded)
+        except FatalError:
+            self._records.clear()
+            raise
         progress(encoded)
         self._queue.insert(self._records, encoded.bytes, encoded.rows)
+
+    def _refuse_large(self, encoded: Encoded) -> None:
+        """Raise SinkError if the rows that were encoded have a record which Kafka does not take."""
+        if encoded.bytes <= self._fails_over:
+            return
+        for topic, key, value, _ in self._records:
+            size = record_bytes(key, value, None)
+            if size > self._fails_over:
+                raise too_large(topic, key, size, self._queue.position.end_lsn, self._fails_over)
 
     def end_former_rows(self, oids: Iterable[int], event_no: int) -> None:
         """Put a truncate record into the topic of each of these tables, all in one batch. The tables were defined.

@@ -10,7 +10,7 @@ added or replaced), but cannot cancel it.
 """
 
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,15 @@ from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer, SnapshotSignalled, SnapshotSignalRefused, cut_short
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.snapshot.outcomes import CANCELLED
-from cdcd.core.snapshot.signals import CONTENT_MAX, OWN_REQUESTS, PREFIX, Signal, token_digest
+from cdcd.core.snapshot.signals import (
+    CONTENT_MAX,
+    OWN_REQUESTS,
+    PREFIX,
+    RESUME_TABLES,
+    STOP_TABLES,
+    Signal,
+    token_digest,
+)
 from cdcd.core.snapshot.table_task import TableTask
 
 HELD_BYTES_MAX: Final = 262_144
@@ -49,6 +57,10 @@ NOT_AUTHORIZED: Final = (
 )
 
 
+def _not_here(_names: Collection[str]) -> str:
+    return "this session sets no table aside"
+
+
 class Requests:
     """Follows requests. Call `take` in the order of the stream.
 
@@ -57,6 +69,7 @@ class Requests:
         allowed: which requests are followed: all, without_where or off.
         tokens: digests of tokens (`token_digest`), one of which a request must have; None: it needs none.
         rereads_per_hour_max: number of readings of one table that requests may start in an hour; 0: no limit.
+        stop_tables, resume_tables: set tables aside, or let them come back. They return why that cannot be, or "".
     """
 
     def __init__(
@@ -68,7 +81,11 @@ class Requests:
         observe: Observer,
         tokens: tuple[str, ...] | None = None,
         rereads_per_hour_max: int = 0,
+        stop_tables: Callable[[Collection[str]], str] = _not_here,
+        resume_tables: Callable[[Collection[str]], str] = _not_here,
     ) -> None:
+        self._stop_tables = stop_tables
+        self._resume_tables = resume_tables
         self.refused = 0
         """How many requests were refused, whether the log says so or not."""
         self._rereads_max = rereads_per_hour_max
@@ -213,6 +230,16 @@ class Requests:
     def _resume(self, _signal: Signal) -> None:
         self._incremental.set_paused(False)
 
+    def _stop_named(self, signal: Signal) -> None:
+        problem = self._stop_tables(signal.tables)
+        if problem:
+            raise ValueError(problem)
+
+    def _resume_named(self, signal: Signal) -> None:
+        problem = self._resume_tables(signal.tables)
+        if problem:
+            raise ValueError(problem)
+
     def _cancel(self, signal: Signal) -> None:
         kept: list[str] = []
         for task in self._incremental.progress.tasks:
@@ -233,4 +260,6 @@ _ACTIONS: Final[dict[str, Callable[[Requests, Signal], None]]] = {
     "pause": Requests._pause,
     "resume": Requests._resume,
     "cancel": Requests._cancel,
+    STOP_TABLES: Requests._stop_named,
+    RESUME_TABLES: Requests._resume_named,
 }

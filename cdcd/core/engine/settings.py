@@ -29,6 +29,9 @@ class EngineSettings:
         large_bytes, quiet_s: as in `Renewal`.
         record_bytes_max: the producer refuses larger records, and each row has a record with all of its columns; 0:
             this is not certain, or larger records go elsewhere.
+        sets_aside: a fault that belongs to a table sets the table aside; False: it ends the session.
+        fails_over_bytes: a record of a table with more bytes of key and value is a fault of the table; 0: larger
+            records go elsewhere.
     """
 
     name: str
@@ -56,3 +59,5 @@ class EngineSettings:
     record_bytes_max: int = 0
     rereads_per_hour_max: int = 0
     tables_ahead: int = 0
+    sets_aside: bool = False
+    fails_over_bytes: int = 0

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.catalog.routing import TopicNames, collisions
-from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint, RecordSettings
 from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.leavings import FirstStart, Leaving
 from cdcd.core.engine.logged import LoggedSession
@@ -117,6 +117,7 @@ class StartSettings:
         authenticates: the pipeline has a key, so its checkpoints have tags.
         protects: rules protect columns.
         truncate: TRUNCATE makes a record.
+        sets_aside: a fault of a table ends no start, because the table is set aside.
     """
 
     slot: str
@@ -140,6 +141,7 @@ class StartSettings:
     authenticates: bool = False
     protects: bool = False
     truncate: bool = True
+    sets_aside: bool = False
 
 
 LEFT_ROWS_HINT: Final = (
@@ -210,6 +212,7 @@ class Start:
         without_conditions: as `beginning.without_conditions`; a planted bug has another one.
         end_former_rows: as `beginning.end_former_rows`; a planted bug has another one.
         first: how far it has got that makes a slot; a planted bug has another one.
+        aside: tables that the former session has set aside, without a checkpoint that says so.
     """
 
     def __init__(
@@ -226,7 +229,9 @@ class Start:
         without_conditions: WithoutConditions = without_conditions,
         end_former_rows: EndFormerRows = end_former_rows,
         first: FirstStart | None = None,
+        aside: tuple[AsideTable, ...] = (),
     ) -> None:
+        self._aside = aside
         self.settings = settings
         self._observe = observe
         self._flushed = flushed
@@ -362,6 +367,8 @@ class Start:
 
     def refuse_collisions(self) -> Step:
         """Two tables with one topic are refused before there is a slot, which would hold WAL for nobody."""
+        if self.settings.sets_aside:
+            return
         tables = [(schema, name) for schema, _, name in map(_split, self._published.values())]
         for error in collisions(tables, self.settings.topics):
             raise error
@@ -483,6 +490,10 @@ class Start:
             self._observe(self._gap_accepted(gap, str(position)))
         if settings.counts_epochs:
             start = replace(start, epoch=start.epoch + 1)
+        if self._aside:
+            known = {each.oid for each in start.tables}
+            added = [each for each in self._aside if each.oid not in known]
+            start = replace(start, tables=(*start.tables, *added))
         snapshot = None if self._progress == Progress() else self._progress
         self._compare_settings()
         delivers_messages = self._delivers_messages()

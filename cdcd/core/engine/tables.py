@@ -28,7 +28,7 @@ from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.owners import Owners
 from cdcd.core.facts import Observer, TableAdded, TableReplaced
 from cdcd.core.pasted import read_table
-from cdcd.core.snapshot.signals import ADDED, REPLACED
+from cdcd.core.snapshot.signals import ADDED, REPLACED, RESUMED
 from cdcd.core.snapshot.table_task import TableTask
 
 
@@ -89,6 +89,22 @@ class PublishedTables:
         """Whether the table's topic has rows from before a gap."""
         return oid in self._incremental.progress.outdated and oid not in self._ended
 
+    def bring_back(self, oid: int, name: str) -> bool:
+        """A table that was set aside comes back: its former rows end with its next record, and it is read again.
+
+        Returns:
+            Whether its rows are read.
+        """
+        if not self._reads:
+            return False
+        incremental = self._incremental
+        incremental.read_anew(oid, name, RESUMED)
+        if self._ends_rows and self._seen.owns_any(oid):
+            self._ended.discard(oid)
+            progress = incremental.progress
+            incremental.tasks.replace(replace(progress, outdated=Oids([*progress.outdated.oids, oid])))
+        return True
+
     def end_outdated(self, oids: Collection[int]) -> None:
         """The truncate records of these tables are put into the queue now."""
         self._incremental.tasks.replace(self._incremental.progress.end_former_rows(oids))
@@ -103,9 +119,9 @@ class PublishedTables:
         """Tables whose number of rows nobody needs to estimate."""
         return frozenset(self._seen.names) - self._seen.unlisted
 
-    def names(self) -> list[str]:
-        """The tables of which the stream knows, as `schema.table`."""
-        return list(self._seen.names.values())
+    def oids(self) -> Mapping[int, str]:
+        """The tables of which the stream knows, as `schema.table`, by oid."""
+        return self._seen.names
 
     def is_new(self, oid: int, name: str) -> bool:
         """Whether the table had another name in the stream until now, or none; or is outdated.

@@ -24,6 +24,7 @@ class Topics:
         self._wanted: dict[str, None] = {}
         self._asked: set[str] = set()
         self._keyless: set[str] = set()
+        self._again: set[str] = set()
         self._schemas_wanted: dict[SchemaUse, None] = {}
         self._schemas_asked: set[SchemaUse] = set()
 
@@ -55,12 +56,30 @@ class Topics:
         topics = tuple(self._wanted)
         self._wanted.clear()
         self._asked.update(topics)
-        return EnsureTopics(topics, frozenset(topics if self._marked else self._keyless.intersection(topics)))
+        again = tuple([topic for topic in topics if topic in self._again])
+        self._again.difference_update(again)
+        return EnsureTopics(
+            topics, frozenset(topics if self._marked else self._keyless.intersection(topics)), again=again
+        )
 
     def ready(self, topics: Collection[str]) -> None:
         """Records may go to these topics from now on."""
         self._ready.update(topics)
         self._asked.difference_update(topics)
+
+    def forget(self, topics: Collection[str]) -> None:
+        """These topics are refused, or must be looked at again before further records go to them."""
+        self._ready.difference_update(topics)
+        self._asked.difference_update(topics)
+        self._again.update(topics)
+        for topic in topics:
+            self._wanted.pop(topic, None)
+
+    def forget_schemas(self, schemas: Collection[SchemaUse]) -> None:
+        """These schemas are refused."""
+        self._schemas_asked.difference_update(schemas)
+        for use in schemas:
+            self._schemas_wanted.pop(use, None)
 
     def are_registered(self, lacking: Collection[SchemaUse]) -> bool:
         """Whether a table's records lack no schema (`Encoder.unregistered`); if they do, the schemas are wanted."""

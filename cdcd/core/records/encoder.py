@@ -241,6 +241,9 @@ class TransactionRecords(Protocol):
     def restore(self, counts: Counts) -> None:
         """The transaction has had so many records before."""
 
+    def take_back(self, table: str, records: int) -> None:
+        """So many records of the table (`schema.table`) are not delivered, although they were made."""
+
     def begun(self, records: list[Record]) -> int:
         """If these are the first records of the transaction that count, put BEGIN before them; its bytes, or 0."""
 
@@ -304,8 +307,15 @@ class Encoder(Protocol):
             events: -1 for an event that is encoded in several parts: the next part has the number of the last one.
         """
 
+    @property
+    def serial(self) -> int:
+        """The number of the last event of the open transaction that was begun, also if an error was raised for it."""
+
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
         """As `encode`, for several events in their order, of which some may be drafts.
+
+        If it raises an error of `encode`, `out` has the records of all events before the one at fault, which is the one
+        with the number `serial`, and none of this one but maybe a description.
 
         Raises:
             WithoutStreamingError: what was drafted is no longer what the rows should be.
@@ -397,6 +407,9 @@ class Encoder(Protocol):
 
     def knows(self, relation_oid: int) -> bool:
         """Whether the relation was defined."""
+
+    def forget(self, relation_oid: int) -> None:
+        """Know the relation no more, so that its next description comes before its records again."""
 
     def relation(self, relation_oid: int) -> Relation:
         """A relation as it was last described."""

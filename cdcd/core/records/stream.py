@@ -107,6 +107,11 @@ class RecordStream(KnownTables):
         """
         self._serial += events
 
+    @property
+    def serial(self) -> int:
+        """See `Encoder`."""
+        return self._serial
+
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
         """As `encode`, for several events in their order, of which some may be drafts.
 

@@ -20,8 +20,14 @@ RESERVED: Final = (PREFIX, WATERMARK)
 
 ADDED: Final = "added"
 REPLACED: Final = "replaced"
-OWN_REQUESTS: Final = ("", ADDED, REPLACED)
-"""What asks for a table where nobody sent a request: the initial snapshot, and changes of the publication."""
+RESUMED: Final = "resumed"
+OWN_REQUESTS: Final = ("", ADDED, REPLACED, RESUMED)
+"""What asks for a table where nobody sent a request: the initial snapshot, changes of the publication, the return of a
+table that was set aside."""
+
+STOP_TABLES: Final = "stop_tables"
+RESUME_TABLES: Final = "resume_tables"
+"""Actions of `cdcd tables stop` and `cdcd tables resume`: tables are set aside, or come back."""
 
 TABLES_MAX: Final = 1000
 NAME_MAX: Final = 200
@@ -37,7 +43,7 @@ class Signal:
     """One request.
 
     Attributes:
-        action: start, pause, resume or cancel.
+        action: start, pause, resume or cancel, of snapshots; stop_tables or resume_tables.
         tables: `schema.table` each; for cancel, () means all.
         where: for start, SQL that rows must satisfy.
         request: a name of the caller's choice, shown in the status.
@@ -88,8 +94,8 @@ class Signal:
             most = WHERE_MAX if name == "where" else NAME_MAX
             if not isinstance(text, str) or len(text) > most or not _is_plain(text):
                 raise ValueError(f"{name} must be a text of at most {most} characters, without NUL")
-        if action == "start" and not tables:
-            raise ValueError("start needs tables")
+        if action in _NAMING and not tables:
+            raise ValueError(f"{action} needs tables")
         if texts["where"] and action != "start":
             raise ValueError(f"{action} takes no where")
         return cls(action, tuple(tables), texts["where"], texts["id"], texts["pipeline"], texts["token"])
@@ -112,4 +118,7 @@ def _is_table(name: object) -> bool:
     return isinstance(name, str) and len(name) <= NAME_MAX and "." in name.strip(".") and _is_plain(name)
 
 
-_ACTIONS: Final = ("start", "pause", "resume", "cancel")
+_ACTIONS: Final = ("start", "pause", "resume", "cancel", STOP_TABLES, RESUME_TABLES)
+
+_NAMING: Final = frozenset({"start", STOP_TABLES, RESUME_TABLES})
+"""Actions that need names of tables."""

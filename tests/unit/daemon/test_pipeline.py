@@ -177,11 +177,12 @@ class Session:
     def _in_thread(self, call: Callable[[], None]) -> Awaitable[None]:
         return asyncio.get_running_loop().run_in_executor(self.thread, call)
 
-    def _did(self, what: str) -> Callable[..., Awaitable[None]]:
-        async def do(*arguments: Any, **options: Any) -> None:
+    def _did(self, what: str) -> Callable[..., Awaitable[Any]]:
+        async def do(*arguments: Any, **options: Any) -> dict[str, CdcdError]:
             if what in self.fails:
                 raise self.fails[what]
             self.done.append((what, *arguments))
+            return {}
 
         return do
 

@@ -278,6 +278,11 @@ class KnownTables:
         self._introduce(table, out)
         return len(key or b"") + len(value or b"")
 
+    def forget(self, relation_oid: int) -> None:
+        """Know the relation no more, so that its next description comes before its records again."""
+        self._tables.pop(relation_oid, None)
+        self._recent = None
+
     def relation(self, relation_oid: int) -> Relation:
         """A relation as it was last described."""
         return self._tables[relation_oid].relation

@@ -98,6 +98,11 @@ class TransactionMetadata:
             self.total += records
         self._is_begun = self.total > 0
 
+    def take_back(self, table: str, records: int) -> None:
+        """See `TransactionRecords`."""
+        self.table(table).records -= records
+        self.total -= records
+
     def begun(self, records: list[Record]) -> int:
         """If these are the first records of the transaction, put BEGIN before them; the bytes of BEGIN."""
         if self._is_begun or not self.total:

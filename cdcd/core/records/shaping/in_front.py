@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from cdcd.core.catalog.relations import Described, TableDescription, TypeDescription
+from cdcd.core.errors import FatalError
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoder, Record, TransactionRecords
@@ -81,6 +82,10 @@ class EncoderInFront:
     def skip(self, events: int) -> None:
         self._inner.skip(events)
 
+    @property
+    def serial(self) -> int:
+        return self._inner.serial
+
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
         size = 0
         run: list[SpoolItem] = []
@@ -92,10 +97,20 @@ class EncoderInFront:
             if run:
                 size += self._inner.encode_all(run, in_stream, now_us, out)
                 run = []
-            size += self._shape(item, in_stream, now_us, out)
+            size += self._shape_whole(item, in_stream, now_us, out)
         if run:
             size += self._inner.encode_all(run, in_stream, now_us, out)
         return size
+
+    def _shape_whole(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """As `_shape`. An event at fault counts once, and leaves no record."""
+        known, serial = len(out), self._inner.serial
+        try:
+            return self._shape(frame, in_stream, now_us, out)
+        except FatalError:
+            del out[known:]
+            self._inner.skip(serial + 1 - self._inner.serial)
+            raise
 
     def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
         return self._inner.late_records(draft, now_us, out)
@@ -148,6 +163,9 @@ class EncoderInFront:
 
     def knows(self, relation_oid: int) -> bool:
         return self._inner.knows(relation_oid)
+
+    def forget(self, relation_oid: int) -> None:
+        self._inner.forget(relation_oid)
 
     def relation(self, relation_oid: int) -> Relation:
         return self._inner.relation(relation_oid)

@@ -1,7 +1,7 @@
 """The engine as its shell sees it: frames and answers in, actions out, by a clock that the test moves."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.ending import UNSTREAMED_S, StreamingAgainError
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.exported import ExportedTables
-from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.engine.questions import PUBLISHED_S, TOPICS_AHEAD
 from cdcd.core.engine.settings import EngineSettings
 from cdcd.core.errors import SourceError, TransientError
@@ -121,7 +120,7 @@ class Daemon:
         unstreamed_until: int = 0,
         published: dict[int, str] | None = None,
         encoding: EncoderSettings = ENVELOPE,
-        left_out: LeftOutTables | None = None,
+        wants: Callable[[str], bool] | None = None,
         routes: tuple[TableRoutes, ...] = (),
         **settings: Any,
     ) -> None:
@@ -154,7 +153,7 @@ class Daemon:
             observe=self.facts,
             now=self.now,
             unstreamed_until=unstreamed_until,
-            left_out=left_out,
+            wants=wants,
             exported=None
             if exported is None
             else ExportedTables(

@@ -29,6 +29,8 @@ def shapes_texts(inner: Any) -> EncoderInFront:
 class Runs:
     """An encoder that shows what it was given together."""
 
+    serial = 0
+
     def encode_all(self, kept: list[Any], in_stream: bool, now_us: int, out: list[Any]) -> int:
         out.append(("run", *kept))
         return len(kept)

@@ -1,0 +1,272 @@
+"""One fate for each table: which tables are set aside, since when and why, and when each of them comes back.
+
+The rule: a fault of one table stops that table, and nothing else. From the event on at which the fault is found, the
+events of the table count and have no records (`left_out.py`). So the positions are those of all events, and the other
+tables lose nothing. The checkpoint has each table that is set aside, by its oid, because another process must not go on
+with a table of which changes are missing.
+
+A table comes back at one place in the stream, between two transactions. There its former rows end by a truncate record,
+its rows are read again, and its changes go on. A table that fails while it comes back is set aside again. If the cause
+of a fault can pass by itself (`PASSING`), the table comes back after a while, which is longer after each attempt.
+Otherwise it comes back by request.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.core.engine.checkpoint import AsideTable
+from cdcd.core.errors import CdcdError, ConfigError, SinkError, SourceError, WithheldError
+from cdcd.core.facts import Observer, TableResumed, TableSetAside, cut_short
+from cdcd.core.pasted import resume_table
+from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.protocol.messages import Relation
+
+NAME: Final = "name"
+"""The name of the table's topic: too long, or the one of another table."""
+TOPIC: Final = "topic"
+"""The table's topic is missing, or refused."""
+REGISTRY: Final = "registry"
+"""The schema registry refuses a schema of the table."""
+PROTECTION: Final = "protection"
+"""It is not certain which columns of the table a rule protects."""
+RULE: Final = "rule"
+"""A rule of the configuration cannot be followed: a key, a filter, a route, names of fields, partitions."""
+VALUE: Final = "value"
+"""A value of a row has no form in a record, or the server did not send a part of the key."""
+SIZE: Final = "size"
+"""A record is larger than Kafka takes."""
+SNAPSHOT: Final = "snapshot"
+"""The table's rows cannot be read."""
+BROKER: Final = "broker"
+"""The broker refused a record of the table."""
+REQUEST: Final = "request"
+"""Somebody asked for it (`cdcd tables stop`)."""
+
+SET_ASIDE: Final = "the table is set aside because of a fault, and is read when it comes back"
+"""Why the rows of a table are not read."""
+
+PASSING: Final = frozenset({TOPIC, REGISTRY, SNAPSHOT, BROKER})
+"""Faults whose cause can pass: rights, topics and a registry are in other hands than the configuration."""
+
+RETRY_S: Final = 5.0
+RETRY_S_MAX: Final = 600.0
+"""Seconds until a table comes back by itself: after the first fault, and the most after further ones."""
+
+RETURNING_MAX: Final = 50
+"""Number of tables that come back at one place in the stream. Others follow when these have their rows or have failed
+again, so that topics, look-ups and memory have a limit."""
+
+REASON_MAX: Final = 500
+"""Maximum number of characters of a reported reason."""
+
+NONE_ASIDE: Final[Mapping[int, object]] = {}
+"""What stands for the tables that are set aside, where there are none."""
+
+BELONGS: Final = (ConfigError, SinkError, SourceError)
+"""Errors that belong to a table if they are raised for its description or for one of its rows."""
+
+
+Fault = Callable[[int, str, CdcdError], None]
+"""Takes a fault of a table: its oid, the kind of fault, and the error. It sets the table aside, or raises the error."""
+
+
+def raise_fault(_oid: int, _fault: str, error: CdcdError) -> None:
+    """The `Fault` of an engine that sets no table aside."""
+    raise error
+
+
+@dataclass(slots=True)
+class Fate:
+    """A table that is set aside.
+
+    Attributes:
+        oid, since_lsn, fault: as in the checkpoint.
+        name: `schema.table`; "" if it is not known.
+        reason, hint: of the error. A former process has told the reason, so it is "" after a restart.
+        tries: how often the table has come back and failed again.
+        retry_at: when the table comes back by itself, in monotonic seconds; None: it has no time yet, or comes back by
+            request only.
+    """
+
+    oid: int
+    since_lsn: int
+    fault: str
+    name: str = ""
+    reason: str = ""
+    hint: str = ""
+    tries: int = 0
+    retry_at: float | None = None
+
+
+def fault_of(error: CdcdError) -> str:
+    """The kind of fault, of an error that the description of a table met."""
+    if isinstance(error, WithheldError):
+        return PROTECTION
+    if isinstance(error, SinkError):
+        return NAME
+    return RULE
+
+
+class Fates:
+    """The tables that are set aside.
+
+    Args:
+        start: those of the checkpoint.
+        names: the published tables as `schema.table`, by oid.
+        stops: a fault of a table ends the session, and no table is set aside.
+        returns: tables come back by themselves, where the cause of the fault can pass.
+    """
+
+    def __init__(
+        self,
+        start: Iterable[AsideTable],
+        names: Mapping[int, str],
+        *,
+        observe: Observer,
+        stops: bool = False,
+        returns: bool = True,
+    ) -> None:
+        self._observe = observe
+        self.stops = stops
+        self._returns = returns
+        self.aside: dict[int, Fate] = {
+            each.oid: Fate(each.oid, each.since_lsn, each.fault, names.get(each.oid, "")) for each in start
+        }
+        self._tries: dict[int, int] = {}
+        """By oid: attempts of tables that came back. Kept until a table has its rows."""
+        self._reading: set[int] = set()
+        """Tables that came back and have not got their rows yet."""
+        self._asked: list[int] = []
+        """Tables that come back at the next place between two transactions, because somebody asked for it."""
+        self._relations: dict[int, Relation] = {}
+        """By oid: the newest descriptions by the stream of tables that are set aside."""
+        self._table: tuple[AsideTable, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.aside)
+
+    def table(self) -> tuple[AsideTable, ...]:
+        """The tables that are set aside, for the checkpoint."""
+        if self._table is None:
+            self._table = tuple(
+                [
+                    AsideTable(each.oid, each.since_lsn, each.fault)
+                    for each in sorted(self.aside.values(), key=_oid_of)
+                ]
+            )
+        return self._table
+
+    def set_aside(
+        self, oid: int, name: str, topic: str, *, fault: str, reason: str, hint: str, lsn: int
+    ) -> bool:
+        """Set a table aside from `lsn` on, and report it. False: it is set aside already.
+
+        Args:
+            lsn: the commit LSN from which on changes of the table have no records.
+        """
+        if oid in self.aside:
+            return False
+        tries = self._tries.pop(oid, 0)
+        self._reading.discard(oid)
+        self.aside[oid] = Fate(oid, lsn, fault, name, cut_short(reason, REASON_MAX), hint, tries)
+        self._table = None
+        self._observe(
+            TableSetAside(
+                table=name,
+                oid=oid,
+                topic=topic,
+                fault=fault,
+                lsn=str(Lsn(lsn)),
+                reason=cut_short(reason, REASON_MAX),
+                hint=hint or HINTS.get(fault, ""),
+                command=resume_table(name),
+                by_itself=self._returns and fault in PASSING,
+            )
+        )
+        return True
+
+    def describe(self, relation: Relation) -> None:
+        """The stream describes a table that is set aside. The description counts when the table comes back."""
+        self._relations[relation.oid] = relation
+
+    def ask(self, oids: Collection[int]) -> None:
+        """Let these tables come back."""
+        self._asked += [oid for oid in oids if oid in self.aside and oid not in self._asked]
+
+    def plan(self, now: float) -> None:
+        """Give each table whose fault can pass a time to come back at."""
+        if not self._returns:
+            return
+        for each in self.aside.values():
+            if each.retry_at is None and each.fault in PASSING:
+                each.retry_at = now + min(RETRY_S * 2**each.tries, RETRY_S_MAX)
+
+    def next_at(self) -> float | None:
+        """When a table comes back by itself, if nothing else happens before; None: no table does."""
+        times = [each.retry_at for each in self.aside.values() if each.retry_at is not None]
+        return min(times, default=None)
+
+    def due(self, now: float, coming: int = 0) -> list[int]:
+        """The tables that come back now, between two transactions. The caller owes `bring_back` for each of them.
+
+        Args:
+            coming: number of tables that came back and have not got their rows yet.
+        """
+        if not self.aside:
+            return []
+        found = [oid for oid in self._asked if oid in self.aside]
+        found += [
+            each.oid
+            for each in self.aside.values()
+            if each.retry_at is not None and each.retry_at <= now and each.oid not in found
+        ]
+        found = found[: max(0, RETURNING_MAX - coming)]
+        self._asked = [oid for oid in self._asked if oid not in found]
+        return found
+
+    def bring_back(self, oid: int, *, read: bool) -> Relation | None:
+        """The table comes back here. Returns its newest description by the stream while it was set aside, if any.
+
+        Args:
+            read: its rows are read again.
+        """
+        fate = self.aside.pop(oid)
+        self._table = None
+        self._tries[oid] = fate.tries + 1
+        if read:
+            self._reading.add(oid)
+        self._observe(
+            TableResumed(table=fate.name, oid=oid, fault=fate.fault, attempt=fate.tries + 1, read=read)
+        )
+        return self._relations.pop(oid, None)
+
+    def delivered(self, being_read: Collection[int]) -> None:
+        """Tables that came back, but those `being_read`, have their rows. If one fails once more, its fault is new."""
+        if self._reading:
+            for oid in self._reading.difference(being_read):
+                self._reading.discard(oid)
+                self._tries.pop(oid, None)
+
+    def names(self, wanted: Collection[str]) -> dict[str, int]:
+        """The oids of tables that are set aside, by these names."""
+        return {each.name: each.oid for each in self.aside.values() if each.name in wanted}
+
+
+HINTS: Final[Mapping[str, str]] = {
+    NAME: "Give the table a topic of its own (topics.names).",
+    TOPIC: "Create the topic, or give cdcd's principal the right to create it and to write to it.",
+    REGISTRY: "Correct the compatibility of the subject, or delete the subject's former versions.",
+    PROTECTION: "Correct the rule in columns, so that it names the column.",
+    RULE: "Correct the rule in the configuration, and start cdcd again.",
+    VALUE: "Correct the row, or give the records another key (key.columns).",
+    SIZE: "Raise max.message.bytes of the topic and message.max.bytes in kafka.properties, or set kafka.oversized.",
+    SNAPSHOT: "Give cdcd's role, or the reader of the table's owner, SELECT on the table.",
+    BROKER: "See the reason, and correct the topic or its rights.",
+    REQUEST: "The table was stopped on request.",
+}
+"""By kind of fault: what a person can do, if the error itself does not say it."""
+
+
+def _oid_of(each: Fate) -> int:
+    return each.oid

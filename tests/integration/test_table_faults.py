@@ -1,0 +1,237 @@
+"""One fate for each table: a fault of one table sets that table aside, others go on, and it comes back equal."""
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from deploy.local import KafkaBroker
+from tests.integration import created_topics
+from tests.integration.conftest import Database
+from tests.integration.daemon import until
+from tests.integration.faults.trial import Trial
+
+pytestmark = pytest.mark.postgres(only=18)
+
+LARGE = random.Random(3).randbytes(50_000).hex()
+"""Compression does not make it small."""
+
+OTHERS_S = 10.0
+"""How long the row of another table may take on a loaded machine. Alone, it takes less than two seconds."""
+
+
+def nothing(_one: Trial) -> None:
+    """Nothing is to be done."""
+
+
+def insert(one: Trial) -> None:
+    one.insert(2)
+
+
+def insert_large(one: Trial) -> None:
+    one.insert(2, note=LARGE)
+
+
+def shorten(one: Trial) -> None:
+    one.execute("UPDATE t SET note = 'short' WHERE id = 2")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault, and how it comes and goes.
+
+    Attributes:
+        sections: of the configuration.
+        before: what is done before the daemon starts.
+        breaks: what makes the fault, while the daemon runs.
+        mends: what takes the cause away.
+        mended: of the configuration, with which the daemon starts again before the table comes back.
+    """
+
+    name: str
+    fault: str
+    sections: dict[str, Any] = field(default_factory=dict)
+    before: Callable[[Trial], None] = nothing
+    breaks: Callable[[Trial], None] = insert
+    mends: Callable[[Trial], None] = nothing
+    mended: dict[str, Any] = field(default_factory=dict)
+
+
+def create(one: Trial, name: str, **config: str) -> None:
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    created_topics.create_topics(one.reader_servers, name, config=settings)
+
+
+def create_all_but_its_topic(one: Trial) -> None:
+    for each in ("checkpoint", "schemas"):
+        create(one, f"{one.name}.{each}", cleanup_policy="compact")
+    for each in ("message", "public.other"):
+        create(one, f"{one.name}.{each}")
+
+
+def create_it_last(one: Trial) -> None:
+    """The table that is found first gets the topic."""
+    one.execute("DROP TABLE t")
+    one.create_table()
+
+
+def delete_topic_and_insert(one: Trial) -> None:
+    created_topics.delete_topic(one.reader_servers, one.topic)
+    one.insert(2)
+
+
+KINDS = [
+    Kind(
+        "its topic is missing and may not be created",
+        "topic",
+        {"topics": {"create": {"enabled": False}}},
+        before=create_all_but_its_topic,
+        mends=lambda one: create(one, one.topic),
+    ),
+    Kind(
+        "a record is too large for the client",
+        "size",
+        {"kafka": {"properties": {"message.max.bytes": 20_000}}},
+        breaks=insert_large,
+        mends=shorten,
+    ),
+    Kind(
+        "a record is too large for the topic",
+        "broker",
+        before=lambda one: create(one, one.topic, max_message_bytes="20000"),
+        breaks=insert_large,
+        mends=lambda one: created_topics.set_topic(
+            one.reader_servers, one.topic, {"max.message.bytes": "200000"}
+        ),
+    ),
+    Kind(
+        "two fields have one name",
+        "rule",
+        {"fields": {"tables": {"public.t": {"rename": {"note": "id"}}}}},
+        mended={"fields": None},
+    ),
+    Kind(
+        "the key that is chosen is not there",
+        "rule",
+        {"key": {"columns": {"public.t": ["nobody"]}}},
+        mended={"key": None},
+    ),
+    Kind(
+        "its topic is the one of another table",
+        "name",
+        {"topics": {"names": {"public.t": "<name>.public.other"}}},
+        before=create_it_last,
+        mended={"topics": None},
+    ),
+    Kind(
+        "a protected column is not there",
+        "protection",
+        {"columns": {"exclude": ["public.t.secret"]}},
+        mended={"columns": None},
+    ),
+]
+
+
+def filled(value: Any, name: str) -> Any:
+    """The sections of a configuration with the pipeline's name in them."""
+    if isinstance(value, dict):
+        return {key: filled(each, name) for key, each in value.items()}
+    return value.replace("<name>", name) if isinstance(value, str) else value
+
+
+def rows_of(one: Trial, topic: str) -> dict[int, str]:
+    """What the topic says of the table: its records folded, as a reader with `read_committed` sees them."""
+    found: dict[int, str] = {}
+    for _, value, _ in one.records(topic):
+        if value is None:
+            continue
+        change = json.loads(value)
+        if change["op"] == "t":
+            found.clear()
+        elif change["op"] == "d":
+            found.pop(change["before"]["id"], None)
+        else:
+            found[change["after"]["id"]] = change["after"]["note"]
+    return found
+
+
+def source(one: Trial) -> dict[int, str]:
+    return {int(number): note for number, note in one.execute("SELECT id, note FROM t")}
+
+
+def others(one: Trial) -> str:
+    names = one.daemon.config.get("topics", {}).get("names", {})
+    return str(names.get("public.other", f"{one.name}.public.other"))
+
+
+def other(one: Trial, number: int) -> float:
+    """Insert a row into the other table, and return the seconds until its topic has it and all former ones, once."""
+    one.execute("INSERT INTO other VALUES (%s)", number)
+    began = time.monotonic()
+    found = [json.loads(key)["id"] for key, _, _ in one.records(others(one), number)]
+    assert found == list(range(1, number + 1)), one.daemon.last_words()
+    return time.monotonic() - began
+
+
+def resume(one: Trial) -> None:
+    asked = json.dumps({"action": "resume_tables", "tables": ["public.t"]})
+    one.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', %s)", asked)
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker, kind: Kind, delivery: str
+):
+    # GIVEN a pipeline with two tables, of which one will have a fault
+    one = trial(database.dsn(), broker.bootstrap_servers)
+    one.configure(**filled(kind.sections, one.name))
+    one.configure(
+        kafka={"delivery": delivery}, snapshot={"mode": "initial"}, tables={"on_error": "set_aside"}
+    )
+    one.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    kind.before(one)
+    one.start()
+    other(one, 1)
+    one.execute("INSERT INTO t VALUES (1, 'before')")
+    assert other(one, 2) < OTHERS_S
+
+    # WHEN the fault comes
+    kind.breaks(one)
+
+    # THEN the table is set aside, by name, with its fault and the command, and the other table goes on
+    assert other(one, 3) < OTHERS_S
+    told = one.daemon.await_event("table.aside")
+    assert (told["table"], told["fault"], told["level"]) == ("public.t", kind.fault, "error")
+    assert told["command"] == "cdcd tables resume public.t"
+    assert one.daemon.is_running()
+
+    # AND a kill changes nothing of that
+    one.daemon.kill()
+    one.daemon.start()
+    one.daemon.await_streaming()
+    one.execute("INSERT INTO t VALUES (5, 'meanwhile')")
+    one.execute("DELETE FROM t WHERE id = 1")
+    other(one, 4)
+
+    # WHEN the cause is gone, and somebody asks for the table
+    kind.mends(one)
+    if kind.mended:
+        one.daemon.kill()
+        one.configure(**filled(kind.mended, one.name))
+        one.daemon.start()
+        one.daemon.await_streaming()
+    resume(one)
+
+    # THEN its rows are those of the source
+    own = f"{one.name}.public.t"
+    wanted = source(one)
+    until(lambda: rows_of(one, own) == wanted or None, f"{wanted}, but {rows_of(one, own)}", 60.0)
+    one.execute("INSERT INTO t VALUES (6, 'after')")
+    until(lambda: rows_of(one, own) == source(one) or None, "the last row", 60.0)
+    other(one, 5)
+    assert one.daemon.stop() == 0

@@ -1,0 +1,259 @@
+"""One fate for each table: what is set aside, what goes on, and how a table comes back."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcd.core.catalog.field_names import FieldRule
+from cdcd.core.engine.actions import EnsureTopics, Ship
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
+from cdcd.core.engine.ending import TablesRefusedError
+from cdcd.core.engine.fates import (
+    BROKER,
+    NAME,
+    REQUEST,
+    RETRY_S,
+    RETRY_S_MAX,
+    RETURNING_MAX,
+    RULE,
+    SIZE,
+    TOPIC,
+    VALUE,
+    Fates,
+)
+from cdcd.core.errors import CdcdError, ConfigError, SinkError
+from cdcd.core.facts import TableResumed, TableSetAside
+from cdcd.core.protocol.messages import UNCHANGED, Truncate, Update
+from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES, Signal
+from cdcd.core.transactions.position import Position
+from tests.unit.core.engine.tables import Facts, table
+from tests.unit.core.engine.test_engine import (
+    ENVELOPE,
+    START,
+    Daemon,
+    described,
+    requested,
+    row,
+    transaction,
+)
+from tests.unit.core.transactions import wire
+
+OTHER = 8
+PUBLISHED = {7: "public.t", OTHER: "public.other"}
+
+
+def daemon_of(folder: Path, start: Checkpoint = START, **options: Any) -> Daemon:
+    """A session that sets tables aside, of two tables."""
+    found = Daemon(folder, start, published=dict(PUBLISHED), **{"sets_aside": True, **options})
+    found.tables[7] = table(7, pages=1)
+    found.idle()
+    return found
+
+
+def resume(daemon: Daemon, lsn: int) -> None:
+    signal = Signal(RESUME_TABLES, ("public.t",))
+    daemon.take(transaction(99, lsn, requested(signal)))
+
+
+def set_aside(daemon: Daemon) -> list[tuple[str, str, str]]:
+    return [(fact.table, fact.fault, fact.lsn) for fact in daemon.facts.of(TableSetAside)]
+
+
+def ids(daemon: Daemon) -> list[tuple[str, int]]:
+    return [
+        (topic.rpartition(".")[2], value["after"]["id"])
+        for topic, _, value in daemon.records
+        if value and value.get("after")
+    ]
+
+
+BOTH = (described(), described("other", OTHER))
+FAULTY = replace(ENVELOPE, field_rules=(FieldRule("public.t", (("note", "id"),), ()),))
+
+
+def test_a_table_whose_rule_cannot_be_followed_is_set_aside_with_its_first_event_and_others_go_on(
+    tmp_path: Path,
+):
+    daemon = daemon_of(tmp_path, encoding=FAULTY)
+    daemon.take(transaction(5, 100, *BOTH))
+    assert set_aside(daemon) == []
+    daemon.take(transaction(6, 200, row(1, oid=OTHER), row(2), row(3, oid=OTHER)))
+    assert set_aside(daemon) == [("public.t", RULE, "0/C8")]
+    # The events of the table count, so the numbers of the others are as ever.
+    numbers = [(value["after"]["id"], value["source"]["event_serial_no"]) for _, _, value in daemon.records]
+    assert numbers == [(1, 1), (3, 3)]
+    assert daemon.engine.checkpoint.position == Position(200, 210)
+    assert daemon.engine.checkpoint.tables == (AsideTable(7, 200, RULE),)
+
+
+def test_the_same_fault_ends_the_session_if_the_configuration_says_so(tmp_path: Path):
+    daemon = daemon_of(tmp_path, encoding=FAULTY, sets_aside=False)
+    with pytest.raises(ConfigError, match="two fields id"):
+        daemon.take(transaction(5, 100, described(), row(2)))
+
+
+def test_a_row_at_fault_leaves_nothing_and_the_rows_before_it_stay(tmp_path: Path):
+    daemon = daemon_of(tmp_path)
+    lost = wire.frame(Update(None, 7, "", None, (UNCHANGED, b"x")))
+    daemon.take(transaction(5, 100, *BOTH, row(1), row(2, oid=OTHER), lost, row(3, oid=OTHER), row(4)))
+    assert set_aside(daemon) == [("public.t", VALUE, "0/64")]
+    assert ids(daemon) == [("t", 1), ("other", 2), ("other", 3)]
+    numbers = [value["source"]["event_serial_no"] for _, _, value in daemon.records]
+    assert numbers == [1, 2, 4]
+
+
+def test_a_truncate_of_several_tables_is_left_to_the_others(tmp_path: Path):
+    daemon = daemon_of(tmp_path, encoding=FAULTY)
+    daemon.take(transaction(5, 100, *BOTH, row(1), wire.frame(Truncate(None, False, False, (7, OTHER)))))
+    assert [(topic, value["op"]) for topic, _, value in daemon.records] == [("p.public.other", "t")]
+
+
+def test_a_record_that_is_too_large_takes_its_table_out_from_there_on(tmp_path: Path):
+    daemon = daemon_of(tmp_path, fails_over_bytes=2000)
+    daemon.take(
+        transaction(5, 100, *BOTH, row(1), row(2, oid=OTHER), row(3, "x" * 3000), row(4), row(5, oid=OTHER))
+    )
+    assert set_aside(daemon) == [("public.t", SIZE, "0/64")]
+    assert ids(daemon) == [("t", 1), ("other", 2), ("other", 5)]
+
+
+def test_topics_that_are_refused_set_their_tables_aside_in_one_step(tmp_path: Path):
+    daemon = daemon_of(tmp_path)
+    daemon.feed(transaction(5, 100, *BOTH, row(1), row(2, oid=OTHER)))
+    wanted = daemon.until(EnsureTopics)
+    assert wanted.topics == ("p.public.t", "p.public.other")
+    daemon.engine.topics_refused({"p.public.t": SinkError("no right")}, daemon.now)
+    daemon.engine.topics_ready(["p.public.other"], daemon.now)
+    daemon.idle()
+    assert set_aside(daemon) == [("public.t", TOPIC, "0/64")]
+    assert ids(daemon) == [("other", 2)]
+
+
+def test_a_topic_that_no_table_has_belongs_to_all(tmp_path: Path):
+    with pytest.raises(SinkError, match="no right"):
+        daemon_of(tmp_path).engine.topics_refused({"p.schemas": SinkError("no right")}, 0.0)
+
+
+def test_two_tables_with_one_topic_are_one_fault(tmp_path: Path):
+    names = {("public", "t"): "p.a.b", ("public", "other"): "p.a_b"}
+    daemon = daemon_of(tmp_path, encoding=replace(ENVELOPE, names=names))
+    daemon.take(transaction(5, 100, *BOTH, row(1, oid=OTHER), row(2)))
+    assert set_aside(daemon) == [("public.t", NAME, "0/64")]
+    assert [value["after"]["id"] for _, _, value in daemon.records] == [1]
+
+
+def test_a_batch_of_which_the_broker_refuses_a_topic_goes_out_without_it(tmp_path: Path):
+    # GIVEN a batch on its way, and more of the table behind it
+    daemon = daemon_of(tmp_path)
+    daemon.feed(transaction(5, 100, *BOTH, row(1), row(2, oid=OTHER)))
+    out = daemon.until(Ship)
+    daemon.feed(transaction(6, 200, row(3), row(4, oid=OTHER)))
+    daemon.idle()
+
+    # WHEN the broker refuses records of the table
+    daemon.engine.refused(out.batch, {"p.public.t": SinkError("no right")}, daemon.now)
+    daemon.idle()
+
+    # THEN nothing of the table is delivered, and the checkpoint says so from the batch on
+    assert set_aside(daemon) == [("public.t", BROKER, "0/3C")]
+    assert ids(daemon) == [("other", 2), ("other", 4)]
+    assert daemon.shipped[-1].checkpoint.tables == (AsideTable(7, 60, BROKER),)
+    assert daemon.shipped[-2].checkpoint.position == Position(100, 110)
+    assert daemon.engine.queue.size == daemon.engine.queue.waiting == 0
+
+
+def test_after_a_part_was_lost_the_session_starts_over_without_the_table(tmp_path: Path):
+    daemon = daemon_of(tmp_path)
+    daemon.feed(transaction(5, 100, *BOTH, row(1)))
+    out = daemon.until(Ship)
+    with pytest.raises(TablesRefusedError) as caught:
+        daemon.engine.refused(out.batch, {"p.public.t": SinkError("no")}, 0.0, is_lost=True)
+    assert caught.value.tables == (AsideTable(7, 60, BROKER),)
+
+
+def test_a_table_that_comes_back_ends_its_former_rows_and_is_read_at_one_place(tmp_path: Path):
+    # GIVEN a table with a row in its topic, that is set aside
+    daemon = daemon_of(tmp_path, fails_over_bytes=2000)
+    daemon.take(transaction(5, 100, *BOTH, row(7), row(8, "x" * 3000)))
+    assert len(daemon.engine.fates) == 1
+    daemon.take(transaction(6, 200, row(9), row(1, oid=OTHER)))
+
+    # WHEN somebody asks for it
+    resume(daemon, 300)
+    daemon.take(transaction(7, 400, row(10)))
+    daemon.now += 1.0
+    daemon.take([wire.keepalive(500)])
+
+    # THEN its former rows end, its rows of now are read, and its changes go on
+    assert daemon.facts.of(TableResumed)[0].attempt == 1
+    assert [(value["op"], (value["after"] or {}).get("id")) for _, _, value in daemon.records][:3] == [
+        ("c", 7),
+        ("c", 1),
+        ("t", None),
+    ]
+    rest = {(value["op"], value["after"]["id"]) for _, _, value in daemon.records[3:]}
+    assert rest == {("c", 10), ("r", 1)}
+    assert daemon.engine.checkpoint.tables == ()
+    assert daemon.engine.checkpoint.snapshot is not None
+    assert not daemon.engine.checkpoint.snapshot.outdated.oids
+
+
+def test_a_restart_goes_on_without_the_table(tmp_path: Path):
+    start = replace(START, tables=(AsideTable(7, 55, SIZE),))
+    daemon = daemon_of(tmp_path, start)
+    daemon.take(transaction(5, 100, *BOTH, row(1), row(2, oid=OTHER)))
+    assert ids(daemon) == [("other", 2)]
+    assert daemon.engine.checkpoint.tables == start.tables
+    # It is described by the stream before it comes back, so its next change has a description.
+    resume(daemon, 200)
+    daemon.take(transaction(6, 300, row(3)))
+    assert ("t", 3) in ids(daemon)
+
+
+def test_a_table_is_stopped_on_request_and_does_not_come_back_by_itself(tmp_path: Path):
+    daemon = daemon_of(tmp_path)
+    daemon.take(transaction(4, 80, *BOTH, row(1)))
+    daemon.take(transaction(5, 100, requested(Signal(STOP_TABLES, ("public.t",)))))
+    daemon.take(transaction(6, 200, row(2), row(3, oid=OTHER)))
+    assert [fault for _, fault, _ in set_aside(daemon)] == [REQUEST]
+    assert ids(daemon) == [("t", 1), ("other", 3)]
+    daemon.now += 10 * RETRY_S_MAX
+    daemon.idle()
+    assert daemon.facts.of(TableResumed) == []
+
+
+def test_what_can_pass_is_tried_again_by_itself_and_less_often_each_time(tmp_path: Path):
+    daemon = daemon_of(tmp_path)
+    daemon.feed(transaction(5, 100, *BOTH, row(1)))
+    daemon.until(EnsureTopics)
+    refused: dict[str, CdcdError] = {"p.public.t": SinkError("no right")}
+    daemon.engine.topics_refused(refused, daemon.now)
+    daemon.idle()
+    for attempt in (1, 2):
+        daemon.now += RETRY_S * 2 ** (attempt - 1)
+        wanted = daemon.until(EnsureTopics)
+        assert wanted.again == ("p.public.t",)
+        assert [fact.attempt for fact in daemon.facts.of(TableResumed)] == list(range(1, attempt + 1))
+        daemon.engine.topics_refused(refused, daemon.now)
+        daemon.idle()
+    assert len(set_aside(daemon)) == 3
+
+
+def test_tables_that_come_back_together_do_so_in_turn():
+    start = [AsideTable(oid, 100, TOPIC) for oid in range(1, 2001)]
+    fates = Fates(start, {oid: f"public.t{oid}" for oid in range(1, 2001)}, observe=Facts())
+    fates.ask(range(1, 2001))
+    assert len(fates.due(0.0)) == RETURNING_MAX
+    fates.ask(range(1, 2001))
+    assert len(fates.due(0.0, coming=RETURNING_MAX - 1)) == 1
+
+
+def test_the_checkpoint_stays_small_with_ten_thousand_tables_that_are_set_aside():
+    tables = tuple(AsideTable(oid, 100 + oid % 3, TOPIC) for oid in range(16384, 46384, 3))
+    checkpoint = replace(START, tables=tables, snapshot=Progress())
+    data = checkpoint.encode()
+    assert len(data) < 60_000
+    assert Checkpoint.decode(data, "here").tables == tables
