@@ -1,20 +1,24 @@
 """Which record of the checkpoint topic counts, and how the next one is written.
 
-The rule: the newest valid record of the pipeline counts. All others are counted and reported, and none of them raises
-an error while a valid record is there. Others may write to the topic, so a record is judged by what it is:
+The rule: the newest valid record of the pipeline counts. Records that do not count are reported, and do not raise
+an error as long as there is a record that counts. Other programs may write to the topic too, so each record must
+pass these tests:
 
-- Its key is the pipeline's name. A record of another key is somebody else's.
-- It is of a known form, within limits (`Checkpoint.decode`).
-- With a key of the pipeline (`topics.checkpoint_key`), its tag was made with that key. A record without such a tag
-  counts only if there is no record with one: before the key was introduced, or after the topic was lost. Whoever writes
-  a tombstone in the place of the last record takes it away, as `cdcd reset` does.
-- Its serial is not below that of a record before it. Serials rise from record to record, also across resets, because
-  none is below the clock. So a copy of a former record, which has a valid tag, does not count.
-- Its epoch is not below that of a record before it: a writer that was frozen may send one late, where Kafka does not
-  fence writers. A record of a lower epoch is a part of the daily life of the topic, so it is not reported.
+- Its key is the pipeline's name. A record with another key belongs to another pipeline.
+- Its value has a known format, within the limits (`Checkpoint.decode`).
+- If the pipeline has a key for its checkpoint (`topics.checkpoint_key`), the record has a tag that was made with
+  this key. A record without such a tag counts only if there is no record with one, as before the setting was
+  introduced, or after the topic was lost. A tombstone that follows the last record removes it, as `cdcd reset`
+  does, whoever has written the tombstone.
+- Its serial is not below the serial of an earlier record. Serials rise from record to record, also after a reset,
+  because a serial is at least the wall clock in milliseconds. So a copy of an earlier record does not count,
+  although its tag is valid.
+- Its epoch is not below the epoch of an earlier record: a writer that was frozen may send a record late, where
+  Kafka does not fence writers. A record with a lower epoch is normal, so it is not reported.
 
-A record of a newer format is refused, and not passed over: a newer cdcd has delivered more than any record of ours
-says. With a key of the pipeline, it must have a tag as all formats have it.
+A record with a newer format is refused and not skipped, because a newer version of cdcd has delivered more than any
+record of this version says. If the pipeline has a key for its checkpoint, such a record must have a tag too,
+because every format has one.
 """
 
 from collections.abc import Sequence
@@ -25,20 +29,21 @@ from cdcd.core.engine.checkpoint import Checkpoint, NewerFormatError
 from cdcd.core.errors import PositionError, SinkError
 
 SERIAL_MAX: Final = 1 << 50
-"""A serial that no clock reaches. A record without a tag may have it; then the order in the topic decides."""
+"""Highest serial that is allowed, which the wall clock in milliseconds never reaches. A record without a tag may
+have this serial, and then the order in the topic decides which record is newer."""
 
 FOREIGN_MAX: Final = 16
-"""Keys of other pipelines that are remembered. Their names are for an error only."""
+"""Number of keys of other pipelines that are remembered. They are only shown in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """Records of the checkpoint topic that do not count.
+    """Records of the checkpoint topic that do not count as checkpoints.
 
     Attributes:
-        count: how many.
-        first, last: offsets.
-        why: the reason of the last one.
+        count: the number of them.
+        first, last: the lowest and the highest offset of them.
+        why: the reason why the last one does not count.
     """
 
     count: int
@@ -48,12 +53,17 @@ class Ignored:
 
 
 class CheckpointRecords:
-    """The records of one pipeline. One object writes what follows upon what it has read.
+    """Writes and reads the checkpoint records of one pipeline.
+
+    The same object must read the records and write the next one, because the serial of the next one follows from
+    those that were read.
 
     Args:
         pipeline: the pipeline's name, which is the key of its records.
-        keys: secrets. The first one signs, and each of them verifies.
-        process_key: where there are no keys, a secret of this process. It proves to the process what it wrote itself.
+        keys: values of `topics.checkpoint_key`. Tags are made with the first one, and a tag counts if it was made
+            with any of them.
+        process_key: a random secret of this process, which is used if `keys` is empty. By it, the process
+            recognizes the records that it has written itself.
     """
 
     def __init__(self, pipeline: str, keys: Sequence[bytes] = (), process_key: bytes = b"") -> None:
@@ -65,36 +75,39 @@ class CheckpointRecords:
         """The highest serial that was read or written."""
 
     def encode(self, checkpoint: Checkpoint, unix_ms: int) -> bytes:
-        """The value of the next record."""
+        """Return the value of the next record, which has the next serial."""
         self.serial = min(max(self.serial + 1, unix_ms), SERIAL_MAX)
         return replace(checkpoint, serial=self.serial).encode(self.keys[0], self.pipeline)
 
     def judging(self, topic: str) -> "Judging":
-        """Read the topic, or its end."""
+        """Return an object that is given the records of the topic, all of them or the last ones."""
         return Judging(self, topic)
 
 
 class Judging:
-    """Give every record to `take`, in the order of their offsets. `result` is then the checkpoint that counts."""
+    """Finds the record that counts: pass every record to `take`, in the order of offsets.
+
+    `result` then returns the checkpoint that counts.
+    """
 
     def __init__(self, records: CheckpointRecords, topic: str) -> None:
         self._records = records
         self._topic = topic
         self._latest: Checkpoint | None = None
         self._damage: PositionError | None = None
-        """The last record of the pipeline that cannot be read, with no valid one at all."""
+        """Error of the last record of the pipeline that cannot be read; set only while there is no valid record."""
         self._newer: PositionError | None = None
         self._proven = 0
-        """The highest serial of an authentic record."""
+        """The highest serial of an authentic record so far."""
         self._emptied = False
-        """A tombstone stands behind all records before it."""
+        """Whether a tombstone of the pipeline follows all its records."""
         self._foreign: dict[bytes, int] = {}
         self._count = 0
         self._first = self._last = -1
         self._why = ""
 
     def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """The next record; `value` is None for a tombstone."""
+        """Take the next record; `value` is None for a tombstone."""
         if key != self._records.key:
             self._take_foreign(offset, key, value)
             return
@@ -105,7 +118,7 @@ class Judging:
         try:
             found = self._decoded(value, offset)
         except NewerFormatError as newer:
-            # Names of their own: mypyc gives a name the type of its first clause.
+            # One variable per clause, because mypyc gives a variable the type of its first clause.
             self._newer = newer
             return
         except PositionError as damage:
@@ -132,7 +145,7 @@ class Judging:
             raise
 
     def _why_not(self, found: Checkpoint) -> str:
-        """Why the record does not count, although it is one of the pipeline's form; "": it may count."""
+        """Return why this readable record of the pipeline does not count; "" if it may count."""
         latest = self._latest
         if found.serial > SERIAL_MAX:
             return "its serial is beyond every clock"
@@ -145,11 +158,11 @@ class Judging:
         return "it is a copy of a former record" if found.serial < latest.serial else ""
 
     def _is_late(self, found: Checkpoint, latest: Checkpoint) -> bool:
-        """A writer that was shut out sent the record late."""
+        """Whether the record was sent late, by a writer that was already shut out."""
         return found.epoch < latest.epoch and self._is_proven(found) == self._is_proven(latest)
 
     def _is_proven(self, found: Checkpoint) -> bool:
-        """Whether nobody but this pipeline can have written the record, also in another process."""
+        """Whether the record was certainly written by this pipeline, in this process or an earlier one."""
         return self._records.has_key and found.authentic
 
     def _take_foreign(self, offset: int, key: bytes | None, value: bytes | None) -> None:
@@ -173,15 +186,15 @@ class Judging:
 
     @property
     def ignored(self) -> Ignored | None:
-        """What does not count; None: nothing."""
+        """Return the records that do not count; None if there are none."""
         return Ignored(self._count, self._first, self._last, self._why) if self._count else None
 
     def is_settled(self, told: int) -> bool:
         """Whether records before those that were taken cannot change the result.
 
         Args:
-            told: a position that PostgreSQL was told because of a checkpoint in this topic. One that does not reach it
-                may be a copy of a former record.
+            told: a position that PostgreSQL was told because of a checkpoint in this topic. A checkpoint with a
+                lower position may be a copy of an earlier record.
         """
         latest = self._latest
         if latest is None or self._newer is not None:
@@ -191,11 +204,11 @@ class Judging:
         return latest.position.end_lsn >= told
 
     def result(self) -> Checkpoint | None:
-        """The checkpoint that counts; None: there is none.
+        """Return the checkpoint that counts; None if there is none.
 
         Raises:
-            PositionError: there is one of a newer format, or there are only such that cannot be read.
-            SinkError: there is none of this pipeline, and one of another.
+            PositionError: there is a record with a newer format, or all records of the pipeline are unreadable.
+            SinkError: there is no record of this pipeline, but there is one of another pipeline.
         """
         if self._newer is not None:
             raise self._newer

@@ -1,8 +1,8 @@
-"""Stage 9: positions -> status updates, at the right moments.
+"""When status updates are sent, and which positions they report (stage 9).
 
-The rule: a status update is sent at every interval, soon after `flushed` has risen, and at once when the server asks
-for it. The reported flush position never falls, whatever happened to the connection or to the server in between. Times
-are in seconds of any monotonic clock.
+The rule: a status update is sent at every interval, soon after `flushed` has risen, and at once when the server
+asks for it. The reported flush position never falls, whatever happened to the connection or to the server in
+between. All times are in seconds of one monotonic clock.
 
 The server drops a client after `wal_sender_timeout` without a status update (`walsender.c`, `WalSndCheckTimeOut`),
 so the interval must be well below that timeout, which `interval_for` ensures.
@@ -36,7 +36,10 @@ def reply_requested(frames: list[bytes]) -> bool:
 
 
 class Feedback:
-    """Decides which status update is sent when. The caller sends what `due` returns, and owes nothing else."""
+    """Decides which status update is sent when.
+
+    The caller sends what `due` returns, and nothing else has to be sent.
+    """
 
     def __init__(self, interval_s: float, now: float) -> None:
         self.interval_s = interval_s
@@ -45,11 +48,11 @@ class Feedback:
         self._asked = False
 
     def ask(self) -> None:
-        """The server asks for a status update: it sent a keepalive with "reply requested"."""
+        """Note that the server asked for a status update by a keepalive with "reply requested"."""
         self._asked = True
 
     def due(self, received: int, flushed: int, now: float, server_time_us: int) -> StatusUpdate | None:
-        """The status update to send now, or None.
+        """Return the status update to send now; None if none is due.
 
         Args:
             server_time_us: the client's clock, in microseconds since PostgreSQL's epoch (2000-01-01).
@@ -68,6 +71,6 @@ class Feedback:
         )
 
     def next_at(self, flushed: int) -> float:
-        """When `due` returns a status update, if nothing else happens before."""
+        """Return the time at which `due` returns a status update if nothing else happens before."""
         wait = WORTH_TELLING_S if flushed > self.told else self.interval_s
         return self._told_at + min(wait, self.interval_s)

@@ -1,15 +1,17 @@
-"""Heartbeats: when one is due, which LSN it names, and when the operator's query is run.
+"""Decides when a heartbeat is sent, which LSN it has, and when the operator's heartbeat query is run.
 
-The rule: a heartbeat names the position of the newest checkpoint that the broker holds. It does not name the position
-of its own batch: without Kafka transactions, a heartbeat may arrive before other records of its batch, and with them
-readers see the records of one Kafka transaction at moments that differ by partition. So whoever reads a heartbeat can
-read every record before its LSN.
+The rule: the LSN of a heartbeat is the position of the newest checkpoint that the broker holds. It is not the
+position of the heartbeat's own batch: without Kafka transactions, a heartbeat may arrive before other records of
+its batch, and with them, readers see the records of one Kafka transaction at different times in different
+partitions. So a reader that has read a heartbeat can read every record before its LSN.
 
-A heartbeat is a record between two transactions, in the Kafka transaction and with the checkpoint of whatever is
-delivered with it. One that is made again after a crash is another one, and names no earlier LSN.
+A heartbeat stands between two transactions, and belongs to the Kafka transaction and the checkpoint of the batch
+that it is delivered with. After a crash, no heartbeat is repeated: the next one is a new one, whose LSN is not
+lower.
 
-What is under way is bounded: a heartbeat is made only if the one before is delivered, and a query is run only if the
-one before has ended. Neither is made up for. A session that ends, or has lost the advisory lock, begins neither.
+At most one heartbeat and one query are under way: a new one begins only after the last one was delivered or has
+ended. Those that were due in the meantime are left out. A session that ends, or that has lost the advisory lock,
+begins no heartbeat and no query.
 """
 
 from collections.abc import Callable
@@ -22,12 +24,12 @@ from cdcd.core.transactions.position import Position
 
 
 class Heartbeat:
-    """Puts heartbeats into the queue, and says when the query is run. `begin` it with the stream.
+    """Puts heartbeats into the queue, and tells when the query is run. Call `begin` when the stream begins.
 
     Args:
         interval_s: seconds from one heartbeat to the next, and from one query to the next.
-        has_query: there is a query.
-        held: the position of the newest checkpoint that the broker holds.
+        has_query: whether the operator has configured a query.
+        held: returns the position of the newest checkpoint that the broker holds.
     """
 
     def __init__(
@@ -47,28 +49,30 @@ class Heartbeat:
         self._topics = topics
         self._held = held
         self._beat_at: float | None = None
-        """When the next heartbeat is due; None: the stream has not begun."""
+        """When the next heartbeat is due; None if the stream has not begun."""
         self._query_at: float | None = None
         self._is_out = False
-        """A heartbeat is in the queue, or on its way."""
+        """Whether a heartbeat is in the queue or is being delivered."""
         self._lacks_schemas = False
-        """A heartbeat is due, and waits for the ids of its schemas."""
+        """Whether a heartbeat is due, but its schemas are not registered yet."""
         self._is_running = False
-        """The query is being run."""
+        """Whether the query is being run."""
         self._records: list[Record] = []
 
     def begin(self, now: float) -> None:
-        """The stream begins. The first heartbeat is due after an interval."""
+        """Note that the stream begins. The first heartbeat is due after one interval."""
         self._beat_at = now + self._interval_s
         if self._has_query:
             self._query_at = self._beat_at
 
     def end(self) -> None:
-        """The lock is lost: another instance may be the active one, or PostgreSQL shuts down. Begin nothing more."""
+        """Begin nothing more, because the advisory lock is lost: another instance may be active, or PostgreSQL shuts
+        down.
+        """
         self._beat_at = self._query_at = None
 
     def beat(self, now: float, unix_us: int) -> None:
-        """Put a heartbeat into the queue if one is due, and if it can be delivered where the stream is."""
+        """Put a heartbeat into the queue if one is due and can be delivered at this point of the stream."""
         if self._beat_at is None or now < self._beat_at or self._is_out or not self._queue.between:
             return
         self._lacks_schemas = not self._topics.are_registered(self._encoder.unregistered(HEARTBEATS))
@@ -80,16 +84,16 @@ class Heartbeat:
         self._queue.beat(self._records, size)
 
     def _lsn(self) -> int:
-        """What the heartbeat names: everything that ends at or before is delivered."""
+        """Return the LSN for a heartbeat: every transaction that ends at or before it is delivered."""
         return self._held().end_lsn
 
     def delivered(self, batch: Batch) -> None:
-        """The broker holds the batch."""
+        """Note that the broker holds the batch."""
         if batch.heartbeat_bytes:
             self._is_out = False
 
     def query(self, now: float) -> RunHeartbeatQuery | None:
-        """The query, if it is due. The caller owes `query_ended`."""
+        """Return the query if it is due, else None. After it, the caller must call `query_ended`."""
         if self._query_at is None or now < self._query_at or self._is_running:
             return None
         self._is_running = True
@@ -97,11 +101,11 @@ class Heartbeat:
         return RunHeartbeatQuery()
 
     def query_ended(self) -> None:
-        """The query was run, or has failed."""
+        """Note that the query has ended or failed."""
         self._is_running = False
 
     def next_at(self) -> float | None:
-        """When something is due if nothing is reported before; None: something must be reported first."""
+        """Return when something is due if nothing is reported before; None if something must be reported first."""
         times = []
         waits = self._is_out or self._lacks_schemas or not self._queue.between
         if self._beat_at is not None and not waits:

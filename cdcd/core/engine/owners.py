@@ -1,13 +1,15 @@
-"""Whose rows each topic has: a table is known by its oid, and its topic by the name that the table had.
+"""Which table's rows each topic has: a table is identified by its oid, a topic by the name that the table had.
 
-The rule: a topic has the rows of one table, its owner. Every name under which records were made is here, with its
-owner or as vacated. A vacated name is one that its owner has left, so the topic may have rows that no table has any
-more: whoever takes the name next begins with a truncate record, also the table that had it before.
+The rule: a topic has the rows of one table, which is its owner. Every name for which records were written is listed
+here, either with its owner or as vacated. A vacated name is one that its owner does not have any more, so its topic
+may have rows that belong to no table: whichever table takes the name next begins with a truncate record, even if it
+had the name before.
 
-An `Owners` is true at one place in the stream. The engine has two of them: what it has decoded, and what is delivered,
-which the checkpoint has. The record has checksums of names, 16 bits each, instead of names. So a name that a table had
-when the record was written, and has no more, is known by its checksum only (`_by_sum`). Where two names have the same
-checksum, a truncate record and a reading too much come of it.
+An `Owners` describes one position in the stream. The engine has two of them: one at the position up to which it has
+decoded, and one at the position up to which it has delivered, which goes into the checkpoint. To save space, the
+record has checksums of names (16 bits each) instead of the names. So a name that a table had when the record was
+written, but does not have any more, is known by its checksum only (`_by_sum`). If two names have the same checksum,
+the only effect is a truncate record and a reading of a table that were not needed.
 """
 
 from collections.abc import Mapping
@@ -16,22 +18,25 @@ from typing import Final, Self
 from cdcd.core.catalog.oids import Oids, name_sum
 
 VACATED_MAX: Final = 512
-"""How many vacated names are remembered one by one. Where there are more, any name may be vacated (`ANY_NAME`)."""
+"""Number of vacated names that are remembered one by one. If there are more, any name is taken to be vacated
+(`ANY_NAME`)."""
 
 GONE_MAX: Final = 1024
-"""How many tables that are gone keep their topics. Where there are more, any name may be vacated."""
+"""Number of dropped or unpublished tables that keep their topics. If there are more, any name is taken to be
+vacated."""
 
 ANY_NAME: Final = 1 << 16
-"""Stands for all names among the checksums of vacated ones."""
+"""Value among the checksums of vacated names that stands for all names."""
 
 
 class Owners:
     """The owners of topics, by the names of tables.
 
     Attributes:
-        names: the names of owners, by oid; not of those that are known by the checksum of their name only.
-        unlisted: owners of whose other rows nobody has decided yet. The table had changes under a name that was free,
-            and no list of published tables has had it since; or it is gone. It is added when a list has it.
+        names: names of the owners by oid, without owners whose name is known only by its checksum.
+        unlisted: oids of owners for which it is not decided whether their existing rows are read. Such a table had
+            changes under a name that was free, but no list of published tables has named it since; or it was
+            dropped or unpublished. It is added as soon as a list of published tables names it.
         gone: those of them that were dropped, or left the publication.
     """
 
@@ -41,15 +46,15 @@ class Owners:
         self.gone: set[int] = set()
         self._owners: dict[str, int] = {}
         self._by_sum: dict[int, list[int]] = {}
-        """Owners whose names are not known, by the checksums of those names."""
+        """Owners that are known by the checksum of their name only, by that checksum."""
         self._sums: dict[int, int] = {}
-        """The checksums of all owners' names, by oid."""
+        """The checksums of the names of all owners, by oid."""
         self._vacated: dict[int, int] = {}
-        """Checksums of vacated names, and their last owners; 0 where the owner is not known."""
+        """The last owner of each vacated name, by the checksum of the name; 0 if the owner is not known."""
 
     @classmethod
     def of(cls, published: Mapping[int, str]) -> Self:
-        """Tables that own their names; `published` is by oid."""
+        """Return an `Owners` in which each of these tables owns its name; `published` is by oid."""
         made = cls()
         for oid, name in published.items():
             made._own(oid, name)
@@ -59,9 +64,9 @@ class Owners:
     def from_record(
         cls, known: Oids, vacated: tuple[int, ...], unlisted: Oids, published: Mapping[int, str]
     ) -> Self:
-        """As `known`, `vacated` and `unlisted` have written it down; `published` has the names of now, by oid.
+        """Return the `Owners` that the record describes; `published` has the present names by oid.
 
-        A record of former versions has no checksums: its tables are taken to have the names of now.
+        A record of earlier versions has no checksums, so its tables are taken to have had their present names.
         """
         made = cls()
         made._vacated = dict.fromkeys(vacated, 0)
@@ -78,22 +83,25 @@ class Owners:
         return made
 
     def known(self) -> Oids:
-        """For the record: all owners, with the checksums of their names."""
+        """Return all owners with the checksums of their names, for the record."""
         return Oids.with_sums(self._sums)
 
     def vacated(self) -> tuple[int, ...]:
-        """For the record: the checksums of vacated names."""
+        """Return the checksums of vacated names, for the record."""
         return tuple(sorted(self._vacated))
 
     def owns(self, oid: int, name: str) -> bool:
-        """Whether the topic has the table's rows, and no others."""
+        """Whether the topic of this name has the rows of this table and no others."""
         owner = self._owners.get(name)
         if owner is not None:
             return owner == oid
         return oid not in self.names and self._sums.get(oid) == name_sum(name)
 
     def former(self, name: str) -> int | None:
-        """The oid of the table whose rows the topic has, or had last; 0: the oid is not known. None: no table."""
+        """Return the oid of the table whose rows the topic of this name has or had last; 0 if the oid is not known.
+
+        None if the topic has rows of no table.
+        """
         owner = self._owners.get(name)
         if owner is not None:
             return owner
@@ -103,11 +111,14 @@ class Owners:
         return self._vacated.get(checksum, self._vacated.get(ANY_NAME))
 
     def owns_any(self, oid: int) -> bool:
-        """Whether the table owns some topic."""
+        """Whether the table owns a topic."""
         return oid in self._sums
 
     def take(self, oid: int, name: str) -> None:
-        """The table's records have this name from here on. Those of its former owner end here."""
+        """Make the table the owner of the name: its records go to this topic from now on.
+
+        The table that owned the name before does not own it any more.
+        """
         if self.owns(oid, name):
             return
         left = self._sums.get(oid)
@@ -118,7 +129,8 @@ class Owners:
         former = [self._owners[name]] if name in self._owners else self._by_sum.get(checksum, []).copy()
         for each in former:
             self._disown(each)
-        # Which of several owners had this name cannot be told: for the others it is as good as vacated.
+        # If several owners have this checksum, it is unknown which of them had the name, so it counts as vacated for
+        # the others.
         if len(former) <= 1:
             self._vacated.pop(checksum, None)
         else:
@@ -126,7 +138,10 @@ class Owners:
         self._own(oid, name)
 
     def let_go(self, oid: int) -> None:
-        """The table was dropped, or left the publication. Its topic stays its own: if it comes back, it is added."""
+        """Note that the table was dropped, or has left the publication.
+
+        It still owns its topic, so it is added again if it comes back.
+        """
         if oid not in self._sums:
             return
         self.unlisted.add(oid)
@@ -137,7 +152,7 @@ class Owners:
             self._vacated = {ANY_NAME: 0}
 
     def settle(self, oid: int) -> None:
-        """It is decided whether the table's rows are read."""
+        """Note that it is decided whether the table's existing rows are read."""
         self.unlisted.discard(oid)
         self.gone.discard(oid)
 

@@ -1,4 +1,6 @@
-"""How much requests that are not done may take of the checkpoint record: a stranger can send any number of them."""
+"""A limit for the part of the checkpoint record that unfinished requests take, because anybody who can write to the
+signal table or topic can send any number of them.
+"""
 
 import json
 from collections.abc import Iterable
@@ -10,11 +12,11 @@ from cdcd.core.snapshot.signals import OWN_REQUESTS
 from cdcd.core.snapshot.table_task import TableTask
 
 PENDING_BYTES_MAX: Final = 16_384
-"""Bytes that all requests which are not done may take of the checkpoint record."""
+"""Maximum of bytes in the checkpoint record for all unfinished requests together."""
 
 
 def excess(progress: Progress, tasks: Iterable[TableTask]) -> str:
-    """Why these tables cannot be added to what requests wait for already; "" if they can."""
+    """Return why these tables cannot be added to those that requests already wait for; "" if they can."""
     pending = [task for task in progress.tasks if task.request not in OWN_REQUESTS]
     size = sum(_size(task.name, task.request, task.where) for task in (*pending, *tasks))
     size += sum(_size(each.id) for each in progress.requests if not each.has_ended)
@@ -26,5 +28,7 @@ def excess(progress: Progress, tasks: Iterable[TableTask]) -> str:
 
 @lru_cache(maxsize=1024)
 def _size(name: str, request: str = "", where: str = "") -> int:
-    """Bytes of the checkpoint record; remembered for those that wait, which each further request counts again."""
+    """Return the size in bytes of such an entry in the checkpoint record; cached, because each further request counts
+    the waiting ones again.
+    """
     return len(json.dumps([name, request, where], ensure_ascii=False).encode()) + 30

@@ -1,4 +1,6 @@
-"""Warns of prepared transactions that nobody decides: each holds back the WAL since its PREPARE."""
+"""Warns of prepared transactions that are neither committed nor rolled back: each one holds the WAL back since its
+PREPARE.
+"""
 
 from cdcd.core.facts import Observer, PreparedOld
 from cdcd.core.protocol.lsn import Lsn
@@ -6,7 +8,7 @@ from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 
 
 class PreparedAge:
-    """Warns once of each prepared transaction that is older than `warning_age_s`."""
+    """Warns once per prepared transaction that is older than `warning_age_s`."""
 
     def __init__(self, warning_age_s: float, observe: Observer) -> None:
         self.warning_age_s = warning_age_s
@@ -14,10 +16,10 @@ class PreparedAge:
         self._warned: set[str] = set()
 
     def check(self, oldest: tuple[str, int] | None, flushed: int, unix_us: int) -> None:
-        """Look at the oldest prepared transaction, as `Assembler.oldest_prepared` gives it.
+        """Warn of the oldest prepared transaction if it is too old; `Assembler.oldest_prepared` returns it.
 
         Args:
-            flushed: the flushed position, which it holds back.
+            flushed: the flushed position, beyond which PostgreSQL keeps the WAL because of this transaction.
             unix_us: the wall clock, in microseconds since 1970.
         """
         if oldest is None or oldest[0] in self._warned:

@@ -1,12 +1,14 @@
-"""Which of the sides answers: when an outage begins, what waits then, and how long the outage was.
+"""Which of Kafka, PostgreSQL and the schema registry answer: when an outage begins, what waits at that time, and how
+long the outage lasted.
 
-The rule: an outage begins when one attempt to get an answer has failed, and ends with the first answer. Nothing else
-counts. A slow delivery is no outage, because a busy broker is slow too; and an idle daemon delivers nothing, so that a
-delivery would tell nothing. The shell asks Kafka once a second (`daemon/kafka_watch.py`). It need not ask PostgreSQL:
-the round trips of the advisory lock (`postgres/lock.py`) and each attempt to connect tell whether PostgreSQL answers.
-A schema registry is asked only when a new schema needs it, so that it is away only while something waits for it.
+The rule: an outage begins when one attempt to get an answer has failed, and ends with the first answer. Nothing
+else begins or ends an outage. A slow delivery is none, because a busy broker is slow too; and an idle daemon
+delivers nothing, so deliveries would not show an outage. `daemon/kafka_watch.py` asks Kafka once a second.
+PostgreSQL needs no extra question: the round trips of the advisory lock (`postgres/lock.py`) and each attempt to
+connect show whether PostgreSQL answers. A schema registry is asked only when a new schema needs it, so an outage of
+it is reported only while something waits for it.
 
-An attempt that took far longer than it may was made by a process that stood still itself. It says nothing.
+If an attempt took much longer than its timeout, this process itself stood still. Such an attempt is ignored.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +27,7 @@ from cdcd.core.facts_operation import (
 )
 
 STOOD_STILL_S: Final = 10.0
-"""An attempt that is this many seconds late was not judged in time: this process, or its machine, stood still."""
+"""Seconds by which a failed attempt may exceed its timeout; beyond that, this process or its machine stood still."""
 
 
 _REACHABLE: Final[Mapping[Side, type[KafkaReachable | PostgresReachable | RegistryReachable]]] = {
@@ -42,12 +44,12 @@ _UNREACHABLE: Final[Mapping[Side, type[KafkaUnreachable | PostgresUnreachable | 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What has not reached Kafka.
+    """What is not delivered to Kafka yet.
 
     Attributes:
-        records: encoded records that wait in memory, and their size in `size` bytes.
-        flushed_lsn: PostgreSQL keeps the WAL from here on.
-        wal_bytes: WAL that the slot held when it was last looked at; None: not known.
+        records, size: encoded records that wait in memory, and their bytes.
+        flushed_lsn: the position from which on PostgreSQL keeps the WAL.
+        wal_bytes: WAL that the slot held at the last look at it; None if not known.
     """
 
     records: int
@@ -58,7 +60,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A side does not answer: since when (monotonic seconds), what was said instead of an answer, and what to do."""
+    """An outage of one side: when it began (monotonic seconds), the error of the latest failed
+    attempt, and what to do.
+    """
 
     since: float
     message: str
@@ -66,17 +70,19 @@ class Outage:
 
 
 class Reachability:
-    """Report each attempt by `answered` or `failed`. The outages of now are in `outages`, by side.
+    """Keeps the outages: the caller reports each attempt by `answered` or `failed`.
+
+    `outages` has the present outages by side.
 
     Args:
-        waiting: gives what waits at this moment.
+        waiting: returns what waits at this moment.
     """
 
     def __init__(self, waiting: Callable[[], Waiting], observe: Observer = lambda _: None) -> None:
         self._observe = observe
         self._waiting = waiting
         self.up: dict[Side, bool] = {}
-        """By side, whether the last attempt got an answer. A side that was not asked yet is missing."""
+        """Whether the last attempt got an answer, by side. A side that was not asked yet has no entry."""
         self.outages: dict[Side, Outage] = {}
 
     def observe(self, observe: Observer) -> None:
@@ -84,7 +90,7 @@ class Reachability:
         self._observe = observe
 
     def answered(self, side: Side, now: float) -> None:
-        """An attempt got an answer at `now` (monotonic seconds)."""
+        """Note that an attempt got an answer at `now` (monotonic seconds)."""
         outage = self.outages.pop(side, None)
         self.up[side] = True
         if outage is None:
@@ -103,7 +109,7 @@ class Reachability:
     def failed(
         self, side: Side, failure: CdcdError, *, asked_at: float, patience_s: float, now: float
     ) -> None:
-        """An attempt that began at `asked_at` and may take `patience_s` got no answer by `now`."""
+        """Note that an attempt got no answer by `now`; it began at `asked_at` and may take `patience_s` seconds."""
         if now - asked_at > patience_s + STOOD_STILL_S:
             return
         known = self.outages.get(side)

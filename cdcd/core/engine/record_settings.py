@@ -1,7 +1,8 @@
-"""The settings that decide how rows become records, each with what its change means for readers.
+"""The settings that decide how rows become records, and what changing each of them means for readers.
 
-The records that are in the topics stay as they are. So after such a change the topics have two kinds of records.
-The checkpoint has a checksum of each of these settings, and a start that finds another one tells (`startup.py`).
+Records that are already in the topics stay as they are. So after such a change, the topics have records of both
+kinds. The checkpoint has a checksum of each of these settings, and a start that finds another checksum reports the
+change (`startup.py`).
 """
 
 from collections.abc import Mapping
@@ -98,25 +99,32 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
         "outbox.tables": FORMS,
     }
 )
-"""By setting. A setting that is not here changes no record of a row, or none that readers would miss."""
+"""What a change means, by the name of the setting. A setting that is not listed changes no record of a row, or only
+records that readers do not need."""
 
 ROOTS: Final = "publication.publish_via_partition_root"
-"""Entry of the checkpoint's settings: 1 if partitioned tables are published as a whole, 0 if by partition.
+"""Name of the entry among the checkpoint's settings that says how partitioned tables are published: 1 through their
+root, 0 by partition.
 
-It is missing until the pipeline has read a publication with a partitioned table.
+The entry is missing until the pipeline has read a publication with a partitioned table.
 """
 
 
 def with_roots(
     settings: RecordSettings, found: RecordSettings | None, via_root: bool | None
 ) -> RecordSettings:
-    """Settings for the next checkpoint. `via_root`: as `ReadRoots` answers; None keeps the entry of `found`."""
+    """Return the settings for the next checkpoint.
+
+    `via_root` is the answer to `ReadRoots`; if it is None, the entry of `found` is kept.
+    """
     known = known_roots(found) if via_root is None else via_root
     return settings if known is None else (*settings, (ROOTS, int(known)))
 
 
 def known_roots(settings: RecordSettings | None) -> bool | None:
-    """How partitioned tables were delivered: True: as a whole; False: by partition; None: none was."""
+    """Return how partitioned tables were delivered: True through their root, False by partition, None if there was
+    none.
+    """
     known = dict(settings or ()).get(ROOTS)
     return None if known is None else bool(known)
 
@@ -124,12 +132,13 @@ def known_roots(settings: RecordSettings | None) -> bool | None:
 def refuse_other_roots(
     found: RecordSettings | None, via_root: bool | None, publication: str
 ) -> PositionError | None:
-    """The refusal to start if partitioned tables would change their topics; None: the pipeline may start.
+    """Return the refusal to start if the records of partitioned tables would go to other topics; None if the pipeline
+    may start.
 
     Args:
         found: the settings in the checkpoint.
-        via_root: as `ReadRoots` answers.
-        publication: its name.
+        via_root: the answer to `ReadRoots`.
+        publication: name of the publication.
     """
     known = known_roots(found)
     if known is None or via_root is None or known == via_root:
@@ -145,9 +154,10 @@ def refuse_other_roots(
 
 
 def with_money_digits(settings: RecordSettings, digits: int) -> RecordSettings:
-    """The checksums with that of the digits of money, which the server says, or the configuration in its place.
+    """Return the checksums of settings with the number of digits of money, which comes from the server or from the
+    configuration.
 
-    As everywhere in these checksums, the default is left out.
+    As for all these settings, there is no entry for the default.
     """
     others = [each for each in settings if each[0] != "money.digits"]
     if digits != DIGITS_OF_C:

@@ -1,8 +1,9 @@
-"""What follows a session that has failed: another session, and how it is opened, or the end of the process.
+"""What follows a failed session: another session, with options that avoid the failure, or the end of the process.
 
-The rule: a transient failure ends a session, not the process. Until a session has streamed, the process gives up after
-`startup_timeout_s`, so that a wrong address is noticed. It does not give up for Kafka while the stream is to go to the
-durable log, because that session needs no Kafka; and it does not wait longer than until that session may begin.
+The rule: a transient failure ends a session but not the process. Until a session has streamed, the process gives up
+after `startup_timeout_s`, so that the operator notices a wrong address. It does not give up because of Kafka while
+a spooling session may follow, because such a session needs no Kafka; and it does not wait beyond the time at which
+the spooling session may begin.
 """
 
 from cdcd.core.engine.ending import LogDeliveredError, SpoolingBeginsError, StreamingAgainError
@@ -29,20 +30,20 @@ from cdcd.core.retry import Backoff
 
 
 class Sessions:
-    """The sessions of a process.
+    """Decides how and when the next session of this process begins.
 
     Args:
         binary: whether values are asked for in binary form (`postgres.binary`).
-        startup_timeout_s: seconds until the process gives up, if no session has streamed.
-        backoffs: by the side that failed.
-        reconnects: by the side that failed, the number of sessions that followed a back-off. It is counted up here.
-        now: when the process began, in seconds of a monotonic clock.
+        startup_timeout_s: seconds after which the process gives up if no session has streamed.
+        backoffs: the wait between attempts, by the side that failed.
+        reconnects: number of sessions that followed a wait, by the side that failed. This object counts it up.
+        now: when the process began, in monotonic seconds.
 
     Attributes:
-        binary: the next session asks for values in binary form.
-        converts: PostgreSQL converts the texts of the next session's stream to UTF-8.
-        unstreamed_until: the next session receives transactions without streaming until the one with this commit LSN
-            is delivered; 0: with streaming.
+        binary: whether the next session asks for values in binary form.
+        converts: whether PostgreSQL converts the texts of the next session's stream to UTF-8.
+        unstreamed_until: a commit LSN; until its transaction is delivered, the next session receives no transaction
+            before its commit. 0: sessions receive large transactions while they are open.
     """
 
     def __init__(
@@ -74,16 +75,17 @@ class Sessions:
         now: float,
         spools_at: float | None = None,
     ) -> float:
-        """A session has failed. Returns the seconds to wait before the next one.
+        """Note that a session has failed, and return the seconds to wait before the next one.
 
         Args:
             streamed: whether the session had begun to stream.
-            draw: from 0 to 1; it spreads the reconnects of many processes.
-            spools_at: when the stream goes to the durable log if Kafka is still away; None: it does not.
+            draw: a random number from 0 to 1, which spreads the reconnects of many processes.
+            spools_at: when a spooling session begins if Kafka is still away (monotonic seconds); None if none will.
 
         Raises:
-            TransientError: no session has streamed in time, so the process ends. It has the class of `error`.
-            SourceError: a name or a default cannot be converted, also without conversion of the stream.
+            TransientError: no session has streamed within the time, so the process ends. The error has the class of
+                `error`.
+            SourceError: PostgreSQL cannot convert a name or a default, even without converting the stream.
         """
         if isinstance(error, WithoutStreamingError):
             self.unstreamed_until = error.commit_lsn
@@ -95,7 +97,7 @@ class Sessions:
             return 0.0
         if isinstance(error, WithoutConversionError):
             if not self.converts:
-                # What cannot be converted is no text of the stream: nothing comes after this place.
+                # The text that cannot be converted is not part of the stream, so there is nothing else to try.
                 raise SourceError(error.message, hint=error.hint) from error
             self.converts = self.binary = False
             self._observe(ConversionPaused(message=error.message))

@@ -1,11 +1,11 @@
-"""Which tables are to be read, how far the reading of each has got, and what the log is told of it.
+"""Which tables are to be read, how far the reading of each is, and what is logged about it.
 
-The rule: `Progress` (`snapshot/progress.py`) has one owner in a session, which is `SnapshotTasks`. Rows are counted
-at the moment when the queue takes them, so that rows and progress go out in one Kafka transaction. Every other change
-is reported by `changed`, so that the progress goes out soon, if need be without rows.
+The rule: within a session, only `SnapshotTasks` changes the `Progress` (`snapshot/progress.py`). Rows are counted
+at the moment when they enter the queue, so that rows and progress are delivered in one Kafka transaction. Every
+other change calls `changed`, so that the progress is delivered soon, if necessary without rows.
 
-The log is told that a table is read when Kafka holds its last rows. `Progress` counts the tables that have ended, so
-the count in a delivered checkpoint says of which ends that is true.
+The log reports that a table is read as soon as Kafka holds its last rows. `Progress` counts the tables that have
+ended, so the count in a delivered checkpoint shows for which tables this is true.
 """
 
 from collections import deque
@@ -45,7 +45,9 @@ POSTPONED_HINT: Final = (
 
 @dataclass(slots=True)
 class _Pace:
-    """Where the reading of a table stood when this session began with it, and when that was (monotonic seconds)."""
+    """Pages and rows that were read of a table when this session began with it, and the time of that (monotonic
+    seconds).
+    """
 
     began: float
     pages: int
@@ -54,13 +56,13 @@ class _Pace:
 
 @dataclass(slots=True)
 class _Ended:
-    """The end of a table, until Kafka holds it.
+    """A table whose reading has ended, but Kafka does not hold that yet.
 
     Attributes:
-        number: how many tables had ended with it (`Progress.ended`).
-        table, rows: "": it has failed, which was reported at once.
+        number: value of `Progress.ended` after this table ended.
+        table, rows: its name and number of rows; "" if the table failed, which was reported at once.
         began: when its reading began, in monotonic seconds.
-        finished: if it was the last table, the rows of all snapshots; None: others were left.
+        finished: number of rows of all snapshots if this was the last table; None if other tables were left.
     """
 
     number: int
@@ -71,14 +73,14 @@ class _Ended:
 
 
 class SnapshotTasks:
-    """The progress of a session, and its facts.
+    """Owns the progress of a session, and reports it to the observer.
 
     Args:
         names: the published tables as `schema.table`, by oid.
-        changed: called whenever the progress has changed without rows.
+        changed: is called whenever the progress has changed without rows.
 
     Attributes:
-        unix_s: the wall clock, in seconds since 1970. The engine sets it.
+        unix_s: the wall clock, in seconds since 1970. The engine updates it.
     """
 
     def __init__(
@@ -99,14 +101,14 @@ class SnapshotTasks:
         self._paces: dict[int, _Pace] = {}
         self._report_at = 0.0
         self._untold: deque[_Ended] = deque()
-        """Ends that Kafka does not hold yet: at most one for each table."""
+        """Ended tables that are not reported yet, because Kafka does not hold their ends; at most one per table."""
 
     def find(self, number: int) -> TableTask | None:
-        """The task with this number; None: it has ended."""
+        """Return the task with this number; None if it has ended."""
         return next((task for task in self.progress.tasks if task.number == number), None)
 
     def replace(self, progress: Progress) -> None:
-        """Set the progress, and report it if it is another one."""
+        """Set the progress, and call `changed` if it is a different one."""
         if progress is not self.progress:
             self.progress = progress
             self._changed()
@@ -116,29 +118,31 @@ class SnapshotTasks:
         self.replace(self.progress.add(tasks))
 
     def count(self, task: TableTask, chunk: Chunk | None, rows: int) -> None:
-        """Count rows that the queue takes now, with the pages of `chunk`; None: the rows were read by their keys."""
+        """Count rows that enter the queue now, and the pages of `chunk`; None if the rows were read by their keys."""
         if chunk is None:
             self.progress = self.progress.count(task, rows)
         else:
             self.progress = self.progress.deliver(task, chunk.part, chunk.begin, chunk.end, rows)
 
     def take_number(self) -> int:
-        """A number for an event that is no row of a table but stands among such rows."""
+        """Return a number for an event that is no row of a table but stands among such rows."""
         return self.take_numbers(1)
 
     def take_numbers(self, count: int) -> int:
-        """Take consecutive numbers for `count` such events, and return the first number."""
+        """Reserve `count` consecutive numbers for such events, and return the first one."""
         self.replace(replace(self.progress, event_no=self.progress.event_no + count))
         return self.progress.event_no - count + 1
 
     def touch(self) -> None:
-        """Write the checkpoint soon, although the progress may be what it was."""
+        """Have the checkpoint written soon, although the progress may be unchanged."""
         self._changed()
 
-    # What the log is told.
+    # Reports to the log.
 
     def announce(self, size: int) -> None:
-        """Report, once in a session, that tables are read from now on: of `size` bytes, as far as that is known."""
+        """Report that tables are read from now on, once per session; `size` is their total in bytes as far as it is
+        known.
+        """
         if not self._announced:
             self._announced = True
             self._observe(
@@ -150,17 +154,20 @@ class SnapshotTasks:
         self._observe(SnapshotWaiting(table=table, writers=[why]))
 
     def tell_postponed(self, table: str, reason: str) -> None:
-        """Report that the table is not read at the slot's snapshot, because somebody has locked it."""
+        """Report that the table is not read at the slot's snapshot, because another session has locked it."""
         self._observe(SnapshotPostponed(table=table, reason=reason, hint=POSTPONED_HINT))
 
     def start_pace(self, task: TableTask, now: float) -> None:
-        """The table is read from now on: measure how fast."""
+        """Note that the table is read from now on, and measure its speed."""
         self._busy = True
         self.replace(self.progress.begin(task, self.unix_s))
         self._paces.setdefault(task.number, _Pace(now, task.pages_done, task.rows))
 
     def report(self, now: float) -> None:
-        """Report each table that has been read for `REPORT_S`. Call it often; it reports at that interval."""
+        """Report each table that has been read for at least `REPORT_S`.
+
+        The caller may call it at any time; it reports only once per `REPORT_S`.
+        """
         if now < self._report_at:
             return
         self._report_at = now + REPORT_S
@@ -172,7 +179,9 @@ class SnapshotTasks:
     def end(
         self, task: TableTask, error: str = "", *, code: int = SourceError.exit_code, now: float = 0.0
     ) -> bool:
-        """End the task: the table is complete, or `error` says why not. False: the task has ended before.
+        """End the task, because the table is complete or because of `error`.
+
+        Returns False if the task had ended before.
 
         Args:
             code: the exit code that `error` stands for.

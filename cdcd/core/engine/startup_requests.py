@@ -1,7 +1,7 @@
-"""The requests of `startup.py`, and their answers.
+"""The requests that `startup.py` makes, and the types of their answers.
 
-The shell carries out each request that `Start.run` yields, and resumes it with the answer, whose type the request
-names, as in `Request[int]`. The requests stand in the order of the steps.
+The shell carries out each request that `Start.run` yields, and sends the answer back; a `Request[int]` is answered
+by an int. The requests are listed in the order of the steps.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class Request(Generic[T]):
-    """Something to be done, and answered with a `T`. An error that it raises ends the start."""
+    """Something that the shell does and answers with a `T`. An error in doing it ends the start."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SlotSeen:
-    """The slot as the server shows it. `problem`: why cdcd cannot use the slot any more, None if it can."""
+    """The slot as the server shows it. `problem` says why cdcd cannot use the slot any more; None if it can."""
 
     confirmed: int | None
     two_phase: bool = False
@@ -53,12 +53,12 @@ class ConnectCatalog(Request[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ReadMoneyDigits(Request[int]):
-    """Find how many digits of money stand behind the point, under the database's default of lc_monetary."""
+    """Find the number of decimal digits of money under the database's default of lc_monetary."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndFormerStream(Request[None]):
-    """End the replication connection that a former instance of the pipeline left behind."""
+    """End the replication connection that an earlier instance of the pipeline left behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +68,30 @@ class ConnectStream(Request[int]):
 
 @dataclass(frozen=True, slots=True)
 class StreamEarly(Request[None]):
-    """Let the server send large transactions before their commit, even when they are not very large."""
+    """Ask the server to send large transactions before their commit, even if they are not very large."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareSink(Request[None]):
-    """Make the sink, which disturbs nobody yet, and the topics it needs. `messages`: logical messages will come."""
+    """Create the sink, which affects no other instance yet, and the topics that it needs.
+
+    `messages`: whether logical messages will come.
+    """
 
     messages: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LookAtSlot(Request[SlotSeen | None]):
-    """Identify the server, and read the slot. Answer: None if there is no slot of this name."""
+    """Identify the server, and read the slot. The answer is None if there is no slot of this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeekCheckpoint(Request[Checkpoint | None]):
-    """Read the newest checkpoint that readers see, without changing anything.
+    """Read the newest checkpoint that readers of committed records see, without changing anything.
 
-    `newest`: the newest one that was written instead, whether its transaction is committed, open or aborted. `told`: as
-    `Fence` has it.
+    With `newest`, read the newest checkpoint that was written, whether its Kafka transaction is committed, open or
+    aborted. `told` means the same as in `Fence`.
     """
 
     newest: bool = False
@@ -97,7 +100,7 @@ class PeekCheckpoint(Request[Checkpoint | None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadSource(Request[Source]):
-    """Describe the server that `LookAtSlot` identified, compared with this checkpoint; `slot_confirmed` as given."""
+    """Describe the server that `LookAtSlot` identified, in comparison with this checkpoint."""
 
     found: Checkpoint | None
     slot_confirmed: int | None
@@ -105,21 +108,21 @@ class ReadSource(Request[Source]):
 
 @dataclass(frozen=True, slots=True)
 class LookAtLog(Request[DurableLog | None]):
-    """Take the durable log, and look what it holds. Answer: None if there is none, and none is configured."""
+    """Open the durable log, and find out what it has. The answer is None if there is no log and none is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveLogged(Request[None]):
-    """Delete logged sessions of the durable log, given by their numbers."""
+    """Delete the logged sessions with these numbers from the durable log."""
 
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fence(Request[Checkpoint | None]):
-    """Shut out every other writer, then read the checkpoint. From then on, only this daemon can change the checkpoint.
+    """Shut out every other writer, then read the checkpoint. Afterwards, only this daemon can change the checkpoint.
 
-    `told`: a position that PostgreSQL was told because of a checkpoint in Kafka.
+    `told` is a position that PostgreSQL was told because of a checkpoint in Kafka.
     """
 
     told: int
@@ -127,10 +130,10 @@ class Fence(Request[Checkpoint | None]):
 
 @dataclass(frozen=True, slots=True)
 class EnsurePublication(Request[Mapping[int, str]]):
-    """Create the publication if it is missing. Answer: its tables as `schema.table`, by oid.
+    """Create the publication if it is missing. The answer is its tables as `schema.table`, by oid.
 
-    `via_root`: how the pipeline has delivered partitioned tables: True: as a whole; False: by partition; None: it has
-    delivered none.
+    `via_root` says how the pipeline has delivered partitioned tables: True through their root, False by partition,
+    None if it has delivered none.
     """
 
     via_root: bool | None
@@ -138,53 +141,63 @@ class EnsurePublication(Request[Mapping[int, str]]):
 
 @dataclass(frozen=True, slots=True)
 class ReadRoots(Request[bool | None]):
-    """How partitioned tables are published. Answer: True: as a whole; False: by partition; None: none is published."""
+    """Find out how partitioned tables are published.
+
+    The answer is True for through their root, False for by partition, None if none is published.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DropSlot(Request[None]):
-    """Drop the slot, which is of no more use."""
+    """Drop the slot, because it cannot be used any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateSlot(Request[SlotMade]):
-    """Create the slot. `export`: with a snapshot that lives until the next command on the replication connection."""
+    """Create the slot.
+
+    With `export`, the slot exports a snapshot, which exists until the next command on the replication connection.
+    """
 
     export: bool
 
 
 @dataclass(frozen=True, slots=True)
 class EndTwoPhase(Request[None]):
-    """Alter the slot: it sends prepared transactions at COMMIT PREPARED from now on."""
+    """Alter the slot so that it sends prepared transactions only at COMMIT PREPARED."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetFailover(Request[None]):
-    """Alter the slot: standbys get a copy of it."""
+    """Alter the slot so that standbys get a copy of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportSnapshot(Request[ExportedTables]):
-    """Open readers at the exported snapshot. From then on, the snapshot lives as long as they do."""
+    """Open connections that read at the exported snapshot.
+
+    Afterwards, the snapshot exists as long as these connections do.
+    """
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListTables(Request[Mapping[int, str]]):
-    """List the published tables again. Answer: as for `EnsurePublication`."""
+    """List the published tables again. The answer is the same as for `EnsurePublication`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BindColumns(Request[str]):
-    """Bind the rules that protect columns to the columns of the published tables, as the catalog has them now.
+    """Find the columns of the published tables that the rules for protected columns apply to, by the present catalog.
 
-    Answer: all bindings, for the checkpoint that the session begins with.
+    The answer is all bindings of rules to columns, for the checkpoint that the session begins with.
 
     Attributes:
-        checkpoint: has the bindings of former sessions, which stay.
+        checkpoint: has the bindings of earlier sessions, which are kept.
         published: the published tables as `schema.table`, by oid.
-        exported: the tables at the slot's snapshot, where columns may have had other names; None: there is no snapshot.
+        exported: the tables at the slot's snapshot, where columns may have had other names; None if there is no
+            snapshot.
     """
 
     checkpoint: Checkpoint
@@ -194,7 +207,7 @@ class BindColumns(Request[str]):
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint(Request[None]):
-    """Deliver this batch, which has no records, with this checkpoint."""
+    """Deliver this batch, which has no records, together with this checkpoint."""
 
     batch: Batch
     checkpoint: Checkpoint

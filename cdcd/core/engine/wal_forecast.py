@@ -1,14 +1,16 @@
-"""How long PostgreSQL still keeps the WAL that the slot needs, at the rate at which WAL is written.
+"""Forecasts how long PostgreSQL still keeps the WAL that the slot needs, from the rate at which WAL is written.
 
-`max_slot_wal_keep_size` limits what a slot may hold. `pg_replication_slots.safe_wal_size` is the rest of it in bytes. A
-slot that is not confirmed is lost when as much WAL has been written (slotfuncs.c, pg_get_replication_slots).
+`max_slot_wal_keep_size` limits the WAL that a slot may hold back. `pg_replication_slots.safe_wal_size` is the
+number of bytes that are left of this limit. If the slot's position does not advance, the slot is lost once that
+much WAL was written (slotfuncs.c, pg_get_replication_slots).
 
-The rule: the rate is the WAL that was written in the last ten minutes, divided by the time. A shorter window would take
-a burst for the rule, and a longer one would take an hour ago for now. The rate counts all WAL, and not how fast
-`safe_wal_size` shrinks. So the forecast is right from the first moment of an outage on, in which nothing is confirmed.
+The rule: the rate is the WAL of the last ten minutes, divided by the time. A shorter window would mistake a burst
+for the usual rate, and a longer one would react too late. The rate counts all WAL that is written, and not how fast
+`safe_wal_size` shrinks. So the forecast is right from the first moment of an outage, during which the slot's
+position does not advance.
 
-A healthy pipeline with a small limit has little time left as well, and needs no warning. So the slot is `is_short` only
-if it holds more than half of what it may hold.
+With a small limit, a healthy pipeline has little time left too, but needs no warning. So a warning is given only if
+the slot holds back more than half of what it may.
 """
 
 from collections import deque
@@ -18,14 +20,14 @@ WINDOW_S: Final = 600.0
 """Seconds over which the rate is measured."""
 
 MEASURED_S_MIN: Final = 30.0
-"""Seconds that must have been measured before there is a rate."""
+"""Minimum number of seconds over which WAL must have been measured before a rate is known."""
 
 
 class WalForecast:
-    """Give it what each look at the slot found (`observe`), and ask for the rest.
+    """Keeps what each look at the slot found (`observe`), and computes the forecast from it.
 
     Attributes:
-        safe_bytes: `safe_wal_size` at the last look; None: there is no limit, or nobody has looked.
+        safe_bytes: `safe_wal_size` at the last look; None if there is no limit, or there was no look yet.
         retained_bytes: WAL that the slot held at the last look.
     """
 
@@ -36,13 +38,13 @@ class WalForecast:
         self._warned_s = float("inf")
 
     def observe(self, now: float, written_lsn: int, retained_bytes: int, safe_bytes: int | None) -> None:
-        """A look at the slot: at `now` (monotonic seconds), the server had written its WAL up to `written_lsn`."""
+        """Note a look at the slot: at `now` (monotonic seconds), the server had written WAL up to `written_lsn`."""
         looks = self._looks
         if looks and written_lsn < looks[-1][1]:
-            # Another server, or one that lost the end of its WAL.
+            # This is another server, or the server has lost the end of its WAL.
             looks.clear()
         looks.append((now, written_lsn))
-        # The first look that is kept is the last one from before the window.
+        # Keep exactly one look from before the window, as the beginning of the measurement.
         while len(looks) > 2 and looks[1][0] <= now - WINDOW_S:
             looks.popleft()
         self.safe_bytes = safe_bytes
@@ -50,7 +52,7 @@ class WalForecast:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """WAL that the server writes in a second; None: not known yet."""
+        """Bytes of WAL that the server writes per second; None if not known yet."""
         if not self._looks:
             return None
         (began, first), (now, last) = self._looks[0], self._looks[-1]
@@ -60,7 +62,7 @@ class WalForecast:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the slot may be lost if nothing is confirmed meanwhile; None: not known, or without limit."""
+        """Seconds until the slot may be lost if its position does not advance; None if not known or without limit."""
         rate = self.bytes_per_s
         if rate is None or self.safe_bytes is None:
             return None
@@ -69,10 +71,10 @@ class WalForecast:
         return self.safe_bytes / rate if rate > 0 else float("inf")
 
     def warning(self, within_s: float) -> float | None:
-        """The seconds left if that must be told now, else None.
+        """Return the seconds left if a warning is due now, else None.
 
-        It is told when less than `within_s` are left and the slot holds more than half of what it may hold, and again
-        each time that the rest has halved.
+        A warning is due when less than `within_s` seconds are left and the slot holds back more than half of what
+        it may, and again each time the remaining seconds have halved.
         """
         left_s = self.seconds_left
         if left_s is None or left_s >= within_s or self.safe_bytes is None:

@@ -1,18 +1,19 @@
-"""Watermarks in the topics of tables: when they are due, which LSN they name, and to which topics they go.
+"""Decides when watermarks are sent, which LSN they have, and to which topics of tables they go.
 
-A watermark is a record without key and value in every partition of a topic. It says that every change of the partition
-that was committed before an LSN stands before it.
+A watermark is a record without key and value, in every partition of a topic. Every change of the partition that was
+committed before the watermark's LSN stands before the watermark.
 
-The rule: a watermark names the position of the newest checkpoint that the broker holds. When that checkpoint was
-acknowledged, every record that it covers had its offset, in every partition and also without Kafka transactions. So a
-watermark that is produced later stands behind all of them, whatever is sent again, by whichever producer. It names no
-position of its own batch, because a batch that is sent again without Kafka transactions may be there in part.
+The rule: the LSN of a watermark is the position of the newest checkpoint that the broker holds. When that
+checkpoint was acknowledged, every record before it had its offset, in every partition, and also without Kafka
+transactions. So a watermark that is produced later stands behind all of them, even if a producer sends some of them
+again. The LSN is not the position of the watermark's own batch, because without Kafka transactions, a batch that is
+sent again may already be there in part.
 
-What the engine knows is the topics. How many partitions a topic has is the sink's to ask when it produces the
-watermarks (`kafka/marking.py`), because partitions may be added at any time.
+The engine knows only the topics. The sink finds the number of partitions when it produces the watermarks
+(`kafka/marking.py`), because partitions may be added at any time.
 
-What is under way is bounded: watermarks are made only if those before are delivered, and only if the position has
-moved. A session that ends, or has lost the advisory lock, makes none.
+At most one round of watermarks is under way: the next one is made only after the last one was delivered and the
+position has advanced. A session that ends, or that has lost the advisory lock, makes no watermarks.
 """
 
 from collections.abc import Callable
@@ -22,12 +23,12 @@ from cdcd.core.transactions.position import Position
 
 
 class Watermarks:
-    """Puts watermarks into the queue. `begin` it with the stream.
+    """Puts watermarks into the queue. Call `begin` when the stream begins.
 
     Args:
         interval_s: seconds from one round of watermarks to the next.
-        held: the position of the newest checkpoint that the broker holds.
-        topics: the topics of tables that may have watermarks by now.
+        held: returns the position of the newest checkpoint that the broker holds.
+        topics: returns the topics of tables that may have watermarks by now.
     """
 
     def __init__(
@@ -43,22 +44,22 @@ class Watermarks:
         self._held = held
         self._topics = topics
         self._due_at: float | None = None
-        """When the next watermarks are due; None: the stream has not begun."""
+        """When the next watermarks are due; None if the stream has not begun."""
         self._is_out = False
-        """Watermarks are in the queue, or on their way."""
+        """Whether watermarks are in the queue or are being delivered."""
         self._last = 0
-        """What the last ones named."""
+        """The LSN of the last watermarks."""
 
     def begin(self, now: float) -> None:
-        """The stream begins. The first watermarks are due after an interval."""
+        """Note that the stream begins. The first watermarks are due after one interval."""
         self._due_at = now + self._interval_s
 
     def end(self) -> None:
-        """The lock is lost: another instance may be the active one. Make nothing more."""
+        """Make no more watermarks, because the advisory lock is lost: another instance may be active."""
         self._due_at = None
 
     def mark(self, now: float) -> None:
-        """Put watermarks into the queue if they are due, and if they can be delivered where the stream is."""
+        """Put watermarks into the queue if they are due and can be delivered at this point of the stream."""
         if self._due_at is None or now < self._due_at or self._waits():
             return
         self._is_out = True
@@ -67,18 +68,18 @@ class Watermarks:
         self._queue.mark(Watermark(self._last, self._topics()))
 
     def _waits(self) -> bool:
-        """Whether something must be reported before there is anything to say."""
+        """Whether no watermarks can be made until something else is reported."""
         return self._is_out or self._lsn() <= self._last or not self._queue.between
 
     def _lsn(self) -> int:
-        """What the watermarks name: every change with a commit LSN below it is delivered."""
+        """Return the LSN for watermarks: every change with a lower commit LSN is delivered."""
         return self._held().end_lsn
 
     def delivered(self, batch: Batch) -> None:
-        """The broker holds the batch."""
+        """Note that the broker holds the batch."""
         if batch.watermark is not None:
             self._is_out = False
 
     def next_at(self) -> float | None:
-        """When something is due if nothing is reported before; None: something must be reported first."""
+        """Return when watermarks are due if nothing is reported before; None if something must be reported first."""
         return None if self._waits() else self._due_at

@@ -1,7 +1,7 @@
-"""What a life has to read, by what the configuration wants and what the checkpoint remembers.
+"""Decides what a session has to read, from the configuration and the checkpoint.
 
-The rule: what is begun is finished, unless `never` says otherwise; and a new initial snapshot begins only where nothing
-was delivered before, or where `when_needed` says that what is missing is to be read again.
+The rule: a snapshot that was begun is finished, unless the mode is `never`; a new initial snapshot begins only if
+nothing was delivered before, or if the mode `when_needed` asks to read again what is missing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,9 +27,9 @@ _NO_TABLES: Final[Mapping[int, str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """`progress` of the life that begins; `initial`: all published tables are to be added to it.
+    """What a session begins with: its `progress`, and whether all published tables are to be added to it (`initial`).
 
-    `interrupted` is the method of a snapshot that an earlier life left unfinished, "" if there is none.
+    `interrupted` is the method of a snapshot that an earlier session left unfinished; "" if there is none.
     """
 
     progress: Progress
@@ -38,11 +38,11 @@ class Beginning:
 
 
 def begin(mode: str, found: Progress | None, *, has_checkpoint: bool, has_gap: bool) -> Beginning:
-    """Decide.
+    """Decide what the session has to read.
 
     Args:
-        found: the checkpoint's progress, None where it has none.
-        has_gap: slot and checkpoint do not meet, and that is accepted.
+        found: progress in the checkpoint; None if it has none.
+        has_gap: whether changes between checkpoint and slot are lost, which the operator has accepted.
     """
     progress = replace(found or Progress(), method=INCREMENTAL)
     if mode == NEVER:
@@ -59,10 +59,11 @@ def begin(mode: str, found: Progress | None, *, has_checkpoint: bool, has_gap: b
 
 
 def without_conditions(found: Progress, authentic: bool) -> tuple[Progress, tuple[TableTask, ...]]:
-    """The progress without the tasks whose condition may be a stranger's, and these tasks.
+    """Return the progress without tasks whose condition may come from somebody else, and these tasks.
 
-    A condition is run as SQL. So it must come from a request that this pipeline has accepted: from the stream, or from
-    a checkpoint that is authentic. Whoever waits for such a task hears that it failed.
+    PostgreSQL runs a condition as SQL. So the condition must come from a request that this pipeline has accepted:
+    from the stream, or from an authentic checkpoint. The tasks that are left out are reported as failed to those
+    who asked for them.
     """
     if authentic:
         return found, ()
@@ -74,13 +75,13 @@ def without_conditions(found: Progress, authentic: bool) -> tuple[Progress, tupl
 
 
 def wanted(published: Mapping[int, str], excluded: Iterable[str]) -> dict[int, str]:
-    """Those of the published tables that no pattern (`patterns.py`) excludes."""
+    """Return the published tables that no pattern (`patterns.py`) excludes."""
     is_excluded = matcher(excluded, "snapshot.exclude")
     return {oid: name for oid, name in published.items() if not is_excluded(name)}
 
 
 def leave_out(progress: Progress, published: Mapping[int, str], excluded: Iterable[str]) -> Progress:
-    """The progress of an interrupted initial snapshot without the tables that are excluded by now."""
+    """Return the progress of an interrupted initial snapshot without tables that are excluded by now."""
     is_excluded = matcher(excluded, "snapshot.exclude")
     for task in progress.tasks:
         if not task.request and is_excluded(published.get(task.oid, task.name)):
@@ -96,18 +97,19 @@ def leave_out(progress: Progress, published: Mapping[int, str], excluded: Iterab
 def first_tables(
     before: Mapping[int, str], after: Mapping[int, str], exported: Mapping[int, str] | None
 ) -> tuple[Mapping[int, str], Mapping[int, str]]:
-    """Which tables an initial snapshot begins with, and which it reads later, beside the stream; by oid.
+    """Return the tables that an initial snapshot begins with, and those that it reads later beside the stream; both by
+    oid.
 
-    The creation of a slot waits for open transactions, for hours if need be. A table that was added to the publication
-    meanwhile belongs to the initial snapshot. If ALTER PUBLICATION came after the slot's snapshot, that snapshot lacks
-    changes of the table that pgoutput does not send either, so the table is read later. A list cannot tell when a
-    table was added, because PostgreSQL looks publications up as of now, whatever the snapshot of the transaction is
-    (pg_publication.c, GetPublicationRelations).
+    Creating a slot waits for open transactions, possibly for hours. A table that is added to the publication during
+    that time belongs to the initial snapshot. If ALTER PUBLICATION committed after the slot's snapshot was taken,
+    the snapshot lacks changes that pgoutput does not send either, so the table is read later. A list of tables
+    cannot tell when a table was added, because PostgreSQL always looks up publications as of now, whatever snapshot
+    the transaction has (pg_publication.c, GetPublicationRelations).
 
     Args:
-        before: the published tables before the slot was made.
-        after: those when it was there.
-        exported: the names of tables at the slot's snapshot; None: there is none to read at.
+        before: the published tables before the slot was created.
+        after: the published tables after it was created.
+        exported: the names of tables at the slot's snapshot; None if there is no snapshot to read at.
     """
     if exported is None:
         return after, {}
@@ -123,9 +125,11 @@ def initial(
     exported: bool,
     later: Mapping[int, str] = _NO_TABLES,
 ) -> Progress:
-    """The progress with all of these tables to be read but the excluded ones; `published` and `later` are by oid.
+    """Return the progress in which all these tables are to be read, except excluded ones; `published` and `later` are
+    by oid.
 
-    All of them are known from here on: what is published afterwards was added. `later` are read beside the stream.
+    All of them are known afterwards, so a table that is published later counts as added. The tables in `later` are
+    read beside the stream.
     """
     known = {**published, **later}
     excluded = tuple(excluded)
@@ -142,14 +146,15 @@ def initial(
 def end_former_rows(
     progress: Progress, found: Progress, published: Mapping[int, str], excluded: Iterable[str]
 ) -> Progress:
-    """The progress of an initial snapshot after a gap: the rows from before the gap end in the topics of its tables.
+    """Return the progress of an initial snapshot after a gap, in which the rows from before the gap are ended in the
+    topics of its tables.
 
-    Tables may have been renamed, dropped and created in the gap. So the owners of names before the gap stay known,
-    unless the name now belongs to a table whose former rows end: the next table with such a name ends the rows of the
-    table that had it.
+    Tables may have been renamed, dropped and created during the gap. So the owners of names from before the gap are
+    kept, except where the name now belongs to a table whose earlier rows are ended: the next table with such a name
+    then ends the rows of the earlier owner.
 
     Args:
-        found: the progress before the gap.
+        found: the progress from before the gap.
         published: the names of the tables after the gap, by oid.
     """
     read = wanted(published, excluded)

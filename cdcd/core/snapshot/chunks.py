@@ -1,7 +1,7 @@
-"""Which pages are read next: chunks of about the same size, each out once, and smaller where rows are larger.
+"""Decides which pages are read next, in chunks of about the same number of bytes.
 
-The rule: a chunk that was handed out comes back in one way of four, and what it covers is then read (`settle`), open
-again (`give_back`, `put_off`, `split`), or nobody's any more (the task ended). No page is in two chunks.
+The rule: every chunk that was handed out comes back in one of these ways: it is read (`settle`), it is to be read
+again (`give_back`, `put_off`, `split`), or its task has ended. No page is in two chunks.
 """
 
 from collections import deque
@@ -12,15 +12,15 @@ from cdcd.core.snapshot.pages import gaps
 from cdcd.core.snapshot.table_task import Part, TableTask
 
 PAGES_MAX: Final = 4096
-"""A chunk of small rows has no more pages than this, however large `chunk_bytes` is."""
+"""Maximum number of pages in a chunk of small rows, however large `chunk_bytes` is."""
 
 UNLIMITED: Final = 1 << 62
-"""How many bytes the rows of a single page may be: it cannot be divided."""
+"""Limit for the rows of a single page, in bytes, which is none because a page cannot be divided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Pages of a part, from `begin` to before `end`."""
+    """Pages of one part of a table, from `begin` up to but not including `end`."""
 
     task: TableTask
     part: int
@@ -34,23 +34,23 @@ class Chunk:
 
 
 class Chunks:
-    """Chunks of the tables that are planned, in the order in which they were.
+    """Hands out chunks of the tables that were added, in the order in which they were added.
 
     Args:
-        chunk_bytes: how much of a table, on disk, a chunk should cover.
+        chunk_bytes: number of bytes on disk that a chunk should cover.
     """
 
     def __init__(self, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
         self._waiting: deque[Chunk] = deque()
         self._put_off: deque[Chunk] = deque()
-        """Chunks that are handed out when there are no others."""
+        """Chunks that are handed out only when there are no others."""
         self._open: dict[tuple[str, str, str], deque[tuple[Part, int, int, int]]] = {}
         self._tasks: dict[tuple[str, str, str], TableTask] = {}
         self._out: dict[tuple[str, str, str], int] = {}
 
     def add(self, task: TableTask) -> None:
-        """A task that is planned: hand out what of it is not done."""
+        """Add a planned task: its pages that were not delivered yet are handed out."""
         key = _key(task)
         self._tasks[key] = task
         ranges = deque(
@@ -63,7 +63,7 @@ class Chunks:
         self._out.setdefault(key, 0)
 
     def drop(self, task: TableTask) -> None:
-        """Nothing more of the task; a chunk of it that is out is nobody's."""
+        """Hand out nothing more of the task, and ignore its chunks that are still out."""
         key = _key(task)
         self._open.pop(key, None)
         self._tasks.pop(key, None)
@@ -72,11 +72,11 @@ class Chunks:
         self._put_off = deque(chunk for chunk in self._put_off if _key(chunk.task) != key)
 
     def has(self, task: TableTask) -> bool:
-        """Whether the task was added, and not dropped."""
+        """Whether the task was added and not dropped."""
         return _key(task) in self._tasks
 
     def next(self) -> Chunk | None:
-        """A chunk to be read, or None while there is none."""
+        """Return a chunk to read; None if there is none at present."""
         chunk = self._waiting.popleft() if self._waiting else self._cut()
         if chunk is None and self._put_off:
             chunk = self._put_off.popleft()
@@ -85,7 +85,7 @@ class Chunks:
         return chunk
 
     def peek(self) -> TableTask | None:
-        """Whose chunk `next` would give."""
+        """Return the task of the chunk that `next` would return."""
         if self._waiting:
             return self._waiting[0].task
         key = next(iter(self._open), None)
@@ -110,12 +110,12 @@ class Chunks:
         return max(1, min(PAGES_MAX, self._chunk_bytes * part.pages // max(1, part.size)))
 
     def give_back(self, chunk: Chunk) -> None:
-        """It was not delivered: it is to be read again."""
+        """Take back a chunk that was not delivered: it is to be read again."""
         if self._return(chunk):
             self._waiting.append(chunk)
 
     def put_off(self, chunk: Chunk) -> None:
-        """It cannot be read now: it is to be read again when every other task has had its turn."""
+        """Take back a chunk that cannot be read now: it is to be read again after every other task had its turn."""
         key = _key(chunk.task)
         if self._return(chunk):
             self._put_off.append(chunk)
@@ -123,7 +123,10 @@ class Chunks:
                 self._open[key] = self._open.pop(key)
 
     def split(self, chunk: Chunk) -> bool:
-        """Its rows are too large to be kept together: two halves instead. False: it has one page only."""
+        """Replace a chunk whose rows are too large to be kept together in memory by its two halves.
+
+        Returns False if the chunk has only one page.
+        """
         if chunk.pages == 1:
             return False
         if self._return(chunk):
@@ -133,11 +136,14 @@ class Chunks:
         return True
 
     def settle(self, chunk: Chunk) -> bool:
-        """It is read, and its rows are on their way or held: it is out no longer. False: its task is gone."""
+        """Note that the chunk was read, and that its rows are kept or being delivered.
+
+        Returns False if its task has ended.
+        """
         return self._return(chunk)
 
     def left(self) -> list[TableTask]:
-        """The tasks that have chunks which are not settled."""
+        """Return the tasks that have chunks which are not settled."""
         return [task for task in self._tasks.values() if not self.is_exhausted(task)]
 
     def is_exhausted(self, task: TableTask) -> bool:

@@ -1,7 +1,7 @@
-"""How the reading of tables ended, and what became of each request. `cdcd snapshot start --wait` waits for it.
+"""How the reading of tables ended, and what became of each request; `cdcd snapshot start --wait` waits for this.
 
-The rule: every end is counted, and what the checkpoint record keeps of it has a limit. Of tables that were read
-completely, the oldest is forgotten first. Of requests, the oldest one that has ended is.
+The rule: every end is counted, but the checkpoint record keeps only a limited number of them. Of tables that were
+read completely, the oldest is forgotten first. Of requests, the oldest that has ended is forgotten first.
 """
 
 import json
@@ -12,13 +12,13 @@ from typing import Final, Self
 from cdcd.core.bounded_json import count, text
 
 OUTCOMES_MAX: Final = 20
-"""How many ended tables the record remembers."""
+"""Number of ended tables that the record remembers."""
 
 TEXT_MAX: Final = 150
 """Characters of an error that the record keeps."""
 
 REQUESTS_BYTES_MAX: Final = 2048
-"""Bytes of the record that requests which have ended may take together; the last one is kept in any case."""
+"""Maximum of bytes in the record for all ended requests together; the last one is always kept."""
 
 CANCELLED: Final = 9
 """The exit code for a request that was cancelled (`errors.EXIT_CODES`)."""
@@ -26,11 +26,11 @@ CANCELLED: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a table ended: complete, or why not.
+    """How the reading of a table ended: completely, or with an error.
 
     Attributes:
-        request: what asked for it, as in `TableTask`.
-        asked, began, ended: when it was asked for, begun with, and ended: Unix seconds, 0 if not known.
+        request: what asked for the reading, as in `TableTask`.
+        asked, began, ended: when the reading was requested, begun and ended, in Unix seconds; 0 if not known.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """What became of a request that has a name.
+    """What became of a request that has an id.
 
     Attributes:
-        id: the name.
-        tables: how many tables it asked for.
-        complete, failed: how many of them have ended so far.
-        rows: rows that were delivered of those that have ended.
-        asked, ended: when it was taken and when its last table ended: Unix seconds, 0 if not yet.
+        id: the id, which the sender chose.
+        tables: number of tables that the request asked for.
+        complete, failed: number of these tables that were read completely, and that failed, so far.
+        rows: delivered rows of the tables that have ended.
+        asked, ended: when the request was accepted, and when its last table ended, in Unix seconds; 0 if not yet.
         error: why the first table failed, or why the request was refused.
-        code: the exit code that `error` stands for (`errors.EXIT_CODES`); 0 without an error.
+        code: the exit code that belongs to `error` (`errors.EXIT_CODES`); 0 without an error.
     """
 
     id: str
@@ -68,11 +68,11 @@ class Requested:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether all tables of the request have ended."""
         return self.complete + self.failed >= self.tables
 
     def end_table(self, rows: int, error: str, code: int, unix_s: int) -> Self:
-        """One of its tables has ended."""
+        """Return the request after one more of its tables has ended."""
         counted = replace(
             self,
             complete=self.complete + (not error),
@@ -85,26 +85,28 @@ class Requested:
 
 
 def remember(outcomes: tuple[Outcome, ...], outcome: Outcome) -> tuple[Outcome, ...]:
-    """The outcomes that are kept once this one has come.
+    """Return the outcomes to keep after this one was added.
 
-    One that failed is kept longer than those that are complete, unless as many failed as are kept.
+    A failed one is kept longer than complete ones, unless there are as many failed ones as may be kept.
     """
     kept = (*outcomes, outcome)
     if len(kept) <= OUTCOMES_MAX:
         return kept
     failed = {each.name for each in kept if each.error}
-    # A complete reading of a table that failed before says that the failure is over, so it stays as long.
+    # A complete reading of a table that failed before shows that the failure is over, so it is kept as long.
     at = next((at for at, each in enumerate(kept) if each.name not in failed), 0)
     return (*kept[:at], *kept[at + 1 :])
 
 
 def find_request(requests: Iterable[Requested], name: str) -> Requested | None:
-    """The request with this name; None: it is not known, or forgotten."""
+    """Return the request with this id; None if it is not known or was forgotten."""
     return next((each for each in requests if each.id == name), None)
 
 
 def with_request(requests: tuple[Requested, ...], request: Requested) -> tuple[Requested, ...]:
-    """The requests with this one in place of another one of its name, without those that are forgotten."""
+    """Return the requests with this one added, or in place of the one with the same id, without those that are
+    forgotten.
+    """
     if any(each.id == request.id for each in requests):
         every = tuple(request if each.id == request.id else each for each in requests)
     else:
@@ -121,7 +123,7 @@ def with_request(requests: tuple[Requested, ...], request: Requested) -> tuple[R
 
 
 def outcome_json(outcome: Outcome) -> list[object]:
-    """For the checkpoint record."""
+    """Return the outcome as a list for the checkpoint record."""
     return [
         outcome.name,
         outcome.request,
@@ -134,13 +136,13 @@ def outcome_json(outcome: Outcome) -> list[object]:
 
 
 def outcome_from(name: str, request: str, rows: int, error: str, *times: int) -> Outcome:
-    """What `outcome_json` wrote, or a former release, which had no times."""
+    """Return the outcome that `outcome_json` wrote, or that an earlier release wrote without times."""
     asked, began, ended = (count(each) for each in times or (0, 0, 0))
     return Outcome(text(name), text(request), count(rows), text(error), asked, began, ended)
 
 
 def request_json(request: Requested) -> list[object]:
-    """For the checkpoint record."""
+    """Return the request as a list for the checkpoint record."""
     return [
         request.id,
         request.tables,
@@ -165,7 +167,7 @@ def request_from(  # noqa: PLR0917  the fields of a list in the record
     error: str,
     code: int,
 ) -> Requested:
-    """What `request_json` wrote."""
+    """Return the request that `request_json` wrote."""
     return Requested(
         text(name),
         count(tables),

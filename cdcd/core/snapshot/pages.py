@@ -1,11 +1,12 @@
-"""Ranges of a table's pages: which of them are delivered, and which are not."""
+"""Ranges of a table's pages, to keep account of which pages were delivered."""
 
 Pages = tuple[tuple[int, int], ...]
-"""Ranges of page numbers, each from its first to before its second, in order and apart."""
+"""Ranges of page numbers, each from its first number up to but not including its second; sorted, and without
+touching each other."""
 
 
 def union(done: Pages, begin: int, end: int) -> Pages:
-    """The ranges with one more, joined where they touch."""
+    """Return the ranges with one more range, joined where they touch."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted((*done, (begin, end))):
         if merged and first <= merged[-1][1]:
@@ -16,7 +17,7 @@ def union(done: Pages, begin: int, end: int) -> Pages:
 
 
 def gaps(done: Pages, pages: int) -> Pages:
-    """What of `pages` pages is not in the ranges."""
+    """Return which of the first `pages` pages are not in the ranges."""
     found: list[tuple[int, int]] = []
     at = 0
     for begin, end in done:

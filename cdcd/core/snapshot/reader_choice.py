@@ -16,7 +16,8 @@ class ReaderChoice:
     """Finds the reader of a table by its place in `postgres.readers`.
 
     Args:
-        patterns: the patterns of each reader, in the order of the configuration. ConfigError: a pattern is malformed.
+        patterns: the patterns of each reader, in the order of the configuration; ConfigError if a pattern is
+            malformed.
     """
 
     def __init__(self, patterns: Sequence[Sequence[str]]) -> None:
@@ -25,7 +26,7 @@ class ReaderChoice:
         )
 
     def of(self, table: str) -> int | None:
-        """The place of the reader of `schema.table`; None: the role of postgres.dsn reads the table."""
+        """Return the index of the reader of `schema.table`; None if the role of postgres.dsn reads the table."""
         for place, matches in enumerate(self._tests):
             if matches(table):
                 return place

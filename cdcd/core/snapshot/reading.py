@@ -1,9 +1,9 @@
-"""What a snapshot asks of PostgreSQL, and the answers: queries for rows, and how their reading ended.
+"""Queries that a snapshot sends to PostgreSQL, and the possible answers.
 
-The rule: a query names the table that it was made for (oid, file, columns), and counts only if the table that the
-name leads to is still that one in the same statement. So every answer is one of four: `Rows`, which are true;
-`TooLarge`, after which a smaller query is asked; `Changed`, which ends the plan that the query belongs to; `Refused`,
-which ends the task.
+The rule: a query names the table that it was made for (oid, file, columns), and its answer counts only if the table
+of that name is still this one in the same SQL statement. So there are four answers: `Rows`, which are correct;
+`TooLarge`, after which a smaller query is sent; `Changed`, which ends the plan that the query belongs to;
+`Refused`, which ends the task.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from cdcd.core.snapshot.visibility import Visibility
 
 @dataclass(frozen=True, slots=True)
 class SourcePart:
-    """A table with pages, and how SQL calls it."""
+    """A table or partition that has pages, and its quoted SQL name."""
 
     part: Part
     sql_name: str
@@ -24,15 +24,15 @@ class SourcePart:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A published table as it is now: how its rows are described and filtered, and its parts.
+    """A published table as it is now: its columns, its row filter, and its parts.
 
     Attributes:
-        row_filter: the publication's, as SQL; "" for none.
-        sql_name: how SQL calls the published table itself, quoted.
-        partitioned: it has no pages of its own; a query for it takes its partitions in.
-        columns: a fingerprint of the columns of the published table (`attnum`, name, type, modifier): it differs after
-            any ALTER TABLE that changes them.
-        numbers: the attribute number of each column of the relation; () if that was not asked.
+        row_filter: row filter of the publication as SQL; "" for none.
+        sql_name: quoted SQL name of the published table itself.
+        partitioned: whether the table has no pages of its own; a query for it includes its partitions.
+        columns: a fingerprint of the table's columns (`attnum`, name, type, modifier), which changes with any ALTER
+            TABLE that changes them.
+        numbers: the attribute number of each column of the relation; () if the numbers were not asked for.
     """
 
     relation: Relation
@@ -54,12 +54,13 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """The rows on the pages `begin` to before `end` of one part of a table.
+    """A query for the rows on the pages from `begin` up to but not including `end` of one part of a table.
 
     Attributes:
-        sql_name, oid, filenode: of the part, and the file in which these pages are.
-        table: what the query was made for; its relation's columns are selected.
-        conditions: SQL; the publication's row filter, and a request's, which was examined.
+        sql_name, oid, filenode: the part, and the file that has these pages.
+        table: the table that the query was made for, whose columns are selected.
+        conditions: SQL conditions: the publication's row filter, and the condition of a request, which was checked
+            before.
     """
 
     sql_name: str
@@ -73,12 +74,12 @@ class PageQuery:
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """The rows with these keys, wherever in the table they are.
+    """A query for the rows with these keys, on whatever pages they are.
 
     Attributes:
-        table: what the query was made for; its relation's columns are selected.
-        key_columns: names of the columns that make the key.
-        keys: one tuple for each row, in the order of `key_columns`.
+        table: the table that the query was made for, whose columns are selected.
+        key_columns: names of the key's columns.
+        keys: one tuple per row, in the order of `key_columns`.
         conditions: as in `PageQuery`.
     """
 
@@ -90,12 +91,14 @@ class KeyQuery:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows as lines of COPY's text format. `seen` and `after` are None at an exported snapshot.
+    """Answer: rows as lines in the text format of COPY.
+
+    `seen` and `after` are None if the rows were read at an exported snapshot.
 
     Attributes:
-        size: bytes of all lines.
-        seen: what the snapshot of this query sees.
-        after: an LSN behind the commit of every transaction that the snapshot sees.
+        size: bytes of all lines together.
+        seen: which transactions the snapshot of this query sees.
+        after: an LSN that is behind the commit of every transaction that the snapshot sees.
     """
 
     lines: list[bytes]
@@ -106,19 +109,20 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """The rows are more bytes than may be kept in memory."""
+    """Answer: the rows are more bytes than may be kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The table is not what the query was made for: altered, rewritten, swapped or dropped. `reason` says how."""
+    """Answer: the table was altered, rewritten, swapped or dropped since the query was made; `reason` says which."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """PostgreSQL does not let us read the table, or the request's condition fails on a row. `reason` says why.
+    """Answer: PostgreSQL does not allow reading the table, or the request's condition fails on a row; `reason` says
+    why.
 
     `hint` says what the operator can do.
     """
@@ -131,11 +135,13 @@ Answer = Rows | TooLarge | Changed | Refused
 
 
 KEYS_PER_READ: Final = 500
-"""How many rows are read by key at a time."""
+"""Number of rows that one query reads by their keys."""
 
 
 def bytes_max(query: PageQuery | KeyQuery, chunk_bytes: int) -> int:
-    """How many bytes the answer may have: some more than was planned; one page or row cannot be divided."""
+    """Return the maximum of bytes for the answer: twice what was planned, but no limit for a single page or row, which
+    cannot be divided.
+    """
     pages = query.end - query.begin if isinstance(query, PageQuery) else len(query.keys)
     return UNLIMITED if pages == 1 else 2 * chunk_bytes
 

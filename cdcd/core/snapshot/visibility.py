@@ -1,10 +1,10 @@
-"""Which transactions a snapshot of PostgreSQL's sees, by what `pg_current_snapshot()` says of it.
+"""Which transactions a PostgreSQL snapshot sees, according to `pg_current_snapshot()`.
 
-The rule: of transactions that committed, it sees those before `xmin`, none from `xmax` on, and of those between all
-that are not listed as in progress. What one snapshot sees, every later one sees too.
+The rule: of the committed transactions, a snapshot sees all before `xmin`, none from `xmax` on, and between the two
+all that it does not list as in progress. What one snapshot sees, every later snapshot sees too.
 
-The function gives ids of 64 bits, the stream those of 32 that come round again. An id on the stream is of a
-transaction that is at most 2^31 away from any that is running, because PostgreSQL stops before it is further.
+The function returns ids of 64 bits, while the stream has ids of 32 bits, which repeat. An id on the stream is at
+most 2^31 away from any running transaction, because PostgreSQL stops before the distance becomes larger.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ _HALF = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """`xmin:xmax:in progress`, ids of 64 bits. Subtransactions are not listed, and not asked for."""
+    """A snapshot as `xmin:xmax:in progress`, with ids of 64 bits.
+
+    Ids of subtransactions are not listed, and are never looked up.
+    """
 
     xmin: int
     xmax: int
@@ -24,7 +27,7 @@ class Visibility:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the text of a pg_snapshot, as in `10:20:10,14,15`; ValueError when it is not one."""
+        """Parse the text of a pg_snapshot, such as `10:20:10,14,15`; ValueError if it is not one."""
         xmin, xmax, listed = text.split(":")
         return cls(int(xmin), int(xmax), frozenset(map(int, listed.split(","))) if listed else frozenset())
 
@@ -32,7 +35,7 @@ class Visibility:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, sorted(self.in_progress)))}"
 
     def sees(self, xid: int) -> bool:
-        """Whether it sees the committed transaction that the stream calls `xid`."""
+        """Whether the snapshot sees the committed transaction with the 32-bit id `xid`."""
         full = self.xmax - self.xmax % _ROUND + xid
         if full - self.xmax > _HALF:
             full -= _ROUND
