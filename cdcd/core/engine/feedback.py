@@ -1,4 +1,4 @@
-"""When status updates are sent, and which positions they report (stage 9).
+"""Stage 9: decides when status updates are sent, and which positions they report.
 
 The rule: a status update is sent at every interval, soon after `flushed` has risen, and at once when the server
 asks for it. The reported flush position never falls, whatever happened to the connection or to the server in
