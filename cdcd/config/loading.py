@@ -18,7 +18,7 @@ from cdcd.config.masking import has_secret, is_secret_name, mask_text
 from cdcd.config.models import Config
 from cdcd.config.sections.kafka import KafkaConfig, KafkaTransactionConfig
 from cdcd.config.sections.postgres import PostgresConfig
-from cdcd.config.sections.process import Backoff, HttpConfig, LogConfig, ReadyConfig, SpoolConfig
+from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RetryConfig, SpoolConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.topics import TopicCreationConfig, TopicsConfig
 from cdcd.config.sources import (
@@ -34,7 +34,6 @@ from cdcd.config.types import Section
 from cdcd.core.errors import ConfigError, out_of_files
 
 __all__ = [
-    "Backoff",
     "Config",
     "HttpConfig",
     "KafkaConfig",
@@ -42,6 +41,7 @@ __all__ = [
     "LogConfig",
     "PostgresConfig",
     "ReadyConfig",
+    "RetryConfig",
     "SnapshotConfig",
     "SpoolConfig",
     "TopicCreationConfig",

@@ -4,6 +4,8 @@ Delays double up to a limit, so that what stays broken is not hammered. Each is 
 of it, by a number that the caller draws, so that many who lost the same server do not come back at the same moment.
 """
 
+from dataclasses import dataclass
+
 
 class Backoff:
     """The delays of one thing that is tried again and again.
@@ -32,3 +34,15 @@ class Backoff:
     def reset(self) -> None:
         """It worked: begin with the first delay again."""
         self._delay_s = self._initial_s
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """The first and the longest delay of a `Backoff`, in seconds."""
+
+    initial_s: float
+    max_s: float
+
+    def backoff(self) -> Backoff:
+        """A new `Backoff`, which begins with the first delay."""
+        return Backoff(self.initial_s, self.max_s)

@@ -14,7 +14,6 @@ from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.descriptions import FormerDescriptions, SchemasTopic
 from cdcd.adapters.kafka.errors import fill_names, unavailable
 from cdcd.adapters.kafka.fitting import SizeLimits
-from cdcd.adapters.kafka.forgetting import forget_checkpoint
 from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.adapters.kafka.sink import Sink
 from cdcd.adapters.kafka.topics import (
@@ -44,10 +43,10 @@ from cdcd.core.facts import (
 from cdcd.core.facts_operation import CheckpointRecordsIgnored, TransactionEnded
 from cdcd.core.pasted import read_table
 from cdcd.core.records.schema_registrations import SchemaIds
-from cdcd.core.retry import Backoff
 from cdcd.daemon.settings import (
     TRANSACTION_S,
-    checkpoint_records,
+    checkpoint_topic,
+    checkpoint_writer,
     names,
     own_topics,
     sink_settings,
@@ -107,15 +106,11 @@ class KafkaSide:
         Raises:
             SinkUnavailableError: no broker answers.
         """
-        config = self._config
-        connection, _ = client.configured(config.kafka)
+        topic = checkpoint_topic(self._config, self._answer_s)
         on_ignored = self._report_ignored()
         found = await self.call(
             lambda: peek_at_start(
-                connection,
-                config.topics.checkpoint,
-                checkpoint_records(config),
-                self._answer_s,
+                topic,
                 self.giving_up,
                 exists=True,
                 newest=newest,
@@ -153,19 +148,7 @@ class KafkaSide:
 
     async def forget(self) -> None:
         """Remove the checkpoint that this session wrote. The sink is unusable afterwards."""
-        config = self._config
-        connection, producer = client.configured(config.kafka)
-        transactional_id = config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None
-        await self.call(
-            lambda: forget_checkpoint(
-                connection,
-                producer,
-                config.topics.checkpoint,
-                checkpoint_records(config),
-                transactional_id,
-                self._answer_s,
-            )
-        )
+        await self.call(checkpoint_writer(self._config, self._answer_s).forget)
 
     async def former_descriptions(self) -> FormerDescriptions:
         """Return the table descriptions of former runs. SinkUnavailableError: no broker answers."""
@@ -407,8 +390,7 @@ class KafkaSide:
         """
         self._topics.difference_update(again)
         self._keyless.difference_update(again)
-        retry = self._config.kafka.retry
-        backoff = Backoff(retry.initial_s, retry.max_s)
+        backoff = self._config.kafka.retry.delays.backoff()
         while True:
             refused: dict[str, CdcdError] = {}
             try:

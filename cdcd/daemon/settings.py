@@ -10,14 +10,14 @@ from cdcd import __version__
 from cdcd.adapters.credentials.columns import PROCESS_KEY, checkpoint_keys, protections
 from cdcd.adapters.credentials.tokens import request_tokens
 from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.checkpoint import CheckpointTopic
+from cdcd.adapters.kafka.forgetting import CheckpointWriter
 from cdcd.adapters.kafka.producer import SinkSettings
 from cdcd.adapters.kafka.topics import TopicSpec
 from cdcd.adapters.postgres.following import Desired
 from cdcd.config.loading import Config
 from cdcd.config.sections.columns import ColumnsConfig
-from cdcd.config.sections.format import FormatConfig
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.money import DIGITS_OF_C
 from cdcd.core.engine.checkpoint import RecordSettings
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
@@ -221,7 +221,7 @@ def encoder_settings(
         column_rules=protections(config.columns).rules,
         key_format=config.format.key,
         value_format=config.format.value,
-        modes=modes(config.format, money_digits),
+        modes=config.format.modes(money_digits),
         name_adjustment=config.format.schema_name_adjustment_mode,
         flattening=config.event_flattening.settings,
         events=config.cloudevents.settings,
@@ -236,18 +236,6 @@ def encoder_settings(
         pipeline=config.name,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
         bindings=Bindings() if bindings is None else bindings,
-    )
-
-
-def modes(chosen: FormatConfig, money_digits: int = DIGITS_OF_C) -> Modes:
-    """Return the modes: representations of the values of some types."""
-    return Modes(
-        decimal=chosen.decimal_handling_mode,
-        time_precision=chosen.time_precision_mode,
-        interval=chosen.interval_handling_mode,
-        binary=chosen.binary_handling_mode,
-        hstore=chosen.hstore_handling_mode,
-        money_digits=money_digits,
     )
 
 
@@ -286,8 +274,7 @@ def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
         records=checkpoint_records(config),
         batch_bytes_max=config.kafka.transaction.bytes_max,
         timeout_s=timeout_s,
-        backoff_initial_s=config.kafka.retry.initial_s,
-        backoff_max_s=config.kafka.retry.max_s,
+        retry=config.kafka.retry.delays,
         parted=bool(config.partitioner.columns),
     )
 
@@ -295,6 +282,23 @@ def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
 def checkpoint_records(config: Config) -> CheckpointRecords:
     """Return the rules for this pipeline's records in its checkpoint topic, with its keys."""
     return CheckpointRecords(config.name, checkpoint_keys(config), PROCESS_KEY)
+
+
+def checkpoint_topic(config: Config, answer_s: float) -> CheckpointTopic:
+    """The topic of this pipeline's checkpoint, for a reader.
+
+    Args:
+        answer_s: seconds that the broker may take for each answer.
+    """
+    connection, _ = client.configured(config.kafka)
+    return CheckpointTopic(connection, config.topics.checkpoint, checkpoint_records(config), answer_s)
+
+
+def checkpoint_writer(config: Config, answer_s: float) -> CheckpointWriter:
+    """What writes this pipeline's checkpoint without its daemon. `answer_s` as in `checkpoint_topic`."""
+    _, producer = client.configured(config.kafka)
+    transactional_id = config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None
+    return CheckpointWriter(checkpoint_topic(config, answer_s), producer, transactional_id)
 
 
 def topic_spec(config: Config) -> TopicSpec:

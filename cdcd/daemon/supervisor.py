@@ -64,7 +64,6 @@ from cdcd.core.facts import (
     Started,
 )
 from cdcd.core.facts_operation import DurableSpoolStopped, KafkaTokenFailed, TransactionHanging
-from cdcd.core.retry import Backoff
 from cdcd.daemon import memory
 from cdcd.daemon.durable_log import has_log
 from cdcd.daemon.file_limit import exhausted, raise_file_limit
@@ -224,8 +223,8 @@ class Supervisor:
             binary=config.postgres.binary,
             startup_timeout_s=config.startup_timeout_s,
             backoffs={
-                "postgres": Backoff(config.postgres.retry.initial_s, config.postgres.retry.max_s),
-                "kafka": Backoff(config.kafka.retry.initial_s, config.kafka.retry.max_s),
+                "postgres": config.postgres.retry.delays.backoff(),
+                "kafka": config.kafka.retry.delays.backoff(),
             },
             reconnects=telemetry.reconnects,
             observe=observe,

@@ -11,7 +11,13 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from cdcd.adapters.kafka.assigned import POLL_S
-from cdcd.adapters.kafka.checkpoint import TAIL_RECORDS, peek_at_start, peek_checkpoint, read_checkpoint
+from cdcd.adapters.kafka.checkpoint import (
+    TAIL_RECORDS,
+    CheckpointTopic,
+    peek_at_start,
+    peek_checkpoint,
+    read_checkpoint,
+)
 from cdcd.adapters.kafka.client import Properties
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
@@ -28,6 +34,10 @@ QUIET.setLevel(logging.CRITICAL + 1)
 
 FIRST = Checkpoint("7001", 1, "publication=shop", Position(100, 110), 110)
 SECOND = replace(FIRST, position=Position(200, 210), flushed_lsn=210)
+
+
+def place(client: Properties, name: str, timeout_s: float = WAIT_S) -> CheckpointTopic:
+    return CheckpointTopic(client, name, CheckpointRecords(name), timeout_s)
 
 
 class Topic:
@@ -56,9 +66,10 @@ class Topic:
         await_decided(str(self.client["bootstrap.servers"]), self.name)
 
     def read(self, timeout_s: float = WAIT_S) -> Checkpoint | None:
-        return read_checkpoint(
-            self.client, self.name, CheckpointRecords(self.name), timeout_s, threading.Event()
-        )
+        return read_checkpoint(self.place(timeout_s), threading.Event())
+
+    def place(self, timeout_s: float = WAIT_S) -> CheckpointTopic:
+        return place(self.client, self.name, timeout_s)
 
 
 @pytest.mark.parametrize(("commits", "found"), [(True, SECOND), (False, FIRST)], ids=["committed", "aborted"])
@@ -77,7 +88,7 @@ def test_an_open_transaction_is_waited_for(
 
 def test_who_only_looks_sees_what_is_committed_and_does_not_wait(broker: KafkaBroker, unique: str):
     topic = Topic(broker, unique)
-    assert peek_checkpoint(topic.client, unique, CheckpointRecords(unique), WAIT_S) == FIRST
+    assert peek_checkpoint(topic.place()) == FIRST
     topic.open.abort_transaction(WAIT_S)
 
 
@@ -94,16 +105,10 @@ def test_a_look_before_the_start_sees_what_is_committed_while_a_transaction_is_o
 ):
     topic = Topic(broker, unique)
     began = time.monotonic()
-    assert (
-        peek_at_start(topic.client, unique, CheckpointRecords(unique), 60, threading.Event(), exists=True)
-        == FIRST
-    )
+    assert peek_at_start(topic.place(60), threading.Event(), exists=True) == FIRST
     assert time.monotonic() - began < BUSY_S
     topic.commit()
-    assert (
-        peek_at_start(topic.client, unique, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=True)
-        == SECOND
-    )
+    assert peek_at_start(topic.place(), threading.Event(), exists=True) == SECOND
 
 
 def test_a_look_finds_the_checkpoint_behind_transactions_that_were_aborted(broker: KafkaBroker, unique: str):
@@ -113,31 +118,22 @@ def test_a_look_finds_the_checkpoint_behind_transactions_that_were_aborted(broke
         topic.open.begin_transaction()
         topic.open.produce(unique, SECOND.encode(), unique)
         topic.open.abort_transaction(WAIT_S)
-    assert (
-        peek_at_start(topic.client, unique, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=True)
-        == FIRST
-    )
+    assert peek_at_start(topic.place(), threading.Event(), exists=True) == FIRST
     assert topic.read() == FIRST
 
 
 def test_without_a_topic_or_a_record_there_is_no_checkpoint_to_look_at(broker: KafkaBroker, unique: str):
     client: Properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": False}
-    assert (
-        peek_at_start(client, unique, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=False)
-        is None
-    )
+    assert peek_at_start(place(client, unique), threading.Event(), exists=False) is None
     create_topics(broker.bootstrap_servers, unique)
-    assert (
-        peek_at_start(client, unique, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=True)
-        is None
-    )
+    assert peek_at_start(place(client, unique), threading.Event(), exists=True) is None
 
 
 def test_a_look_at_a_broker_that_is_away_ends_soon_and_passes():
     client: Properties = {"bootstrap.servers": "127.0.0.1:1", "logger": QUIET}
     began = time.monotonic()
     with pytest.raises(TransientError):
-        peek_at_start(client, "t", CheckpointRecords("k"), 1, threading.Event(), exists=True)
+        peek_at_start(place(client, "t", 1), threading.Event(), exists=True)
     assert time.monotonic() - began < 1 + BUSY_S
 
 
@@ -154,12 +150,12 @@ def test_a_broker_that_answers_later_than_the_first_attempt_is_asked_again(broke
         proxy.spoil(hold)
         # WHEN somebody looks at it
         client: Properties = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "logger": QUIET}
-        found = peek_checkpoint(client, unique, CheckpointRecords(unique), WAIT_S)
+        found = peek_checkpoint(place(client, unique))
         # THEN it is found
         assert (found, proxy.spoilt) == (SECOND, 1)
 
 
 def test_a_look_does_not_shut_a_writer_out(broker: KafkaBroker, unique: str):
     topic = Topic(broker, unique)
-    peek_at_start(topic.client, unique, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=True)
+    peek_at_start(topic.place(), threading.Event(), exists=True)
     topic.open.commit_transaction(WAIT_S)

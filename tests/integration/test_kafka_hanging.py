@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdcd.adapters.kafka.admin import Admin
-from cdcd.adapters.kafka.checkpoint import peek_at_start
+from cdcd.adapters.kafka.checkpoint import CheckpointTopic, peek_at_start
 from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.errors import Partition
@@ -235,9 +235,8 @@ def test_a_start_goes_on_behind_a_hanging_checkpoint_whose_commit_was_acknowledg
     brokers.commit_without_leader(former, topic, SECOND.encode(), unique)
     # THEN a start that compares before it fences finds both
     client: Properties = {"bootstrap.servers": brokers.servers}
-    look = partial(
-        peek_at_start, client, topic, CheckpointRecords(unique), WAIT_S, threading.Event(), exists=True
-    )
+    place = CheckpointTopic(client, topic, CheckpointRecords(unique), WAIT_S)
+    look = partial(peek_at_start, place, threading.Event(), exists=True)
     assert (look(), look(newest=True)) == (FIRST, SECOND)
     # AND one that cannot know that the second was committed leaves it, and says what to do
     sink = sink_of(brokers.first, unique, topic=topic)

@@ -18,7 +18,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from cdcd.adapters.kafka.checkpoint import read_checkpoint
+from cdcd.adapters.kafka.checkpoint import CheckpointTopic, read_checkpoint
+from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.postgres.lock import AdvisoryLock
 from cdcd.config.loading import parse_config
 from cdcd.core.engine.checkpoint import Checkpoint
@@ -92,8 +93,9 @@ def test_a_look_at_the_checkpoint_creates_nothing(broker: KafkaBroker, unique: s
     assert f"{unique}.checkpoint" not in topics
     side.run(side.deliver())
     # A commit is answered before its markers are written; this waits for them.
-    servers = {"bootstrap.servers": broker.bootstrap_servers}
-    read_checkpoint(servers, f"{unique}.checkpoint", CheckpointRecords(unique), WAIT_S, threading.Event())
+    client: Properties = {"bootstrap.servers": broker.bootstrap_servers}
+    topic = CheckpointTopic(client, f"{unique}.checkpoint", CheckpointRecords(unique), WAIT_S)
+    read_checkpoint(topic, threading.Event())
     assert side.run(side.side.peek()) == CHECKPOINT
 
 

@@ -20,6 +20,7 @@ from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
 from cdcd.core.records.encoder import Record
 from cdcd.core.records.late_records import Produce
+from cdcd.core.retry import Delays
 from cdcd.core.transactions.position import Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
@@ -55,8 +56,7 @@ def sink_of(  # noqa: PLR0917  each test names one or two
             records=CheckpointRecords(name),
             batch_bytes_max=1_000_000,
             timeout_s=20,
-            backoff_initial_s=1,
-            backoff_max_s=1,
+            retry=Delays(1, 1),
         ),
         prove_ownership=lambda: None,
         credentials=dict,

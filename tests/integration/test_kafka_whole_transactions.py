@@ -21,6 +21,7 @@ from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import CdcdError, TransientError
+from cdcd.core.retry import Delays
 from cdcd.core.transactions.position import Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
@@ -81,8 +82,7 @@ class Pipeline:
                 records=CheckpointRecords(self.name),
                 batch_bytes_max=4_000_000,
                 timeout_s=self.timeout_s,
-                backoff_initial_s=0.05,
-                backoff_max_s=0.1,
+                retry=Delays(0.05, 0.1),
             ),
             prove_ownership=lambda: None,
             credentials=dict,

@@ -13,9 +13,10 @@ reader keeps only one of them in memory.
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdcd.adapters.kafka.assigned import NO_TOPIC, answers, consumer_properties, watermarks
 from cdcd.adapters.kafka.client import Properties
@@ -35,6 +36,31 @@ TAIL_RECORDS: Final = 64
 
 TAIL_GROWTH: Final = 32
 """Factor by which the read goes further back if the tail has only aborted transactions, markers and ignored records."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTopic:
+    """The topic of a pipeline's checkpoint, and how the topic is reached.
+
+    Attributes:
+        client: librdkafka properties for the connection.
+        records: rules for valid records, with the name of the pipeline.
+        timeout_s: seconds that the broker may take for each answer.
+    """
+
+    client: Properties
+    name: str
+    records: CheckpointRecords
+    timeout_s: float
+
+    @property
+    def group(self) -> str:
+        """The consumer group that readers name."""
+        return f"{self.records.pipeline}-checkpoint"
+
+    def partition(self, offset: int = OFFSET_INVALID) -> TopicPartition:
+        return TopicPartition(self.name, PARTITION, offset)
+
 
 OnIgnored = Callable[[Ignored], None]
 """Called once for a read with the records that do not count, if there are any."""
@@ -60,11 +86,8 @@ class OpenTransactionError(KafkaException):
         self.visible = visible
 
 
-def read_checkpoint(  # noqa: PLR0917  what is read, and for how long
-    client: Properties,
-    topic: str,
-    records: CheckpointRecords,
-    timeout_s: float,
+def read_checkpoint(
+    topic: CheckpointTopic,
     stopping: threading.Event,
     told: int = 0,
     on_ignored: OnIgnored = say_nothing,
@@ -72,9 +95,6 @@ def read_checkpoint(  # noqa: PLR0917  what is read, and for how long
     """Return the newest valid committed checkpoint of the pipeline, or None if there is no checkpoint yet.
 
     Args:
-        client: librdkafka properties for the connection.
-        records: rules for valid records, with the name of the pipeline.
-        timeout_s: seconds that the broker may take for each answer.
         stopping: another thread sets it to end the call soon.
         told: a position that cdcd confirmed to PostgreSQL. If the checkpoint does not reach this position, the
             whole topic is read.
@@ -85,25 +105,21 @@ def read_checkpoint(  # noqa: PLR0917  what is read, and for how long
         PositionError: the pipeline has checkpoint records, but all are unreadable.
         SinkError: there are only records of another pipeline.
     """
-    group = f"{records.pipeline}-checkpoint"
-    anything = make_consumer(consumer_properties(client, group, committed=False))
+    anything = make_consumer(consumer_properties(topic.client, topic.group, committed=False))
     try:
-        low, high = watermarks(anything, TopicPartition(topic, PARTITION), timeout_s, stopping)
+        low, high = watermarks(anything, topic.partition(), topic.timeout_s, stopping)
     finally:
         anything.close()
-    consumer = make_consumer(consumer_properties(client, group))
+    consumer = make_consumer(consumer_properties(topic.client, topic.group))
     try:
-        reading = _Reading(consumer, topic, records, timeout_s, stopping, told, on_ignored)
+        reading = _Reading(consumer, topic, stopping, told, on_ignored)
         return reading.search(low, high, high)
     finally:
         consumer.close()
 
 
-def newest_checkpoint(  # noqa: PLR0917  as `read_checkpoint`
-    client: Properties,
-    topic: str,
-    records: CheckpointRecords,
-    timeout_s: float,
+def newest_checkpoint(
+    topic: CheckpointTopic,
     stopping: threading.Event,
     told: int = 0,
 ) -> Checkpoint | None:
@@ -111,14 +127,11 @@ def newest_checkpoint(  # noqa: PLR0917  as `read_checkpoint`
 
     Raises as `read_checkpoint`.
     """
-    return _peek(client, topic, records, timeout_s, stopping, exists=True, newest=True, told=told)
+    return _peek(topic, stopping, exists=True, newest=True, told=told)
 
 
 def peek_checkpoint(
-    client: Properties,
-    topic: str,
-    records: CheckpointRecords,
-    timeout_s: float,
+    topic: CheckpointTopic,
     on_ignored: OnIgnored = say_nothing,
 ) -> Checkpoint | None:
     """Return the newest valid committed checkpoint without writing; None also if the topic does not exist.
@@ -128,25 +141,15 @@ def peek_checkpoint(
         PositionError, SinkError: as `read_checkpoint`.
     """
     try:
-        return _peek(
-            client,
-            topic,
-            records,
-            timeout_s,
-            threading.Event(),
-            exists=False,
-            newest=False,
-            on_ignored=on_ignored,
-        )
+        return _peek(topic, threading.Event(), exists=False, newest=False, on_ignored=on_ignored)
     except KafkaException as error:
-        raise TransientError(f"The checkpoint in {topic} cannot be read: {error.args[0].str()}") from error
+        raise TransientError(
+            f"The checkpoint in {topic.name} cannot be read: {error.args[0].str()}"
+        ) from error
 
 
 def peek_at_start(
-    client: Properties,
-    topic: str,
-    records: CheckpointRecords,
-    timeout_s: float,
+    topic: CheckpointTopic,
     stopping: threading.Event,
     *,
     exists: bool,
@@ -172,10 +175,7 @@ def peek_at_start(
     """
     try:
         return _peek(
-            client,
             topic,
-            records,
-            timeout_s,
             stopping,
             exists=exists,
             newest=newest,
@@ -183,14 +183,11 @@ def peek_at_start(
             on_ignored=on_ignored,
         )
     except KafkaException as error:
-        raise map_kafka_error(error.args[0], f"Reading the checkpoint from topic {topic}") from error
+        raise map_kafka_error(error.args[0], f"Reading the checkpoint from topic {topic.name}") from error
 
 
 def _peek(
-    client: Properties,
-    topic: str,
-    records: CheckpointRecords,
-    timeout_s: float,
+    topic: CheckpointTopic,
     stopping: threading.Event,
     *,
     exists: bool,
@@ -199,19 +196,17 @@ def _peek(
     on_ignored: OnIgnored = say_nothing,
 ) -> Checkpoint | None:
     """Read the checkpoint by one consumer, for which the partition ends where its isolation level ends."""
-    group = f"{records.pipeline}-checkpoint"
-    reader = make_consumer(consumer_properties(client, group, committed=not newest))
+    reader = make_consumer(consumer_properties(topic.client, topic.group, committed=not newest))
     try:
         try:
-            place = TopicPartition(topic, PARTITION)
-            low, high = watermarks(reader, place, timeout_s, stopping, exists=exists)
+            low, high = watermarks(reader, topic.partition(), topic.timeout_s, stopping, exists=exists)
         except KafkaException as error:
             if error.args[0].code() in NO_TOPIC and not exists:
                 return None
             raise
         if low == high:
             return None
-        reading = _Reading(reader, topic, records, timeout_s, stopping, told, on_ignored)
+        reading = _Reading(reader, topic, stopping, told, on_ignored)
         return reading.search(low, high, high if newest else low)
     finally:
         reader.close()
@@ -220,20 +215,16 @@ def _peek(
 class _Reading:
     """A read of the partition, backwards from its end."""
 
-    def __init__(  # noqa: PLR0917  as `read_checkpoint`
+    def __init__(
         self,
         consumer: Consumer,
-        topic: str,
-        records: CheckpointRecords,
-        timeout_s: float,
+        topic: CheckpointTopic,
         stopping: threading.Event,
         told: int,
         on_ignored: OnIgnored,
     ) -> None:
         self._consumer = consumer
         self._topic = topic
-        self._records = records
-        self._timeout_s = timeout_s
         self._stopping = stopping
         self._told = told
         self._on_ignored = on_ignored
@@ -246,7 +237,7 @@ class _Reading:
         reach = TAIL_RECORDS
         while True:
             start = max(low, high - reach)
-            judging = self._records.judging(self._topic)
+            judging = self._topic.records.judging(self._topic.name)
             self._take(judging, start, until)
             if start == low or judging.is_settled(self._told):
                 if judging.ignored is not None:
@@ -256,13 +247,13 @@ class _Reading:
 
     def _take(self, judging: Judging, start: int, until: int) -> None:
         """Pass the committed records from `start` to the end of the partition to `judging`."""
-        self._consumer.assign([TopicPartition(self._topic, PARTITION, start)])
-        held, patience_s = -1, self._timeout_s
+        self._consumer.assign([self._topic.partition(start)])
+        held, patience_s = -1, self._topic.timeout_s
         try:
             while held < until:
                 for message in answers(self._consumer, patience_s, self._stopping, lambda: NO_ANSWER):
                     if message.error() is not None:
-                        held, patience_s = message.offset() or 0, min(self._timeout_s, HANGS_S)
+                        held, patience_s = message.offset() or 0, min(self._topic.timeout_s, HANGS_S)
                         break
                     judging.take(message.offset() or 0, message.key(), message.value())
         except KafkaException as error:

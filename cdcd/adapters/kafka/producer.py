@@ -11,6 +11,7 @@ from cdcd.adapters.kafka.client_factory import make_producer
 from cdcd.adapters.kafka.errors import map_kafka_error, property_error
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.errors import CdcdError
+from cdcd.core.retry import Delays
 
 BATCH_SIZE: Final = 1_000_000
 """librdkafka's default `batch.size`, which fits into a topic's default `max.message.bytes`."""
@@ -67,8 +68,7 @@ class SinkSettings:
     records: CheckpointRecords
     batch_bytes_max: int
     timeout_s: float
-    backoff_initial_s: float
-    backoff_max_s: float
+    retry: Delays
     parted: bool = False
 
     @property

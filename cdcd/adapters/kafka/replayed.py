@@ -11,7 +11,7 @@ from typing import Final
 from confluent_kafka import KafkaException, Producer
 
 from cdcd.adapters.kafka.admin import Admin
-from cdcd.adapters.kafka.checkpoint import peek_checkpoint
+from cdcd.adapters.kafka.checkpoint import CheckpointTopic, peek_checkpoint
 from cdcd.adapters.kafka.errors import map_kafka_error
 from cdcd.adapters.kafka.partitions import ToPartitions, counter
 from cdcd.adapters.kafka.producer import SinkSettings, construct, producer_properties
@@ -40,7 +40,8 @@ class ReplayedTopics:
         self._schemas = schemas
         self._known: set[str] = set()
         self._admin = Admin(settings.client, ANSWER_S, threading.Event())
-        if peek_checkpoint(settings.client, settings.checkpoint_topic, settings.records, ANSWER_S):
+        topic = CheckpointTopic(settings.client, settings.checkpoint_topic, settings.records, ANSWER_S)
+        if peek_checkpoint(topic):
             raise ConfigError(
                 f"The pipeline {settings.records.pipeline} writes to these topics: {settings.checkpoint_topic} has its "
                 "checkpoint.",

@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdcd.adapters.kafka.checkpoint import (
     PARTITION,
+    CheckpointTopic,
     OnIgnored,
     OpenTransactionError,
     newest_checkpoint,
@@ -55,7 +56,6 @@ from cdcd.core.engine.queue import GIVEN_AWAY, Batch
 from cdcd.core.errors import CdcdError, FencedError, SinkError, TopicRefusedError, TransientError
 from cdcd.core.records.encoder import record_bytes
 from cdcd.core.records.late_records import Produce
-from cdcd.core.retry import Backoff
 
 SLICE_S: Final = 0.5
 """Seconds after which a blocking call returns, to check whether the sink is being stopped."""
@@ -172,7 +172,7 @@ class Sink:
         self._fitting = Fitting(settings, oversized, SizeLimits() if sizes is None else sizes)
         self._settling = Settling() if settling is None else settling
         self._state = TransactionState(EXACTLY_ONCE if settings.exactly_once else AT_LEAST_ONCE)
-        self._backoff = Backoff(settings.backoff_initial_s, settings.backoff_max_s)
+        self._backoff = settings.retry.backoff()
         self._producer: Producer | None = None
         self._produce: Produce | None = None
         self._client: Properties = settings.client
@@ -359,25 +359,18 @@ class Sink:
     def _read(self) -> None:
         settings = self._settings
         client = {**settings.client, **self._credentials()}
-        where = (
-            client,
-            settings.checkpoint_topic,
-            settings.records,
-            settings.answer_s,
-            self._stopping,
-            self._told,
-        )
+        topic = CheckpointTopic(client, settings.checkpoint_topic, settings.records, settings.answer_s)
         self._context = f"Reading the checkpoint from topic {settings.checkpoint_topic}"
         try:
-            self._found = read_checkpoint(*where, self._on_ignored)
+            self._found = read_checkpoint(topic, self._stopping, self._told, self._on_ignored)
         except OpenTransactionError as held:
-            hidden = newest_checkpoint(*where) if settings.exactly_once else None
+            hidden = newest_checkpoint(topic, self._stopping, self._told) if settings.exactly_once else None
             committed = self._state.committed
             if not is_acknowledged(hidden, held.visible, committed=committed, told=self._told):
                 raise
             assert hidden is not None, "it is acknowledged"
             self._end_hanging(hidden)
-            self._found = read_checkpoint(*where, self._on_ignored)
+            self._found = read_checkpoint(topic, self._stopping, self._told, self._on_ignored)
             self._on_ended(held.offset)
         self._context = self._where
 

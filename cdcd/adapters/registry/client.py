@@ -32,7 +32,6 @@ from cdcd.core.errors import CdcdError, ConfigError, RegistryUnavailableError, S
 from cdcd.core.facts import Observer
 from cdcd.core.facts_operation import SchemaIdsForgotten, SchemaRegistered
 from cdcd.core.records.schema_registrations import SchemaIds, SchemaUse
-from cdcd.core.retry import Backoff
 
 CONTENT: Final = "application/vnd.schemaregistry.v1+json"
 ANSWER_BYTES_MAX: Final = 8 << 20
@@ -284,7 +283,7 @@ class Registrar:
         self._ids = ids
         self._reach = reach
         self._observe = observe
-        self._retry = config.kafka.retry
+        self._retry = config.kafka.retry.delays
 
     async def verify(self) -> None:
         """Remove ids that the registry no longer has. An unreachable registry is not awaited.
@@ -311,7 +310,7 @@ class Registrar:
             The schemas that the registry refuses, each with the reason.
         """
         refused: dict[SchemaUse, CdcdError] = {}
-        backoff = Backoff(self._retry.initial_s, self._retry.max_s)
+        backoff = self._retry.backoff()
         for use in uses:
             while self._ids.get(use) is None and use not in refused:
                 asked_at = time.monotonic()

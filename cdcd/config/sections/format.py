@@ -5,7 +5,8 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from cdcd.config.types import Form, Section
-from cdcd.core.catalog.money import DIGITS_MAX
+from cdcd.core.catalog.modes import Modes
+from cdcd.core.catalog.money import DIGITS_MAX, DIGITS_OF_C
 from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.flattening import DELETED_FIELD, AddedField, Flattening, read_added
 
@@ -88,6 +89,22 @@ class FormatConfig(Section):
     def placeholder(self) -> str:
         """The text that stands for a value which was not sent."""
         return _placeholder(self.unavailable_value_placeholder)
+
+    def modes(self, money_digits: int = DIGITS_OF_C) -> Modes:
+        """The forms of values of some types.
+
+        Args:
+            money_digits: digits of money after the point (`postgres/money.py`). Whoever writes or compares values must
+                give the number.
+        """
+        return Modes(
+            decimal=self.decimal_handling_mode,
+            time_precision=self.time_precision_mode,
+            interval=self.interval_handling_mode,
+            binary=self.binary_handling_mode,
+            hstore=self.hstore_handling_mode,
+            money_digits=money_digits,
+        )
 
 
 def _placeholder(text: str) -> str:

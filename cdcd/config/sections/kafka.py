@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
 from cdcd.config.masking import MASK, mask_text
-from cdcd.config.sections.process import Backoff
+from cdcd.config.sections.process import RetryConfig
 from cdcd.config.types import (
     GIB,
     KIB,
@@ -149,7 +149,7 @@ class KafkaConfig(Section):
         description="Directory for oversized: claim_check, where the consumers can read it. Never cleaned "
         "by cdcd.",
     )
-    retry: Backoff = Field(description="Pace of starting again after Kafka failed.")
+    retry: RetryConfig = Field(description="Pace of starting again after Kafka failed.")
 
     @field_serializer("properties")
     def _show_properties(self, properties: dict[str, str | SecretStr]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 from pydantic import Field, SecretStr, field_serializer, model_validator
 
 from cdcd.config.masking import MASK, masked_dsn
-from cdcd.config.sections.process import Backoff
+from cdcd.config.sections.process import RetryConfig
 from cdcd.config.types import (
     CommandLine,
     Dsn,
@@ -18,6 +18,7 @@ from cdcd.config.types import (
     TablePatterns,
     Text,
 )
+from cdcd.core.engine.settings import PREPARED_WARNING_AGE_S
 
 
 class ReaderConfig(Section):
@@ -187,7 +188,7 @@ class PostgresConfig(Section):
         "and where values of hundreds of MB meet a busy machine.",
     )
     prepared_warning_age_s: float = Field(
-        300,
+        PREPARED_WARNING_AGE_S,
         ge=1,
         le=2_592_000,
         description="Age at which an undecided prepared transaction is warned of: it holds the slot, and so "
@@ -207,7 +208,7 @@ class PostgresConfig(Section):
         description="What PostgreSQL's fast shutdown gets: it waits until everything sent is confirmed, and "
         "for ever if Kafka is away. After this time the connection is closed; the rest comes again.",
     )
-    retry: Backoff = Field(description="Pace of reconnecting to PostgreSQL.")
+    retry: RetryConfig = Field(description="Pace of reconnecting to PostgreSQL.")
 
     @model_validator(mode="after")
     def _has_one_password(self) -> "PostgresConfig":

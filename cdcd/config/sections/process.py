@@ -18,6 +18,7 @@ from cdcd.config.types import (
     Token,
     named_tokens,
 )
+from cdcd.core.retry import Delays
 
 
 class SpoolConfig(Section):
@@ -224,7 +225,7 @@ class ReadyConfig(Section):
     )
 
 
-class Backoff(Section):
+class RetryConfig(Section):
     """How long to wait before the next attempt: doubled each time, with jitter."""
 
     initial_s: float = Field(
@@ -235,10 +236,14 @@ class Backoff(Section):
     )
 
     @model_validator(mode="after")
-    def _ordered(self) -> "Backoff":
+    def _ordered(self) -> "RetryConfig":
         if self.max_s < self.initial_s:
             raise ValueError("max_s must not be below initial_s")
         return self
+
+    @property
+    def delays(self) -> Delays:
+        return Delays(self.initial_s, self.max_s)
 
 
 class SecurityConfig(Section):

@@ -1,8 +1,12 @@
 """What of the configuration the engine's decisions depend on."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from cdcd.core.engine.renewal import LARGE_BYTES, QUIET_S
+
+PREPARED_WARNING_AGE_S: Final = 300
+"""The default of `prepared_warning_age_s`: seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class EngineSettings:
     whole_bytes_max: int | None
     status_interval_s: float
     shutdown_grace_s: float = 5.0
-    prepared_warning_age_s: float = 3600.0
+    prepared_warning_age_s: float = PREPARED_WARNING_AGE_S
     chunk_bytes: int = 1 << 20
     parallelism: int = 4
     snapshot_mode: str = "initial"

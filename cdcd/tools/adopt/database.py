@@ -19,7 +19,6 @@ from cdcd.core.errors import ConfigError
 from cdcd.core.pasted import quoted as identifier
 from cdcd.core.protocol.messages import Relation
 from cdcd.daemon.rules.columns import column_types
-from cdcd.daemon.settings import modes
 from cdcd.tools.adopt.reach import KnownTable
 from cdcd.tools.adopt.tables import Lists
 
@@ -39,7 +38,7 @@ async def read_known(
     relations = await catalog.relations(connection, oids)
     described = await catalog.describe(connection, oids)
     types = await column_types(connection, relations)
-    keys, forms = ChosenKeys(config.key.rules), modes(config.format)
+    keys, forms = ChosenKeys(config.key.rules), config.format.modes()
     return tuple(
         [
             KnownTable(

@@ -64,7 +64,7 @@ from cdcd.core.errors import CdcdError, TransientError
 from cdcd.core.facts import Fact, RecordSettingChanged
 from cdcd.core.snapshot.beginning import NEVER, wanted
 from cdcd.core.snapshot.progress import EXPORTED
-from cdcd.daemon.settings import checkpoint_records, start_settings
+from cdcd.daemon.settings import checkpoint_topic, start_settings
 from cdcd.tools.checks.rows import Reading
 
 CHECKPOINT_S: Final = 10.0
@@ -216,15 +216,11 @@ class _Rehearsal:
         return self._seen
 
     async def _peek_checkpoint(self, request: PeekCheckpoint) -> Checkpoint | None:
-        config = self._config
-        connection, _ = client.configured(config.kafka)
+        topic = checkpoint_topic(self._config, CHECKPOINT_S)
         try:
             self._found = await asyncio.to_thread(
                 peek_at_start,
-                connection,
-                config.topics.checkpoint,
-                checkpoint_records(config),
-                CHECKPOINT_S,
+                topic,
                 Event(),
                 exists=False,
                 newest=request.newest,

@@ -46,7 +46,7 @@ from cdcd.daemon.rules.outbox import check_outbox, look_at_outbox
 from cdcd.daemon.rules.readers import ask_about_readers, check_readers
 from cdcd.daemon.settings import (
     TRANSACTION_S,
-    checkpoint_records,
+    checkpoint_topic,
     encoder_settings,
     names,
     own_topics,
@@ -325,9 +325,8 @@ def _bound_columns(config: Config) -> Bindings:
     """Return the columns that rules are bound to; none if Kafka does not answer, which other findings report."""
     if not config.columns.patterns:
         return Bindings()
-    connection, _ = client.configured(config.kafka)
     try:
-        found = peek_checkpoint(connection, config.topics.checkpoint, checkpoint_records(config), ANSWER_S)
+        found = peek_checkpoint(checkpoint_topic(config, ANSWER_S))
         return bindings_of(config.columns, found)
     except CdcdError:
         return Bindings()

@@ -9,12 +9,10 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
-from cdcd.adapters.kafka import client
-from cdcd.adapters.kafka.forgetting import downgrade_checkpoint
 from cdcd.config.loading import Config
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import PositionError
-from cdcd.daemon.settings import checkpoint_records
+from cdcd.daemon.settings import checkpoint_writer
 from cdcd.tools.handover.servers import Say, holding_lock
 from cdcd.tools.operations.sides import peek
 
@@ -62,15 +60,7 @@ def refuse_lossy(found: Checkpoint | None) -> Checkpoint:
 
 async def _write(config: Config, say: Say) -> None:
     async with holding_lock(config, 0.0, say):
-        kafka = config.kafka
-        connection, producer = client.configured(kafka)
         await asyncio.to_thread(
-            downgrade_checkpoint,
-            connection,
-            producer,
-            config.topics.checkpoint,
-            checkpoint_records(config),
-            kafka.transactional_id if kafka.delivery == "exactly_once" else None,
-            WRITER_S,
+            checkpoint_writer(config, WRITER_S).downgrade,
             lambda last: replace(refuse_lossy(last), downgraded=True),
         )

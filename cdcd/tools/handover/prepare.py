@@ -17,8 +17,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.adapters.kafka import client
-from cdcd.adapters.kafka.forgetting import replace_checkpoint
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.logical_message import emit_message
 from cdcd.adapters.postgres.replication import ReplicationStream
@@ -29,7 +27,7 @@ from cdcd.core.errors import ConfigError, TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.protobuf.form import PROTOBUF
 from cdcd.core.snapshot.signals import WATERMARK
-from cdcd.daemon.settings import checkpoint_records
+from cdcd.daemon.settings import checkpoint_writer
 from cdcd.tools.handover.sealing import (
     Subscription,
     refuse_lower,
@@ -182,19 +180,7 @@ async def _cancel(former: Config, say: Say) -> None:
 
 async def replace(config: Config, change: Callable[[Checkpoint | None], Checkpoint]) -> Checkpoint:
     """Replace the pipeline's checkpoint after every other writer was fenced."""
-    kafka = config.kafka
-    connection, producer = client.configured(kafka)
-    transactional_id = kafka.transactional_id if kafka.delivery == "exactly_once" else None
-    return await asyncio.to_thread(
-        replace_checkpoint,
-        connection,
-        producer,
-        config.topics.checkpoint,
-        checkpoint_records(config),
-        transactional_id,
-        WRITER_S,
-        change,
-    )
+    return await asyncio.to_thread(checkpoint_writer(config, WRITER_S).replace, change)
 
 
 async def _slot(new: Config, stream: ReplicationStream, sql: Connection, database: str, say: Say) -> int:

@@ -84,8 +84,8 @@ class Named:
     slot: str
     publication: str
     checkpoint_topic: str
+    prepared_warning_age_s: float
     url: str = ""
-    prepared_warning_age_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.checkpoint import peek_checkpoint
 from cdcd.adapters.kafka.descriptions import SchemasTopic
 from cdcd.adapters.kafka.errors import unavailable
-from cdcd.adapters.kafka.forgetting import forget_checkpoint
 from cdcd.adapters.postgres.connection import Connection, parse_dsn
 from cdcd.adapters.postgres.lock import AdvisoryLock
 from cdcd.adapters.postgres.pipeline_state import read_state
@@ -25,7 +24,7 @@ from cdcd.adapters.postgres.slot import drop_slot
 from cdcd.config.loading import Config
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import CdcdError, FencedError, LimitError, PositionError, TransientError
-from cdcd.daemon.settings import checkpoint_records
+from cdcd.daemon.settings import checkpoint_topic, checkpoint_writer
 from cdcd.tools.operations.removal_plan import Command, Found, Kind, Pipeline, Plan, Step, decide
 from cdcd.tools.operations.sides import connect_to, system_identifier
 
@@ -178,9 +177,7 @@ def _ask_kafka(
     connection, _ = client.configured(config.kafka)
     checkpoint: Checkpoint | PositionError | None
     try:
-        checkpoint = peek_checkpoint(
-            connection, pipeline.checkpoint_topic, checkpoint_records(config), ANSWER_S
-        )
+        checkpoint = peek_checkpoint(checkpoint_topic(config, ANSWER_S))
     except PositionError as error:
         checkpoint = error
     admin = Admin(connection, ANSWER_S)
@@ -228,17 +225,7 @@ async def _drop_slot(config: Config, sql: Connection, _step: Step) -> None:
 
 
 async def _forget_checkpoint(config: Config, _sql: Connection, _step: Step) -> None:
-    connection, producer = client.configured(config.kafka)
-    await _in_thread(
-        lambda: forget_checkpoint(
-            connection,
-            producer,
-            config.topics.checkpoint,
-            checkpoint_records(config),
-            _transactional_id(config),
-            WRITER_S,
-        )
-    )
+    await _in_thread(checkpoint_writer(config, WRITER_S).forget)
 
 
 async def _delete_topics(config: Config, _sql: Connection, step: Step) -> None:

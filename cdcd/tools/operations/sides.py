@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Final
 
 from cdcd.adapters.credentials.columns import bindings_of
-from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.checkpoint import OnIgnored, peek_checkpoint, say_nothing
 from cdcd.adapters.kafka.errors import unavailable
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
@@ -14,7 +13,7 @@ from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.engine.checkpoint import Checkpoint, refuse_other_server
 from cdcd.core.errors import SinkUnavailableError, TransientError
-from cdcd.daemon.settings import checkpoint_records
+from cdcd.daemon.settings import checkpoint_topic
 
 CHECKPOINT_S: Final = 15.0
 """Seconds that the broker may take for the checkpoint."""
@@ -41,11 +40,8 @@ def peek(
     config: Config, timeout_s: float = CHECKPOINT_S, on_ignored: OnIgnored = say_nothing
 ) -> Checkpoint | None:
     """Return the newest checkpoint; None if there is none. Raises SinkUnavailableError, SinkError and PositionError."""
-    connection, _ = client.configured(config.kafka)
     try:
-        return peek_checkpoint(
-            connection, config.topics.checkpoint, checkpoint_records(config), timeout_s, on_ignored
-        )
+        return peek_checkpoint(checkpoint_topic(config, timeout_s), on_ignored)
     except TransientError as error:
         raise unavailable(error, error.hint or AWAY_HINT) from error
 

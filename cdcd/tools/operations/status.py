@@ -45,8 +45,8 @@ async def _look(config: Config, file: str, url: str) -> PipelineStatus:
         config.postgres.slot,
         config.postgres.publication,
         config.topics.checkpoint,
-        url,
         config.postgres.prepared_warning_age_s,
+        url,
     )
     server, (checkpoint, ignored), (numbers, stranger) = await asyncio.gather(
         _server(config), _checkpoint(config), asyncio.to_thread(ask_daemon, config, url)

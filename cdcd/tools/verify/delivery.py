@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from cdcd.adapters.kafka.checkpoint import peek_checkpoint
+from cdcd.adapters.kafka.checkpoint import CheckpointTopic, peek_checkpoint
 from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect, parse_dsn
 from cdcd.adapters.postgres.logical_message import emit_message
@@ -45,8 +45,7 @@ class Delivery:
 
     def __init__(self, config: Config, client: Properties, timeout_s: float, notice: Notice) -> None:
         self._config = config
-        self._client = client
-        self._records = checkpoint_records(config)
+        self._topic = CheckpointTopic(client, config.topics.checkpoint, checkpoint_records(config), ANSWER_S)
         self._timeout_s = timeout_s
         self._notice = notice
         self._server = ""
@@ -92,7 +91,7 @@ class Delivery:
 
     def _peek(self) -> Checkpoint | None:
         """Return the newest checkpoint. PositionError: the checkpoint is of another server."""
-        found = peek_checkpoint(self._client, self._config.topics.checkpoint, self._records, ANSWER_S)
+        found = peek_checkpoint(self._topic)
         refuse_other_server(found, self._server)
         return found
 

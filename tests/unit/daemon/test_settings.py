@@ -3,6 +3,7 @@
 import json
 import zlib
 from base64 import b64encode
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from cdcd.config.models import Config
 from cdcd.config.sections.format import FormatConfig
 from cdcd.core.engine.record_settings import CHANGES
-from cdcd.daemon.settings import record_settings, start_settings
+from cdcd.daemon.settings import engine_settings, record_settings, start_settings
 from tests.unit.daemon.test_wiring import configured
 
 
@@ -27,6 +28,19 @@ def test_a_start_decides_by_what_is_configured():
 @pytest.mark.parametrize(("delivery", "counts"), [("at_least_once", True), ("exactly_once", False)])
 def test_writers_are_counted_where_kafka_fences_none(delivery: str, counts: bool):
     assert start_settings(configured(f", delivery: {delivery}")).counts_epochs is counts
+
+
+NOT_CONFIGURED = {"large_bytes", "quiet_s"}
+OF_FORMER_RECORDINGS = {"request_tokens", "record_bytes_max", "rereads_per_hour_max"}
+"""Settings that former versions did not have: their defaults are what these versions did."""
+
+
+def test_a_default_of_the_engine_is_that_of_the_configuration():
+    # The configuration of the test is given nothing but names and addresses.
+    found = engine_settings(configured(), 60.0)
+    defaults = {each.name: each.default for each in fields(found) if each.default is not MISSING}
+    compared = defaults.keys() - NOT_CONFIGURED - OF_FORMER_RECORDINGS
+    assert {name: getattr(found, name) for name in compared} == {name: defaults[name] for name in compared}
 
 
 # What decides how rows become records.

@@ -8,6 +8,7 @@ from cdcd.adapters.kafka.oversized import Oversized, TooLarge
 from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.engine.queue import Batch
+from cdcd.core.retry import Delays
 from cdcd.core.transactions.position import Position
 
 LARGE = bytes(BATCH_SIZE + 1)
@@ -24,8 +25,7 @@ def settings(batch_bytes_max: int = 4_000_000) -> SinkSettings:
         records=CheckpointRecords("k"),
         batch_bytes_max=batch_bytes_max,
         timeout_s=60,
-        backoff_initial_s=0.1,
-        backoff_max_s=1,
+        retry=Delays(0.1, 1),
     )
 
 

@@ -19,6 +19,7 @@ from cdcd.adapters.kafka.producer import (
 )
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.errors import ConfigError
+from cdcd.core.retry import Delays
 
 QUIET = logging.getLogger("cdcd.tests.librdkafka")
 QUIET.setLevel(logging.CRITICAL + 1)
@@ -34,8 +35,7 @@ def settings(batch_bytes_max: int, **producer: str) -> SinkSettings:
         records=CheckpointRecords("k"),
         batch_bytes_max=batch_bytes_max,
         timeout_s=60,
-        backoff_initial_s=0.1,
-        backoff_max_s=1,
+        retry=Delays(0.1, 1),
     )
 
 

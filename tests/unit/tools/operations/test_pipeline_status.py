@@ -22,7 +22,7 @@ from cdcd.tools.operations.status_lines import TABLES_MAX, lines
 from cdcd.tools.operations.status_object import as_object
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
-NAMED = Named("shop", "cdcd.yaml", "cdcd_shop", "cdcd_shop", "shop.checkpoint", "http://127.0.0.1:9464")
+NAMED = Named("shop", "cdcd.yaml", "cdcd_shop", "cdcd_shop", "shop.checkpoint", 300, "http://127.0.0.1:9464")
 SLOT = SlotState(
     name="cdcd_shop",
     plugin="pgoutput",
