@@ -64,7 +64,8 @@ _COLUMNS_MAX: Final = 100
 @click.option(
     "--all", "shows_all", is_flag=True, help="Show also each option that is the same or irrelevant."
 )
-def command(  # noqa: PLR0917  one for each option
+def command(
+    *,
     source: str,
     output: Path,
     force: bool,

@@ -56,7 +56,8 @@ def command() -> None:
     is_flag=True,
     help="Go on although columns have other numbers, which are Protobuf's: programs go by the schema of each record.",
 )
-def prepare(  # noqa: PLR0917  click gives one argument for each option
+def prepare(
+    *,
     file: Path,
     new_file: Path,
     subscription: str | None,

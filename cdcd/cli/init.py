@@ -34,7 +34,8 @@ T = TypeVar("T")
 )
 @click.option("--no-input", is_flag=True, help="Ask nothing: take the options and their defaults.")
 @click.option("--force", is_flag=True, help="Overwrite files that are there.")
-def command(  # noqa: PLR0917  one for each option
+def command(
+    *,
     dsn: str | None,
     kafka: str | None,
     name: str | None,

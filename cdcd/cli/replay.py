@@ -46,7 +46,8 @@ from cdcd.cli.output import say
     "<schema>.<table>. Modes: replace (the default), keep, null, hash (texts only). The last option that matches "
     "holds. Repeatable.",
 )
-def command(  # noqa: PLR0917  one for each option
+def command(
+    *,
     folder: Path,
     file: Path | None,
     output: str,

@@ -62,8 +62,8 @@ def command() -> None:
     metavar="SECONDS",
     help="Wait no longer; the request goes on. 0: without limit.",
 )
-def start(  # noqa: PLR0917  click gives one argument for each option
-    file: Path, tables: tuple[str, ...], where: str, request: str, waits: bool, timeout_s: float
+def start(
+    *, file: Path, tables: tuple[str, ...], where: str, request: str, waits: bool, timeout_s: float
 ) -> int:
     """Read published tables again, beside the stream.
 

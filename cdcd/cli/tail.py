@@ -40,7 +40,8 @@ from cdcd.cli.output import say
     "--beginning", is_flag=True, help="Begin with the oldest record of the topics, not with the next one."
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N changes.")
-def command(  # noqa: PLR0917  one for each option
+def command(
+    *,
     file: Path,
     source: str,
     tables: tuple[str, ...],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cdcd.config.loading import Config
     from cdcd.tools.verify.report import Report
-    from cdcd.tools.verify.topics import TopicsTarget
+    from cdcd.tools.verify.topics import Options, TopicsTarget
 
 MEBIBYTE: Final = 1 << 20
 
@@ -130,7 +130,8 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Where the rows of the topics are kept meanwhile, on disk. [default: the system's temporary one]",
 )
-def command(  # noqa: PLR0917  click gives one argument for each option
+def command(
+    *,
     file: Path,
     target: str,
     mirror_file: Path | None,
@@ -183,11 +184,6 @@ def command(  # noqa: PLR0917  click gives one argument for each option
             for line in lines(report, shown=shown, values=not no_values):
                 say(line)
 
-    if target == "mirror":
-        assert mirror_file is not None, "it was asked for"
-        report = _verify_mirror(config, mirror_file, tables, rate * MEBIBYTE, timeout_s, notice)
-        show(report)
-        return report.exit_code
     options = Options(
         tables=tables,
         rate_bytes_s=rate * MEBIBYTE,
@@ -195,6 +191,11 @@ def command(  # noqa: PLR0917  click gives one argument for each option
         sample=sample / 100,
         since=0 if since is None else int(Lsn.parse(since)),
     )
+    if target == "mirror":
+        assert mirror_file is not None, "it was asked for"
+        report = _verify_mirror(config, mirror_file, options, notice)
+        show(report)
+        return report.exit_code
     with scratch_folder("cdcd-verify-", directory) as folder:
         topics = TopicsTarget(config, options, Path(folder), notice)
         try:
@@ -234,13 +235,8 @@ def _check_target(target: str, mirror_file: Path | None, file: Path) -> None:
         raise click.UsageError("--target mirror needs --mirror FILE, the mirror's configuration.")
 
 
-def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
-    config: "Config",
-    mirror_file: Path,
-    tables: tuple[str, ...],
-    rate_bytes_s: float,
-    timeout_s: float,
-    notice: "Callable[[str], None]",
+def _verify_mirror(
+    config: "Config", mirror_file: Path, options: "Options", notice: "Callable[[str], None]"
 ) -> "Report":
     """Compare the tables of a mirror."""
     from cdcd.adapters.credentials.providers import access  # noqa: PLC0415
@@ -277,8 +273,8 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
     tell_left_out(config, notice)
     settings, target = settings_of(mirror), target_of(mirror)
     connection, _ = client.split(*access(config.kafka))
-    delivery = Delivery(config, connection, timeout_s, notice)
-    patterns = [parse_pattern(table, "--table") for table in tables]
+    delivery = Delivery(config, connection, options.timeout_s, notice)
+    patterns = [parse_pattern(table, "--table") for table in options.tables]
     published = asyncio.run(delivery.published())
     meant = chosen(config, published, patterns, settings.wants)
     for name in chosen(config, published, patterns):
@@ -296,8 +292,8 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
             settings,
             delivery,
             lambda shared, table: Forms(config, shared, bindings).form(table),
-            timeout_s,
-            rate_bytes_s,
+            options.timeout_s,
+            options.rate_bytes_s,
             notice,
         ).verify(config.name, meant)
     finally:

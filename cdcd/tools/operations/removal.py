@@ -88,17 +88,18 @@ def run(
         TransientError, FatalError: PostgreSQL or Kafka does not answer, or refuses. Earlier steps are not undone.
     """
     return asyncio.run(
-        _run(command, config, pipeline_of(config, file, checkpoint_of), with_topics, show, done)
+        _run(command, config, pipeline_of(config, file, checkpoint_of), show, done, with_topics=with_topics)
     )
 
 
-async def _run(  # noqa: PLR0917  as `run`
+async def _run(
     command: Command,
     config: Config,
     pipeline: Pipeline,
-    with_topics: bool,
     show: Callable[[Plan], None],
     done: Callable[[Step], None] | None,
+    *,
+    with_topics: bool,
 ) -> Plan:
     async with AsyncExitStack() as stack:
         sql = await connect_to(config, command)
