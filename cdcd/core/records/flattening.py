@@ -1,6 +1,6 @@
-"""Flattened records: the value is the row itself, as Debezium's transform ExtractNewRecordState makes it.
+"""Settings for flattened records, whose value is the row itself, as from Debezium's transform ExtractNewRecordState.
 
-`Flattening` is what a pipeline asks for; `debezium_json/flat_encoder.py` writes the records.
+`debezium_json/flat_encoder.py` writes the records.
 """
 
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ TOMBSTONE: Final = "tombstone"
 REWRITE: Final = "rewrite"
 REWRITE_WITH_TOMBSTONE: Final = "rewrite-with-tombstone"
 DELETE_TO_TOMBSTONE: Final = "delete-to-tombstone"
-"""What becomes of a delete, by the values of Debezium's `delete.tombstone.handling.mode`."""
+"""What a delete becomes, with the values of Debezium's `delete.tombstone.handling.mode`."""
 
 DELETED_FIELD: Final = "__deleted"
-"""The field of rewritten rows that says whether the row was deleted, as text: true or false."""
+"""Field of rewritten rows that says whether the row was deleted, as the text true or false."""
 
 ENVELOPE_FIELDS: Final = ("op", "ts_ms", "ts_us", "ts_ns")
 SOURCE_FIELDS: Final = (
     "version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns", "schema", "table", "txId",
     "lsn", "xmin", "origin", "origin_lsn", "commit_lsn", "event_serial_no", "schema_id",
 )  # fmt: skip
-"""Fields of the envelope and of its `source` that can be added to a row."""
+"""Fields of the envelope and of its `source` that may be added to a row."""
 
 _SOURCE: Final = "source."
 _TRANSACTION: Final = ("transaction.", "id", "total_order", "data_collection_order")
@@ -29,11 +29,11 @@ _TRANSACTION: Final = ("transaction.", "id", "total_order", "data_collection_ord
 
 @dataclass(frozen=True, slots=True)
 class AddedField:
-    """A field or header that records have beside their row.
+    """A field or header that is added to records.
 
     Attributes:
-        name: what it is called, prefix included.
-        field: what it holds: a field of the envelope, or `source.` and a field of that.
+        name: its name, including the prefix.
+        field: where its value comes from: a field of the envelope, or `source.` and a field of `source`.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Flattening:
     """How records are flattened.
 
     Attributes:
-        deletes: what becomes of a delete, one of the modes above.
+        deletes: what a delete becomes, which is one of the modes above.
         fields, headers: what is added to each record, in this order.
     """
 
@@ -55,21 +55,21 @@ class Flattening:
 
     @property
     def rewrites(self) -> bool:
-        """A delete has a record with the old row, and each record the field `__deleted`."""
+        """Whether a delete becomes a record with the old row, and each record has the field `__deleted`."""
         return self.deletes in {REWRITE, REWRITE_WITH_TOMBSTONE}
 
     def has_tombstones(self, tombstones: bool) -> bool:
-        """A delete has a record without a value; `tombstones`: as `EncoderSettings` has it."""
+        """Whether a delete has a record without a value; `tombstones` as in `EncoderSettings`."""
         if self.deletes == DELETE_TO_TOMBSTONE:
             return True
         return tombstones and self.deletes in {TOMBSTONE, REWRITE_WITH_TOMBSTONE}
 
 
 def read_added(text: str, prefix: str) -> AddedField:
-    """An entry of Debezium's `add.fields` or `add.headers`: a field, maybe with `:` and another name for it.
+    """Parse an entry of Debezium's `add.fields` or `add.headers`: a field, optionally with `:` and another name for it.
 
-    Without another name, `source.ts_ms` is called `<prefix>source_ts_ms`, and `lsn`, which is the same as `source.lsn`,
-    `<prefix>lsn`.
+    Without another name, `source.ts_ms` gets the name `<prefix>source_ts_ms`, and `lsn`, which means `source.lsn`,
+    gets the name `<prefix>lsn`.
 
     Raises:
         ValueError: there is no such field.

@@ -1,22 +1,22 @@
-"""Records that are put together only when they are handed over to Kafka."""
+"""Records whose values are made only when they are handed over to Kafka."""
 
 from collections.abc import Callable
 
 from cdcd.core.records.encoder import Record
 
 Produce = Callable[..., object]
-"""`confluent_kafka.Producer.produce`: topic, value and key, and `headers`."""
+"""Signature of `confluent_kafka.Producer.produce`, which takes topic, value, key and `headers`."""
 
 
 class LateRecords:
-    """Records of one topic that follow each other, and whose values are made when they are handed over.
+    """Consecutive records of one topic, whose values are made when they are handed over.
 
     Attributes:
-        count: how many records they are.
-        size: bytes of all keys and values.
-        largest: bytes of the key and the value of the largest one.
-        handed_over: how many of them `produce` has taken.
-        is_forgotten: `forget` was called.
+        count: number of records.
+        size: bytes of all keys and values together.
+        largest: bytes of key and value of the largest record.
+        handed_over: number of records that `produce` has taken.
+        is_forgotten: whether `forget` was called.
     """
 
     def __init__(self, topic: str, count: int, size: int, largest: int) -> None:
@@ -28,18 +28,18 @@ class LateRecords:
         self.is_forgotten = False
 
     def records(self) -> list[Record]:
-        """All of them."""
+        """Return all records."""
         raise NotImplementedError
 
     def hand_over(self, produce: Produce, done: int) -> None:
-        """Give `produce` the records from number `done` on.
+        """Pass the records from index `done` on to `produce`.
 
-        If `produce` raises, `handed_over` is the number of the record that it refused.
+        If `produce` raises, `handed_over` is the index of the record that it refused.
         """
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Free what the records are made of. They are never sent again."""
+        """Free what the records would be made of, because they are never sent again."""
         self.is_forgotten = True
         self._forget()
 

@@ -1,11 +1,14 @@
-"""Debezium's `source.snapshot` for the rows of an initial snapshot: which row is the first and the last, and of what.
+"""Debezium's `source.snapshot` for the rows of an initial snapshot, which marks the first and the last row of a table
+and of the snapshot.
 
-Debezium's rule (`RelationalSnapshotChangeEventSource`, `setSnapshotMarker`): `last` for the last row of the last table,
-else `first` for the first of all, else `last_in_data_collection`, else `first_in_data_collection`, else `true`.
+Debezium's rule (`RelationalSnapshotChangeEventSource`, `setSnapshotMarker`): `last` for the last row of the last
+table, otherwise `first` for the first row of all, otherwise `last_in_data_collection`, otherwise
+`first_in_data_collection`, otherwise `true`.
 
-Chunks are read side by side and come in any order, and whether a row is the last is only known when there is no other.
-So the last chunk with rows of each table that is being read is held back; it goes out with its progress, so that a
-crash meanwhile costs its reading and nothing else. Of tables that are complete one chunk in all is held back.
+Chunks are read in parallel and come in any order, and it is known which row is the last only when there is no
+other. So for each table that is being read, the last chunk with rows is held back; its progress is delivered
+together with it, so a crash in the meantime only costs reading it again. Of all tables that are complete, one chunk
+is held back.
 """
 
 from dataclasses import dataclass
@@ -17,14 +20,16 @@ ROW: Final = "true"
 LAST_IN_TABLE: Final = "last_in_data_collection"
 LAST: Final = "last"
 INCREMENTAL: Final = "incremental"
-"""What every row of an incremental snapshot has."""
+"""Marker of every row of an incremental snapshot."""
 
 C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
 class Marked(Generic[C]):
-    """A chunk that may be sent, with the markers of its first and its last row; a single row has the last's."""
+    """A chunk that may be sent, with the markers of its first and its last row; a single row has the marker of the
+    last.
+    """
 
     chunk: C
     first: str
@@ -32,7 +37,7 @@ class Marked(Generic[C]):
 
 
 class Markers(Generic[C]):
-    """Hand over chunks as they are read; each call gives the chunks to send now, in this order."""
+    """Returns chunks with their markers: each call returns the chunks to send now, in this order."""
 
     def __init__(self) -> None:
         self._held: dict[int, C] = {}
@@ -41,13 +46,13 @@ class Markers(Generic[C]):
         self._first = True
 
     def add(self, table: int, chunk: C) -> list[Marked[C]]:
-        """A chunk of the table, with at least one row."""
+        """Add a chunk of the table, which has at least one row."""
         before = self._held.get(table)
         self._held[table] = chunk
         return [] if before is None else [self._mark(table, before, ROW)]
 
     def complete(self, table: int) -> list[Marked[C]]:
-        """Every chunk of the table was added."""
+        """Note that every chunk of the table was added."""
         chunk = self._held.pop(table, None)
         if chunk is None:
             return []
@@ -55,11 +60,11 @@ class Markers(Generic[C]):
         return [] if before is None else [self._mark(*before, LAST_IN_TABLE)]
 
     def discard(self, table: int) -> None:
-        """The table is given up before it was complete: its chunk that is held is not sent."""
+        """Forget the chunk that is held back, because the table's reading was ended before it was complete."""
         self._held.pop(table, None)
 
     def finish(self) -> list[Marked[C]]:
-        """Every table is complete, or left to somebody else: send what is held."""
+        """Return the chunks that are held back, because every table is complete or is read by something else."""
         out = [self._mark(table, chunk, ROW) for table, chunk in self._held.items()]
         self._held.clear()
         if self._final is not None:
@@ -75,7 +80,7 @@ class Markers(Generic[C]):
 
 
 def marker_of_single(marked: Marked[C]) -> str:
-    """The marker of a chunk's only row: the later rule of the two gives way, but `last` goes before `first`."""
+    """Return the marker of a chunk with one row: of its two markers, the one that comes first in Debezium's rule."""
     if marked.last == LAST:
         return LAST
     if marked.first == FIRST or marked.last == ROW:

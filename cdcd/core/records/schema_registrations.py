@@ -1,16 +1,15 @@
-"""Schemas that a registry must know before a record uses them: which there are, and which id each has.
+"""Schemas that must be registered before records use them, and their ids.
 
-The rule: a record with a schema id is made only after the registry has given the id, or after a former record of the
-schemas topic has named it. The encoder says which schemas lack an id (`Encoder.unregistered`). The engine has them
-registered before it works off the rows (`EnsureSchemas`), as it does with topics.
+The rule: a record with a schema id is made only after the registry has returned the id, or after an earlier record
+of the schemas topic has named it. The encoder says which schemas lack an id (`Encoder.unregistered`). The engine
+has these registered before it encodes the rows (`EnsureSchemas`), just as it has topics created.
 
-An id stands in the schemas topic in the Kafka transaction of the first record that uses it. So after a restart, cdcd
-needs no registry for schemas that it has used. The key of such a record is `{"subject", "schema"}`, where `schema` is
-the fingerprint of the schema's text, and the value is
+An id is written to the schemas topic in the Kafka transaction of the first record that uses it. So after a restart,
+cdcd does not need the registry for schemas that it has used. The key of such a record is `{"subject", "schema"}`,
+where `schema` is the fingerprint of the schema's text, and the value is
 
 ```
-{"subject":"shop.public.orders-value","schema":"0f3a…","id":7,"registry":"http://registry:8081"}
-```
+{"subject":"shop.public.orders-value","schema":"0f3a…","id":7,"registry":"http://registry:8081"} ```
 """
 
 import json
@@ -24,15 +23,15 @@ from cdcd.core import bounded_json
 FINGERPRINT_DIGITS: Final = 32
 
 Known = tuple[str, str]
-"""A schema by its subject and its fingerprint."""
+"""A schema, identified by its subject and its fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaUse:
-    """A schema under the subject that records use it with.
+    """A schema and the subject under which records use it.
 
     Attributes:
-        text: the schema as the registry gets it.
+        text: the schema as it is sent to the registry.
         kind: the registry's `schemaType`.
     """
 
@@ -47,9 +46,9 @@ class SchemaUse:
 
 
 class SchemaIds:
-    """The ids that are known. All sessions of a process share the object, and its encoders read it.
+    """Keeps the known ids; all sessions of a process share one object, which the encoders read.
 
-    `registry` is the URL of the registry without a login. An id of another registry is not taken.
+    `registry` is the URL of the registry without a login. An id from another registry is ignored.
     """
 
     def __init__(self, registry: str = "", known: Iterable[tuple[Known, int]] = ()) -> None:
@@ -57,15 +56,15 @@ class SchemaIds:
         self._ids: dict[Known, int] = dict(known)
 
     def get(self, use: SchemaUse) -> int | None:
-        """The id of a schema; None: it is not known."""
+        """Return the id of a schema; None if it is not known."""
         return self._ids.get(use.known_as)
 
     def put(self, use: SchemaUse, schema_id: int) -> None:
-        """The registry has given the id."""
+        """Keep an id that the registry has returned."""
         self._ids[use.known_as] = schema_id
 
     def take(self, value: bytes) -> bool:
-        """A record of the schemas topic. False: it does not name an id of this registry."""
+        """Take a record of the schemas topic; returns False if it has no id from this registry."""
         found = _read(value)
         if found is None or found[2] != self.registry:
             return False
@@ -73,17 +72,17 @@ class SchemaIds:
         return True
 
     def newest(self) -> int | None:
-        """The greatest id that is known; None: there is none."""
+        """Return the greatest known id; None if there is none."""
         return max(self._ids.values(), default=None)
 
     def forget(self) -> int:
-        """Forget all ids, because the registry does not have them any more; how many those were."""
+        """Forget all ids, because the registry does not have them any more, and return how many there were."""
         count = len(self._ids)
         self._ids.clear()
         return count
 
     def record(self, use: SchemaUse) -> tuple[bytes, bytes]:
-        """Key and value of the record that names the id of a schema, which must be known."""
+        """Return key and value of the record for the id of a schema, which must be known."""
         subject, fingerprint = use.known_as
         key = {"subject": subject, "schema": fingerprint}
         value = {**key, "id": self._ids[subject, fingerprint], "registry": self.registry}
@@ -91,7 +90,7 @@ class SchemaIds:
 
 
 def is_registration(value: bytes) -> bool:
-    """Whether a record of the schemas topic names the id of a schema, so that there are records in such a format."""
+    """Whether a record of the schemas topic has the id of a schema, which means that records use a registry."""
     return _read(value) is not None
 
 

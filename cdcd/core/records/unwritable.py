@@ -1,12 +1,12 @@
-"""Legal values for which the format has no form, such as NaN under `decimal_handling_mode: precise`.
+"""Legal values that the format cannot represent, such as NaN under `decimal_handling_mode: precise`.
 
-The rule: such a value neither ends the daemon nor is lost in silence, because whoever may write a row can write one.
-Null stands for it, as in Debezium. Debezium's readers cannot tell this null from NULL, so here the header
-`cdcd.unwritable` names the columns, an event names table, column and LSN, and a metric counts the values. Nothing shows
-the value.
+The rule: such a value does not end the daemon and is not lost silently, because everybody who may write a row can
+write such a value. The record has null in its place, as in Debezium. Readers of Debezium's records cannot
+distinguish this null from NULL, so cdcd's record has the header `cdcd.unwritable` with the names of the columns, a
+reported fact has table, column and LSN, and a metric counts the values. The value itself is never shown.
 
-In a column of the key, null would make one key of several rows, or is not allowed (Avro). There a value that no row can
-have stands for it, where there is one (`UnwritableError.nearest`); else null, or in Avro the type's zero.
+In a key, null would give several rows the same key, or is not allowed (Avro). So a key has a value that no row can
+have, if there is one (`UnwritableError.nearest`); otherwise it has null, or in Avro the type's zero.
 """
 
 import json
@@ -21,15 +21,15 @@ from cdcd.core.protocol.messages import UNCHANGED, Delete, Insert, Relation, Tup
 from cdcd.core.records.encoder import HEADER_UNWRITABLE, Record
 
 REPORT_S: Final = 60
-"""Seconds for which one report of a column's unwritable values stands. Whoever writes rows may write many."""
+"""Minimum of seconds between reports of the same column, because there may be many such rows."""
 
 
 class UnwritableError(ValueError):
-    """A legal value for which the column has no form.
+    """A legal value that the column's format cannot represent.
 
     Attributes:
-        problem, hint: what the value is, without showing it, and what an operator can do.
-        nearest: the text form of what stands for the value in a column of the key; empty: NULL does.
+        problem, hint: what kind of value it is, without showing it, and what an operator can do.
+        nearest: text form of the value that replaces it in a key; empty if NULL does.
     """
 
     def __init__(self, problem: str, hint: str, nearest: str = "") -> None:
@@ -43,11 +43,11 @@ UNDECODABLE: Final = (
     "its bytes are no text in the encoding of the database, or have no character in UTF-8",
     "Correct the value in the table. A database in SQL_ASCII takes any bytes; dump and restore it into UTF8.",
 )
-"""Why a text has no form in any format: problem and hint."""
+"""Why a text cannot be represented in any format: problem and hint."""
 
 
 def undecodable_key(relation: Relation, column: int, lsn: int) -> SourceError:
-    """The refusal of a row whose key cannot be decoded."""
+    """Return the error for a row whose key cannot be decoded."""
     name = relation.columns[column].name
     return SourceError(
         f"A row of {relation.schema}.{relation.name} at {Lsn(lsn)} has a value of its key, in the column {name}, that "
@@ -58,20 +58,21 @@ def undecodable_key(relation: Relation, column: int, lsn: int) -> SourceError:
 
 
 Found = tuple[int, UnwritableError]
-"""The number of a column, and why its value cannot be written."""
+"""The index of a column, and why its value cannot be written."""
 
 
 class UnwritableValues:
-    """Counts and reports them. `counts` is by (schema.table, column)."""
+    """Counts and reports such values; `counts` is by (schema.table, column)."""
 
     def __init__(self, observe: Observer) -> None:
         self.counts: dict[tuple[str, str], int] = {}
         self._observe = observe
         self._quiet: dict[tuple[str, str], tuple[int, int]] = {}
-        """Of a column that was reported: until when it is not reported again (µs since 1970), and what was left out."""
+        """For each reported column: until when it is not reported again (µs since 1970), and how many values were
+        not reported."""
 
     def note(self, table: str, column: str, lsn: int, error: UnwritableError, now_us: int) -> None:
-        """A value of the column has no form."""
+        """Note that a value of the column cannot be represented."""
         place = (table, column)
         self.counts[place] = self.counts.get(place, 0) + 1
         until, left_out = self._quiet.get(place, (0, 0))
@@ -92,7 +93,7 @@ class UnwritableValues:
 
 
 def rows_of(message: Insert | Update | Delete) -> list[TupleData]:
-    """The rows of a message: the old one first."""
+    """Return the rows of a message, the old one first."""
     if isinstance(message, Insert):
         return [message.new]
     if isinstance(message, Delete):
@@ -103,12 +104,12 @@ def rows_of(message: Insert | Update | Delete) -> list[TupleData]:
 def stood_in(
     rows: Sequence[TupleData], found: Sequence[Sequence[Found]], key: Sequence[int]
 ) -> list[TupleData]:
-    """The rows, the old one first, with what stands for the values that were found in each of them.
+    """Return the rows, the old one first, with replacements for the values that were found in each of them.
 
-    A value that was not sent, because it is the one of the old row, has no form either.
+    A value that was not sent because it equals the old row's value cannot be represented either.
 
     Args:
-        key: the columns of the key.
+        key: indexes of the key's columns.
     """
     made: list[TupleData] = []
     before: list[Found] = []
@@ -122,7 +123,7 @@ def stood_in(
 
 
 def with_rows(message: Insert | Update | Delete, rows: Sequence[TupleData]) -> Insert | Update | Delete:
-    """The message with other rows, in the order of `rows_of`."""
+    """Return the message with these rows, which are in the order of `rows_of`."""
     if isinstance(message, Insert):
         return replace(message, new=rows[0])
     if isinstance(message, Delete):
@@ -133,7 +134,7 @@ def with_rows(message: Insert | Update | Delete, rows: Sequence[TupleData]) -> I
 
 
 def named(record: Record, names: Sequence[str]) -> Record:
-    """The record with the header that names the columns."""
+    """Return the record with a header that names these columns."""
     topic, key, value, headers = record
     header = (HEADER_UNWRITABLE, json.dumps(list(names), ensure_ascii=False, separators=(",", ":")).encode())
     return topic, key, value, [*(headers or []), header]

@@ -1,10 +1,10 @@
-"""Converters of values into Avro: one for each kind of column, chosen by its JSON converter and its Connect schema.
+"""Converters of values into Avro, one for each kind of column; the JSON converter and the Connect schema decide which.
 
-Protobuf has the same ones, with `Primitives` of its own.
+Protobuf uses the same converters, with its own `Primitives`.
 
-The rule: a value in Avro is the value that `format: json_schema` has. `AnyValue` keeps it for every type, because it
-takes the JSON and writes it by the schema. The other converters are quicker ways for usual types, and the tests hold
-them against `AnyValue`. A new type, or a new mode of one, needs no converter here.
+The rule: a value in Avro is the same value as under `format: json_schema`. `AnyValue` ensures this for every type,
+because it converts the JSON of the value by the schema. The other converters are faster ones for common types, and
+tests compare them with `AnyValue`. So a new type, or a new mode of a type, needs no converter here.
 """
 
 from struct import pack
@@ -31,26 +31,29 @@ _TRUE: Final = 0x74  # t
 _FALSE: Final = 0x66  # f
 
 _DIGITS_MAX: Final = 18
-"""So many decimal digits are below 2^63."""
+"""Any number with at most this many decimal digits is below 2^63."""
 
 _LEAST: Final = -(2**63)
 _GREATEST: Final = 2**63 - 1
 
 
 class AvroConverter:
-    """Writes one value of a column, without the branch of a union. ValueError: the value is malformed."""
+    """Appends values of one column, without the union branch that says whether they are null.
+
+    A malformed value raises ValueError.
+    """
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         """Append the value whose text form is `data[at:end]`."""
         raise NotImplementedError
 
     def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        """The same for a value in binary form."""
+        """Append the value whose binary form is `data[at:end]`."""
         raise NotImplementedError
 
 
 class AnyValue(AvroConverter):
-    """Values of any type, by their JSON and their Connect schema."""
+    """Converts values of any type, by their JSON and their Connect schema."""
 
     def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
         self._json = json
@@ -76,7 +79,7 @@ class AnyValue(AvroConverter):
 
 
 class ByJson(AvroConverter):
-    """Quicker than `AnyValue`: reads the JSON out of a buffer that the JSON converter has written it to."""
+    """Faster than `AnyValue`: the JSON converter writes into a buffer, from which the value is converted."""
 
     def __init__(self, json: Converter, to: Primitives) -> None:
         self._json = json
@@ -99,7 +102,7 @@ class ByJson(AvroConverter):
 
 
 class Digits(ByJson):
-    """Values that are whole numbers in JSON."""
+    """Converts values that are whole numbers in JSON."""
 
     def append(self, part: BytesWriter, out: BytesWriter) -> None:
         end: i64 = len(part)
@@ -119,7 +122,7 @@ class Digits(ByJson):
 
 
 def _whole(text: bytes) -> int:
-    """A whole number of usual or unusual length."""
+    """Parse a whole number of any length."""
     digits = text.removeprefix(b"-")
     if not digits.isdigit():
         raise _no_number()
@@ -132,14 +135,14 @@ def _whole(text: bytes) -> int:
 
 
 def _no_number() -> ProtocolError:
-    # JSON takes such a text as it is, so nobody else says what is wrong with it.
+    # The error is made here and not by `explain`, because the JSON converter accepts any text as a number.
     return ProtocolError(
         "A row has a value that is not a whole number, in a column of whole numbers.", hint=HINT
     )
 
 
 class Quoted(ByJson):
-    """Values that are texts in JSON."""
+    """Converts values that are strings in JSON."""
 
     def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
         ByJson.__init__(self, json, to)
@@ -154,7 +157,7 @@ class Quoted(ByJson):
 
 
 class PlainText(AvroConverter):
-    """Texts that are the value as the server sends it."""
+    """Converts texts that stay as the server sends them."""
 
     def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
         self._to = to
@@ -172,7 +175,10 @@ class PlainText(AvroConverter):
 
 
 class WholeNumber(AvroConverter):
-    """int2, int4, int8 and oid. `size` is that of the Avro type's values in binary form, which oid has not."""
+    """Converts int2, int4, int8 and oid.
+
+    `size` is the number of bytes that the Avro type has in binary form; a value of oid has fewer.
+    """
 
     def __init__(self, json: Converter, size: int, to: Primitives) -> None:
         self._to = to
@@ -209,7 +215,7 @@ class WholeNumber(AvroConverter):
 
 
 class Truth(AvroConverter):
-    """boolean."""
+    """Converts boolean."""
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         if end - at != 1 or data[at] not in (_TRUE, _FALSE):
@@ -223,7 +229,7 @@ class Truth(AvroConverter):
 
 
 class Double(AvroConverter):
-    """float8."""
+    """Converts float8."""
 
     def __init__(self, json: Converter) -> None:
         self._json = json
@@ -242,7 +248,7 @@ class Double(AvroConverter):
 
 
 class Single(AvroConverter):
-    """float4."""
+    """Converts float4."""
 
     def __init__(self, json: Converter) -> None:
         self._json = json
@@ -258,7 +264,7 @@ class Single(AvroConverter):
 
 
 class RawBytes(AvroConverter):
-    """bytea."""
+    """Converts bytea."""
 
     def __init__(self, to: Primitives) -> None:
         self._to = to
@@ -281,10 +287,10 @@ _SIZES: Final = {"int16": 2, "int32": 4, "int64": 8}
 
 
 def converter_of(json: Converter, schema: Schema, to: Primitives) -> AvroConverter:
-    """The converter of a column by its JSON converter and its Connect schema.
+    """Return the converter of a column.
 
     Args:
-        schema: of the column; whether it is optional says nothing here.
+        schema: the column's Connect schema; whether it is optional makes no difference.
     """
     kind = schema["type"]
     exact = type(json)

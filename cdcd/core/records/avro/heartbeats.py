@@ -1,4 +1,4 @@
-"""Debezium's heartbeat record in Avro (`debezium_json/heartbeats.py`)."""
+"""Debezium's heartbeat records in Avro (`debezium_json/heartbeats.py`)."""
 
 from cdcd.core.records.avro.form import AvroForm
 from cdcd.core.records.avro.writing import number, text
@@ -9,11 +9,11 @@ from cdcd.core.records.schema_registrations import SchemaUse
 
 
 class AvroHeartbeats:
-    """The schemas of heartbeats, and their parts without the head that names the schema's id.
+    """Makes heartbeats without the head that has the schema's id, and has their schemas.
 
     Attributes:
-        key_use: None: keys are JSON.
-        is_told: the schemas topic has the ids.
+        key_use: schema of keys; None if keys are JSON.
+        is_told: whether the ids were written to the schemas topic.
     """
 
     def __init__(self, settings: EncoderSettings, form: AvroForm) -> None:
@@ -27,9 +27,9 @@ class AvroHeartbeats:
 
     @property
     def uses(self) -> tuple[SchemaUse, ...]:
-        """The schemas that must have an id before the first record."""
+        """The schemas that must be registered before the first heartbeat."""
         return (self.value_use,) if self.key_use is None else (self.key_use, self.value_use)
 
     def value(self, now_us: int) -> bytes:
-        """The value at this time, in microseconds since 1970."""
+        """Return the value of a heartbeat at this time, in microseconds since 1970."""
         return number(now_us // US_PER_MS)

@@ -1,4 +1,7 @@
-"""Numbers, texts, bytes and whole values as a binary format has them; here Avro's. A converter writes by these."""
+"""How Avro writes numbers, texts, bytes and whole values; other formats derive their own class.
+
+Converters use these methods.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -12,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Primitives:
-    """Appends values to a buffer, without what says that they are not null.
+    """Appends values that are not null to a buffer, without a union branch.
 
     Attributes:
-        name: of the format, for errors.
+        name: name of the format for errors.
     """
 
     def __init__(self, name: str) -> None:
@@ -26,13 +29,13 @@ class Primitives:
         write_long(number, out)
 
     def put_text(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        """Append `data[at:end]` as a text. UnicodeDecodeError (a ValueError): it is not UTF-8."""
+        """Append `data[at:end]` as a text. UnicodeDecodeError (a ValueError) if it is not UTF-8."""
         write_text(data, at, end, out)
 
     def put_bytes(self, data: bytes, out: BytesWriter) -> None:
-        """Append bytes, or the UTF-8 of a text."""
+        """Append bytes, which may be a text in UTF-8."""
         write_bytes(data, out)
 
     def encoded(self, schema: Schema, json_text: bytes) -> bytes:
-        """A value that has this JSON. UnfitError: it is not of the form of its Connect schema."""
+        """Return the encoded value that has this JSON. UnfitError if the JSON does not match the Connect schema."""
         return encoded(schema, json_text)

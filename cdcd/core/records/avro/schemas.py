@@ -1,18 +1,18 @@
-"""Avro's schema of a Connect schema, as Confluent's AvroConverter derives it (`io.confluent.connect.avro.AvroData`).
+"""The Avro schema for a Connect schema, as Confluent's AvroConverter derives it (`io.confluent.connect.avro.AvroData`).
 
-The rules, which are those of `AvroData.fromConnectSchema` with `connect.meta.data=true` (the default):
+The rules are those of `AvroData.fromConnectSchema` with `connect.meta.data=true` (the default):
 
-- A schema that may be null is a union. `null` comes first and is the field's default. If the schema has a default of
-  its own, `null` comes last and that is the field's default.
-- int8 and int16 are `int` with `connect.type`. Name, version, parameters, documentation and default stand beside the
-  type as `connect.name`, `connect.version`, `connect.parameters`, `connect.doc` and `connect.default`.
-- A struct is a record. What is before the last dot of its name is the namespace. A record that comes a second time is
-  named, not repeated.
-- A map whose keys are not strings is an array of records `MapEntry` with the fields `key` and `value`.
-- Connect's Decimal, Date, Time and Timestamp have Avro's logical types.
+- An optional schema becomes a union. `null` is its first branch and the field's default. If the schema has a
+  default of its own, `null` is the last branch, and that default is the field's.
+- int8 and int16 become `int` with `connect.type`. Name, version, parameters, documentation and default are written
+  beside the type as `connect.name`, `connect.version`, `connect.parameters`, `connect.doc` and `connect.default`.
+- A struct becomes a record. The part of its name before the last dot is the namespace. Where a record occurs a
+  second time, only its name is written.
+- A map whose keys are not strings becomes an array of records `MapEntry` with the fields `key` and `value`.
+- Connect's Decimal, Date, Time and Timestamp become Avro's logical types.
 
-Names are adjusted as by Debezium's `schema.name.adjustment.mode: avro` and `field.name.adjustment.mode: avro`: what
-Avro does not allow in a name becomes an underscore.
+Names are adjusted as by Debezium's `schema.name.adjustment.mode: avro` and `field.name.adjustment.mode: avro`:
+characters that Avro does not allow in names become underscores.
 """
 
 import json
@@ -49,7 +49,7 @@ _LOGICAL: Final[Mapping[str, str]] = {
 
 
 def adjusted_name(name: str) -> str:
-    """A name that Avro allows: of a field, or one of the parts of a record's name between dots."""
+    """Return the name in the form that Avro allows for a field, or for one part of a record's name between dots."""
     letters = [each if each in _LETTERS or each in _DIGITS else "_" for each in name]
     if not letters or letters[0] in _DIGITS:
         letters.insert(0, "_")
@@ -57,12 +57,12 @@ def adjusted_name(name: str) -> str:
 
 
 def adjusted_full_name(name: str) -> str:
-    """As `adjusted_name`, for a name with a namespace."""
+    """Return a name with a namespace in the form that Avro allows."""
     return ".".join([adjusted_name(part) for part in name.split(".")])
 
 
 def avro_schema(schema: Schema) -> Any:
-    """The Avro schema of a Connect schema, as an object of JSON.
+    """Return the Avro schema for a Connect schema, as a JSON object.
 
     Raises:
         ConfigError: two fields of a record have the same name after the adjustment.
@@ -71,12 +71,12 @@ def avro_schema(schema: Schema) -> Any:
 
 
 def schema_text(schema: Schema) -> str:
-    """The same as text."""
+    """Return the Avro schema for a Connect schema, as text."""
     return json.dumps(avro_schema(schema), ensure_ascii=False, separators=(",", ":"))
 
 
 def is_string_map(schema: Schema) -> bool:
-    """Whether a map is one in Avro too."""
+    """Whether a Connect map becomes a map in Avro too."""
     return bool(schema["keys"]["type"] == "string" and not schema["keys"]["optional"])
 
 
@@ -122,7 +122,7 @@ def _decimal(schema: Schema) -> dict[str, Any]:
     scale = int(parameters.get("scale", 0))
     precision = int(parameters.get("connect.decimal.precision", _PRECISION_DEFAULT))
     size = {"scale": scale, "precision": precision}
-    # Avro's specification: a scale below zero, or above the precision, is no decimal.
+    # Avro does not allow a decimal with a negative scale, or with a scale above the precision.
     return size | ({"logicalType": "decimal"} if 0 <= scale <= precision else {})
 
 

@@ -1,7 +1,8 @@
-"""What stands around the row in a record in Avro: the source block, the op and the times.
+"""The parts of an Avro record around the row: the source block, the op and the times.
 
-The fields and their order are those of `debezium_json/connect_schema.py`. As in JSON, everything but a few numbers is
-the same for all events of a transaction on a table. So it is made once for that, and kept in pieces.
+The fields and their order are the same as in `debezium_json/connect_schema.py`. As in JSON, all events of a
+transaction on the same table share everything except a few numbers. So the shared parts are made once per
+transaction and table.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -22,7 +23,7 @@ _TENS: Final = 10
 
 
 class AvroSourceBlock(SourceBlock):
-    """The pieces of `source` for the transaction that is open."""
+    """Makes the pieces of `source` for the open transaction."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         SourceBlock.__init__(self, settings)
@@ -59,13 +60,15 @@ class AvroSourceBlock(SourceBlock):
         )
 
     def sequence_head(self) -> bytes:
-        """What stands in `sequence` before the event's LSN."""
+        """Return the part of `sequence` before the event's LSN."""
         return self._before
 
     def encoded_pieces(self, table: bytes) -> tuple[bytes, bytes, bytes]:
-        """What stands before the text of `sequence`, between it and the LSN, and from there to the serial number."""
+        """Return three pieces of the block: before the text of `sequence`, from it to the LSN, and from there to the
+        serial number.
+        """
         micros = self._time_us
-        # `snapshot` has a default, so that null is the second branch of its union.
+        # `snapshot` has a default, so null is the second branch of its union.
         head = self._who + number(micros // 1000) + _NULL + text(self._marker) + self._in_database + b"\x02"
         middle = (
             optional(number(micros)) + optional(number(micros * 1000)) + table + self._avro_txid + b"\x02"
@@ -75,22 +78,22 @@ class AvroSourceBlock(SourceBlock):
 
 
 class AvroTableSource:
-    """What follows the row in the records of one table. `renew` comes first in each transaction."""
+    """Writes what follows the row in the records of one table; `renew` must be called first in each transaction."""
 
     def __init__(self, schema: str, name: str, schema_id: str | None) -> None:
         self._table = text(schema) + text(name)
         self._described = optional(None if schema_id is None else text(schema_id))
-        # transaction is null.
+        # The transaction block is null.
         self._closings = [self._described + _NULL + op for op in _OPS]
         self._head = self._middle = self._tail = self._sequence = b""
 
     def renew(self, source: AvroSourceBlock) -> None:
-        """Make the pieces that are the same for all events of this table in a transaction."""
+        """Make the pieces that all events of this table share in the transaction."""
         self._head, self._middle, self._tail = source.encoded_pieces(self._table)
         self._sequence = source.sequence_head()
 
     def write(self, op: int, lsn: "i64", event_no: "i64", times: bytes, out: BytesWriter) -> None:
-        """Append all that follows a row."""
+        """Append everything that follows a row."""
         self.write_source(lsn, event_no, out)
         out.write(self._closings[op])
         out.write(times)
@@ -115,5 +118,5 @@ class AvroTableSource:
 
 
 def times(now_us: int) -> bytes:
-    """The times at the end of an envelope."""
+    """Return the times at the end of an envelope."""
     return optional(number(now_us // 1000)) + optional(number(now_us)) + optional(number(now_us * 1000))

@@ -1,7 +1,7 @@
-"""BEGIN and END of transactions, and the place of each record in its transaction, in Avro.
+"""BEGIN and END records of transactions, and the position of each record in its transaction, in Avro.
 
-What counts, and when, is as in JSON (`debezium_json/transaction_metadata.py`). The schemas of BEGIN and END must have
-an id before the first row of any table, because that row's transaction begins with BEGIN.
+What is counted is the same as in JSON (`debezium_json/transaction_metadata.py`). The schemas of BEGIN and END must
+be registered before the first row of any table, because the transaction of this row begins with BEGIN.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RegisteredTransactionMetadata(TransactionMetadata):
-    """The transaction that is open, and its BEGIN and END with schemas in a registry.
+    """Counts the open transaction, and makes its BEGIN and END with schemas in a registry.
 
     Attributes:
         uses: the schemas of BEGIN and END.
@@ -38,7 +38,7 @@ class RegisteredTransactionMetadata(TransactionMetadata):
             self._key_use = form.use(settings, topic, TRANSACTION_KEY, "key")
         uses = (self._key_use, self._value_use)
         self._heads: tuple[bytes, bytes] | None = None
-        """What keys, if those have a schema, and values begin with, once the schemas have ids."""
+        """The heads of keys (empty if they have no schema) and values, once the schemas have ids."""
         self.uses: tuple[SchemaUse, ...] = tuple([use for use in uses if use is not None])
 
     def _record(self, status: bytes, total: bytes, tables: bytes) -> tuple[Record, int]:
@@ -59,7 +59,7 @@ class RegisteredTransactionMetadata(TransactionMetadata):
 
 
 class CountedAvroSource(AvroTableSource):
-    """As `AvroTableSource`, and each record of a transaction counts and says its place in the transaction."""
+    """An `AvroTableSource` that counts the records of a transaction, and writes the position of each into it."""
 
     def __init__(self, schema: str, name: str, schema_id: str | None, metadata: TransactionMetadata) -> None:
         AvroTableSource.__init__(self, schema, name, schema_id)
@@ -77,7 +77,7 @@ class CountedAvroSource(AvroTableSource):
         self._is_counted = bool(metadata.id)
         if self._is_counted:
             self._count = metadata.table(self._name)
-            # The id is JSON: a text without anything that would need an escape.
+            # The id is JSON: a string without characters that need an escape.
             self._before_total = self._described + b"\x02" + text(metadata.id[1:-1].decode("ascii"))
 
     def write(self, op: int, lsn: "i64", event_no: "i64", times: bytes, out: BytesWriter) -> None:

@@ -1,7 +1,7 @@
-"""Avro's binary encoding into a buffer: numbers, texts, and values that are described by a Connect schema.
+"""Writes Avro's binary encoding into a buffer: numbers, texts, and values that a Connect schema describes.
 
-A number is a zigzag varint. A text and bytes have their length before them. A record is its fields, one after the
-other; a union is the number of its branch and then the value (Avro 1.12, "Binary Encoding").
+A number is a zigzag varint. Text and bytes are preceded by their length. A record is its fields one after the
+other; a union is the index of its branch and then the value (Avro 1.12, "Binary Encoding").
 """
 
 import json
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 FIRST: Final = 0
 SECOND: Final = 2
-"""The first and the second branch of a union, as zigzag varints."""
+"""Index of the first and of the second branch of a union, as zigzag varints."""
 
 _LONG: Final = 16
-"""From this length on it is cheaper to cut a text out, and to copy it at once."""
+"""Number of bytes from which on it is faster to slice a text and copy it at once."""
 
 _ASCII_MAX: Final = 127
 RANGES: Final[Mapping[str, int]] = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
-"""The whole numbers of Connect, with the bits that each has beside its sign."""
+"""Number of bits of Connect's integer types, without the sign."""
 
 
 def write_long(number: "i64", out: BytesWriter) -> None:
-    """Append an int or a long. No step leaves 64 bits: the sign is the lowest bit of the first byte."""
+    """Append an int or a long. No step exceeds 64 bits: the sign is the lowest bit of the first byte."""
     rest: i64 = number
     sign: i64 = 0
     if number < 0:
@@ -49,13 +49,13 @@ def write_long(number: "i64", out: BytesWriter) -> None:
 
 
 def write_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-    """Append `data[at:end]` as a string. UnicodeDecodeError (a ValueError): it is not UTF-8."""
+    """Append `data[at:end]` as a string. UnicodeDecodeError (a ValueError) if it is not UTF-8."""
     write_long(end - at, out)
     append_text(data, at, end, out)
 
 
 def append_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-    """Append `data[at:end]` without its length. UnicodeDecodeError (a ValueError): it is not UTF-8."""
+    """Append `data[at:end]` without its length. UnicodeDecodeError (a ValueError) if it is not UTF-8."""
     begin: i64 = at
     if end - at >= _LONG:
         out.write(checked(data[at:end]))
@@ -71,39 +71,39 @@ def append_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
 
 
 def write_bytes(data: bytes, out: BytesWriter) -> None:
-    """Append bytes, or the UTF-8 of a text."""
+    """Append bytes, which may be a text in UTF-8."""
     write_long(len(data), out)
     out.write(data)
 
 
 def text(value: str) -> bytes:
-    """A text as Avro has it."""
+    """Return a text in Avro's encoding."""
     out = BytesWriter()
     write_bytes(value.encode("utf-8"), out)
     return out.getvalue()
 
 
 def number(value: int) -> bytes:
-    """A number as Avro has it."""
+    """Return a number in Avro's encoding."""
     out = BytesWriter()
     write_long(value, out)
     return out.getvalue()
 
 
 def optional(value: bytes | None) -> bytes:
-    """A value, encoded, of a union whose first branch is null; None: null."""
+    """Return an encoded value of a union whose first branch is null; None stands for null."""
     return b"\x00" if value is None else b"\x02" + value
 
 
 class UnfitError(ValueError):
-    """A value is not of the form that its Connect schema has. The text says what was expected."""
+    """A value does not match its Connect schema. The text of the error names what was expected."""
 
 
 def write_value(schema: Schema, value: Any, out: BytesWriter) -> None:
-    """Append a value as Connect's JsonConverter has it in JSON, by its Connect schema.
+    """Append a value that is given as Connect's JsonConverter has it in JSON.
 
     Raises:
-        UnfitError: the value is of another form.
+        UnfitError: the value does not match the schema.
     """
     if schema["optional"]:
         null_first = not has_default(schema)
@@ -133,21 +133,24 @@ def _write_base(schema: Schema, value: Any, out: BytesWriter) -> None:
 
 
 def whole(kind: str, value: Any) -> int:
-    """A whole number of a Connect type. UnfitError: the value is none, or is out of the type's range."""
+    """Return the value as a whole number of a Connect type.
+
+    UnfitError if it is not a whole number, or is out of the type's range.
+    """
     if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value >> RANGES[kind] <= 0:
         raise UnfitError(f"an integer ({kind})")
     return value
 
 
 def truth(value: Any) -> bool:
-    """A boolean. UnfitError: the value is none."""
+    """Return the value as a boolean; UnfitError if it is not one."""
     if not isinstance(value, bool):
         raise UnfitError("a boolean")
     return value
 
 
 def real(value: Any) -> float:
-    """A number with a fraction, NaN or an infinity. UnfitError: the value is none of these."""
+    """Return the value as a floating-point number, which may be NaN or infinite; UnfitError if it is not a number."""
     if isinstance(value, bool) or not (
         isinstance(value, int | float) or value in ("NaN", "Infinity", "-Infinity")
     ):
@@ -156,7 +159,7 @@ def real(value: Any) -> float:
 
 
 def raw_bytes(value: Any) -> bytes:
-    """The bytes of a base64 text. UnfitError: the value is none."""
+    """Return the bytes of a base64 text; UnfitError if the value is not one."""
     if not isinstance(value, str):
         raise UnfitError("bytes in base64")
     try:
@@ -183,14 +186,14 @@ def _write_compound(schema: Schema, value: Any, out: BytesWriter) -> None:
 
 
 def items_of(value: Any) -> list[Any]:
-    """The items of an array. UnfitError: the value is none."""
+    """Return the value as the items of an array; UnfitError if it is not an array."""
     if not isinstance(value, list):
         raise UnfitError("an array")
     return value
 
 
 def _write_items(schemas: Sequence[Schema], items: list[list[Any]], out: BytesWriter) -> None:
-    """A block of items, each of which has a part for each schema; and the end of the blocks."""
+    """Append a block of items, each of which has one part per schema, and the end of the blocks."""
     if items:
         write_long(len(items), out)
         for item in items:
@@ -200,7 +203,9 @@ def _write_items(schemas: Sequence[Schema], items: list[list[Any]], out: BytesWr
 
 
 def zero(schema: Schema) -> bytes:
-    """The zero of a schema that is not optional: 0, false, an empty text, a record of zeros and nulls."""
+    """Return the encoded zero of a schema that is not optional: 0, false, an empty text, a record
+    of zeros and nulls.
+    """
     kind = schema["type"]
     if kind == "struct":
         fields = schema["fields"]
@@ -209,7 +214,7 @@ def zero(schema: Schema) -> bytes:
 
 
 def encoded(schema: Schema, json_text: bytes) -> bytes:
-    """A value as Avro has it, of which this is the JSON. UnfitError: it is not of the schema's form."""
+    """Return the Avro encoding of the value that has this JSON; UnfitError if it does not match the schema."""
     out = BytesWriter()
     write_value(schema, json.loads(json_text), out)
     return out.getvalue()

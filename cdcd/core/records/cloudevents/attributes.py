@@ -1,21 +1,22 @@
-"""The attributes of a CloudEvent around its data: in the value, or in headers.
+"""The attributes of a CloudEvent, which are in the value around the data, or in headers.
 
-The attributes are those of Debezium's CloudEventsConverter 3.7, in its order. The modes are those of CloudEvents' Kafka
-protocol binding 1.0. cdcd differs from the converter where a record of the converter is no event by the specification,
-or does not tell what it is:
+The attributes are those of Debezium's CloudEventsConverter 3.7, in the same order. The modes are those of
+CloudEvents' Kafka protocol binding 1.0. cdcd differs from the converter where the converter's record is not a valid
+event, or does not say what it is:
 
-- `id` is made of what is unique for an event, and the same whenever the event is made: the LSN of the commit, the
-  number of the event in the transaction, the table's oid and the op. Debezium's `id` has the LSN of the change, which
-  rows of one command share, and the LSN of the transaction before, which is not known after a restart.
-- `iodebeziumtxId` is called `iodebeziumsourcetxid`, because names of attributes are in lower case, and
-  `iodebeziumtxid` is the id of the transaction block.
+- `id` is unique for each event, and the same if the event is made again: it has the LSN of the commit, the number
+  of the event in the transaction, the table's oid and the op. Debezium's `id` has the LSN of the change, which
+  several rows of one command can share, and the LSN of the previous transaction, which is not known after a
+  restart.
+- `iodebeziumtxId` is called `iodebeziumsourcetxid`, because names of attributes must be in lower case, and
+  `iodebeziumtxid` is already the id of the transaction block.
 - An attribute without a value is left out. For a reader this is the same as null (JSON event format, 2.2).
-- The record has the header `content-type`, which tells the mode.
-- Data in Avro is the member `data_base64`, and not text in `data` (JSON event format, 3.1.1).
-- Logical messages, and BEGIN and END of transactions, are events with types of their own. Debezium's converter writes
-  null for them.
+- The record has the header `content-type`, which says the mode.
+- Data in Avro is in the member `data_base64`, and not as text in `data` (JSON event format, 3.1.1).
+- Logical messages, and BEGIN and END of transactions, are events with their own types. Debezium's converter writes
+  null for these.
 
-Tombstones are no events, and have none of these headers.
+Tombstones are not events, and have none of these headers.
 """
 
 from base64 import b64encode
@@ -32,12 +33,12 @@ from cdcd.core.records.debezium_json.transaction_metadata import TableCount, Tra
 from cdcd.core.records.encoder import EncoderSettings
 
 Attributes = list[tuple[str, bytes]]
-"""Names and values in UTF-8, in the order in which they are written."""
+"""Names and values (UTF-8) of attributes, in the order in which they are written."""
 
 DATA_CHANGE: Final = "DataChangeEvent"
 MESSAGE: Final = "MessageEvent"
 TRANSACTION: Final = "TransactionMetadataEvent"
-"""Kinds of events: the ends of their `type`. The first one is Debezium's."""
+"""Kinds of events, each of which is the end of the attribute `type`. Debezium has only the first one."""
 
 _TYPE: Final = "io.debezium.connector.postgresql."
 _CONTENT_TYPE: Final = "content-type"
@@ -53,14 +54,14 @@ _LSN: Final = 3
 _EVENT_NO: Final = 4
 _TOTAL: Final = 5
 _ORDER: Final = 6
-"""What differs between the events of a table in one transaction, and what does not."""
+"""Which part of an attribute's value differs between the events of one table in a transaction; _SAME if none does."""
 
 _Part = tuple[str, bytes, int]
-"""An attribute: its name, its value if that is _SAME, and which one it is."""
+"""An attribute: its name, its value if it is _SAME, and its kind, which is one of the above."""
 
 
 class EventForm:
-    """How the attributes and the data of an event become a value and headers."""
+    """Makes the value and the headers of an event from attributes and data."""
 
     def __init__(self, settings: EncoderSettings, content_type: bytes) -> None:
         self.is_structured = settings.events.mode == STRUCTURED
@@ -72,7 +73,7 @@ class EventForm:
         self.structured_headers: Headers = [(_CONTENT_TYPE, _STRUCTURED_TYPE)]
 
     def begin(self, kind: str, unix_us: int) -> Attributes:
-        """The attributes that every event has, after `id`."""
+        """Return the attributes after `id` that every event has."""
         return [
             ("source", self._source),
             ("specversion", b"1.0"),
@@ -82,12 +83,15 @@ class EventForm:
         ]
 
     def value(self, before_data: Sequence[Part], data: Sequence[Part]) -> bytes:
-        """A structured event; `before_data` ends with the member's name. `data` is in parts, which are joined once."""
+        """Return the value of a structured event; `before_data` ends with the name of the data's member.
+
+        `data` is given in parts, which are joined only once.
+        """
         parts = [b64encode(b"".join(data))] if self.is_base64 else data
         return b"".join((*before_data, *parts, self.end))
 
     def event(self, attributes: Attributes, data: bytes) -> tuple[bytes, Headers]:
-        """An event, of which nothing is made before."""
+        """Return value and headers of an event of which nothing was prepared."""
         if not self.is_structured:
             return data, [(header_of(name), value) for name, value in attributes]
         pieces = [b"{", *[member(name) + escaped(value) + b'",' for name, value in attributes]]
@@ -95,13 +99,13 @@ class EventForm:
 
 
 class Events:
-    """Makes the events of one table, or of logical messages. `renew` comes first in each transaction.
+    """Makes the events of one table, or of logical messages; `renew` must be called first in each transaction.
 
     Attributes:
-        transaction: for which one the attributes were renewed.
-        header_bytes: the size of the attributes of the event that was made last, if they are headers. A record has
-            several times as many bytes in headers as a small row has in its value, so that they count as its bytes.
-        data_schema: the URL of the data's schema; empty: there is none.
+        transaction: number of the transaction for which the attributes were renewed.
+        header_bytes: bytes of the last event's attributes if they are headers, else 0. They count as bytes of the
+            record, because headers can be several times as large as the value of a small row.
+        data_schema: URL of the data's schema; empty if there is none.
     """
 
     def __init__(  # noqa: PLR0917  what the attributes of a table's events say
@@ -141,7 +145,7 @@ class Events:
         self._places: list[int] = []
 
     def renew(self, facts: TransactionFacts) -> None:
-        """Make what is the same for all events of the table in a transaction."""
+        """Make the attributes that all events of the table share in the transaction."""
         self._id = b"commit_lsn:%d;event:" % facts.commit_lsn
         quote = self._quote
         last = b"null" if facts.last_commit_lsn is None else b"%b%d%b" % (quote, facts.last_commit_lsn, quote)
@@ -162,7 +166,10 @@ class Events:
             self._take_headers(attributes)
 
     def _of_source(self, facts: TransactionFacts) -> list[_Part]:
-        """The fields of the source block and of the transaction block. Whole numbers are text, as Debezium's."""
+        """Return the attributes from the source block and from the transaction block.
+
+        Whole numbers become text, as in Debezium's events.
+        """
         micros = facts.unix_us
         fields: list[_Part] = [
             ("op", b"", _OP),
@@ -186,7 +193,7 @@ class Events:
             ("schemaid", self._schema_id, _SAME),
         ]
         if self._count is not None and self._metadata is not None:
-            # The id is JSON, and has nothing to escape.
+            # The id is JSON, and has no characters that need an escape.
             fields += [
                 ("txid", self._metadata.id[1:-1], _SAME),
                 ("txtotalorder", b"", _TOTAL),
@@ -195,7 +202,7 @@ class Events:
         return [(f"iodebezium{name}", value, slot) for name, value, slot in fields if value or slot >= 0]
 
     def _cut(self, attributes: list[_Part]) -> None:
-        """Members of a JSON object, in pieces between which the values of `_slots` stand."""
+        """Make the JSON of the attributes in pieces, between which the differing values (`_slots`) are put later."""
         self._slots = []
         self._pieces = []
         text = b"{"
@@ -222,13 +229,13 @@ class Events:
     def make(  # noqa: PLR0917  what differs between events
         self, op: str, mark: str, lsn: int, event_no: int, data: Sequence[Part], others: Headers | None
     ) -> tuple[bytes, Headers]:
-        """The value and the headers of an event.
+        """Return the value and the headers of an event.
 
         Args:
-            data: its parts, which are joined once because they can be large.
-            op: of the record.
-            mark: stands for the op in the id, where there may be two records of one op.
-            others: headers that the record has beside those of the event.
+            data: the data in parts, which are joined only once because they can be large.
+            op: the op of the record.
+            mark: the text in place of the op in `id`, to distinguish two records with the same op.
+            others: headers that the record has besides the event's headers.
         """
         count, metadata = self._count, self._metadata
         total = order = 0
@@ -257,7 +264,7 @@ class Events:
     def _value(  # noqa: PLR0917  as `make`
         self, slot: int, op: str, mark: str, lsn: int, event_no: int, total: int, order: int
     ) -> bytes:
-        """The value of an attribute, as it stands where it is written."""
+        """Return the value of an attribute as it is written at its place."""
         if slot == _ID:
             return b"%b%d%b%b" % (self._id, event_no, self._table_id, mark.encode())
         if slot == _OP:
@@ -272,10 +279,10 @@ class Events:
 
 
 def member(name: str) -> bytes:
-    """The beginning of a member of a JSON object whose value is text."""
+    """Return the beginning of a JSON object's member whose value is text."""
     return f'"{name}":"'.encode()
 
 
 def header_of(attribute: str) -> str:
-    """The header of an attribute in binary mode."""
+    """Return the name of the header that an attribute has in binary mode."""
     return _CONTENT_TYPE if attribute == "datacontenttype" else f"ce_{attribute}"

@@ -1,4 +1,4 @@
-"""Kafka Connect's schemas of the data of events, as Debezium's CloudEventsConverter names them."""
+"""Kafka Connect's schemas of the data of events, with the names that Debezium's CloudEventsConverter gives them."""
 
 from typing import Final
 
@@ -11,12 +11,12 @@ _MESSAGE: Final = "message"
 
 
 def data_schema(envelope: Schema) -> Schema:
-    """Of changes, from the schema of their envelopes: the rows before and after."""
+    """Return the schema of changes: the rows before and after, from the schema of their envelopes."""
     return _data(envelope["fields"][:2])
 
 
 def message_schema(modes: Modes) -> Schema:
-    """Of logical messages. Debezium's converter has no event for these."""
+    """Return the schema of logical messages, for which Debezium's converter has no event."""
     fields = whole_message_schema(modes)["fields"]
     return _data([field for field in fields if field["field"] == _MESSAGE])
 

@@ -1,4 +1,4 @@
-"""The events of all tables of an encoder, and those of the transaction topic."""
+"""Makes the events of all tables of an encoder, and those of the transaction topic."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -22,20 +22,21 @@ from cdcd.core.records.encoder import EncoderSettings, Record
 
 _AVRO: Final = "avro"
 _END: Final = "end"
-"""Stands for the op of a truncate record that no event made, in its id: the event before it may be a TRUNCATE."""
+"""Text in the `id` of a truncate record that cdcd makes itself, in place of the op, because the event before it may
+be a TRUNCATE."""
 
 
 def content_type(events: CloudEvents) -> bytes:
-    """Of an event's data."""
+    """Return the content type of the data of events."""
     return AVRO_DATA if events.data == _AVRO else JSON_DATA
 
 
 class EventTables:
-    """Makes the events of changes and of rows of snapshots.
+    """Makes the events of changes and of rows that snapshots read.
 
     Attributes:
-        ends_rows: the record is one that no event made (`Encoder.encode_end_of_rows`).
-        header_bytes: see `Events`.
+        ends_rows: whether cdcd makes the record itself (`Encoder.encode_end_of_rows`).
+        header_bytes: as in `Events`.
     """
 
     def __init__(self, settings: EncoderSettings, form: EventForm) -> None:
@@ -46,7 +47,7 @@ class EventTables:
         self.header_bytes = 0
 
     def describe(self, fragments: TableFragments, metadata: TransactionMetadata | None) -> None:
-        """A relation has a new description."""
+        """Take the new description of a table."""
         relation = fragments.relation
         self._tables[relation.oid] = Events(
             self._settings,
@@ -60,7 +61,7 @@ class EventTables:
         )
 
     def name_schema(self, fragments: TableFragments, url: bytes) -> None:
-        """The schema of the data of a relation's events is there."""
+        """Set the URL of the schema that a table's event data has."""
         self._tables[fragments.relation.oid].data_schema = url
 
     def make(  # noqa: PLR0917  what an event is of
@@ -73,7 +74,7 @@ class EventTables:
         data: Sequence[Part],
         others: Headers | None,
     ) -> tuple[bytes, Headers]:
-        """The value and the headers of an event. See `Events.make`."""
+        """Return the value and the headers of an event, as `Events.make` does."""
         events = self._tables[fragments.relation.oid]
         if events.transaction != fragments.transaction:
             events.renew(facts)
@@ -85,7 +86,7 @@ class EventTables:
 
 
 class EventMetadata(TransactionMetadata):
-    """BEGIN and END as events."""
+    """Makes the BEGIN and END records of transactions as events."""
 
     def __init__(self, settings: EncoderSettings, topic: str, form: EventForm) -> None:
         TransactionMetadata.__init__(self, settings, topic)

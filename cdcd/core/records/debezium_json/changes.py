@@ -1,13 +1,13 @@
-"""Stage 4: row of a raw frame -> JSON values.
+"""Stage 4: converts the row in a raw frame into JSON values.
 
-A frame (`w`, 25 bytes of header, then Insert, Update or Delete) is walked once: each value is cut out and converted
-where it stands, into the slot that its column has among the fragments of the record. Nothing is decoded into message
-objects on the way.
+A frame (`w`, 25 bytes of header, then Insert, Update or Delete) is read once from the beginning to the end: each
+value is converted at its place in the frame, into the slot that its column has among the fragments of the record.
+No message objects are made on the way.
 
-Bounds are checked with as little as is enough. A length that points past the end makes the next read fail or the end
-come out wrong, and the caller owes the check that it comes out right (`ends`). What is wrong is found out afterwards:
-`explain` reads the frame again with stage 2's strict reader and then value by value, and names message, field
-and offset. So this walk and that reader accept the same frames, which the tests hold against each other.
+As few bounds as possible are checked. A length that points past the end makes the next read fail, or makes the
+returned end wrong, so the caller must check the end (`ends`). An error is explained afterwards: `explain` reads the
+frame again with the strict reader of stage 2, then value by value, and names the message, the field and the offset.
+So this reader and the strict one must accept the same frames, which tests check.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -54,23 +54,24 @@ if TYPE_CHECKING:
     from mypy_extensions import i64  # an int, for mypyc one of the machine's
 
 Plan = list[tuple[int, int, int]]
-"""For each column: its slot among a record's fragments, its converter's mode, and its number, from 0.
+"""For each column: its slot among a record's fragments, the mode of its converter, and its number from 0.
 
-Where the mode is one of `QUOTED`, the slots around it hold the quotes of the JSON string that the value usually is.
+If the mode is one of `QUOTED`, the slots before and after it have the quotes of the JSON string that the value
+usually is.
 """
 
 LEFT: Final = -1
-"""Of a row that `write_row` leaves to `read_row`: some of its values were not sent."""
+"""Returned for a row that only `read_row` can convert, because some of its values were not sent."""
 
 
 class Place:
-    """Where a column of a row that is written stands.
+    """The place of a column in the rows that are written.
 
     Attributes:
-        fragment: the JSON before its value.
-        null: what stands there for NULL.
-        is_key: it is of the key, in which `key_fragment` stands before it.
-        begin, end: between which its value lies in what was written last, if it is of the key.
+        fragment: JSON before the value.
+        null: JSON for NULL.
+        is_key: whether the column belongs to the key, in which `key_fragment` precedes it.
+        begin, end: where its value is in the last written row, if the column belongs to the key.
     """
 
     __slots__ = ("begin", "converter", "end", "fragment", "is_key", "key_fragment", "null")
@@ -89,10 +90,10 @@ _TRUE: Final = b"t"
 
 
 def write_row(frame: bytes, start: "i64", places: list[Place], out: BytesWriter) -> "i64":
-    """As `read_row`, but append fragments and values to `out`: what compiled code does, where it can.
+    """Convert a row like `read_row`, but append fragments and values to `out`; compiled code uses this where it can.
 
     Returns:
-        Where the row ends by what it says itself, or LEFT.
+        The end of the row according to its own lengths, or LEFT.
 
     Raises:
         ValueError, IndexError: the row is malformed; `explain` says how.
@@ -134,11 +135,12 @@ def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an objec
     values: list[bytes],
     unchanged: list[int],
 ) -> int:
-    """Convert the row whose first value is at `start`, and return where it ends by what it says itself.
+    """Convert the row whose first value is at `start`, and return its end according to its own lengths.
 
     Args:
-        values: gets the JSON of each value in its column's slot.
-        unchanged: gets the slot of each column whose value is unchanged TOAST; what is in the slot stays.
+        values: gets the JSON of each value, in the slot of its column.
+        unchanged: gets the slot of each column whose value is unchanged TOAST; the content of the slot stays as it
+            is.
 
     Raises:
         ValueError, IndexError: the row is malformed; `explain` says how.
@@ -203,7 +205,7 @@ def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an objec
 
 
 def put_whole(values: list[bytes], slot: int, json: bytes) -> None:
-    """Put all of a value's JSON where the places around it have quotes."""
+    """Put the whole JSON of a value into its slot, and nothing into the slots for quotes around it."""
     values[slot - 1] = b""
     values[slot] = json
     values[slot + 1] = b""
@@ -212,9 +214,9 @@ def put_whole(values: list[bytes], slot: int, json: bytes) -> None:
 def explain(
     frame: bytes, in_stream: bool, relation: Relation, converters: list[Converter]
 ) -> CdcdError | None:
-    """Why the row message in `frame` was refused, to be raised; None: nothing in it is malformed.
+    """Return the error that says why the row message in `frame` was refused; None if it is not malformed.
 
-    That is a ProtocolError, or a WithoutBinaryError for a binary value of a type without a reader.
+    The error is a ProtocolError, or a WithoutBinaryError for a binary value of a type without a reader.
     """
     try:
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
@@ -261,7 +263,7 @@ def _size(value: Value) -> int:
 
 
 def _problem(value: Value, converter: Converter) -> str:
-    """What is wrong with a value, without showing it: it may be somebody's secret. Empty when nothing is."""
+    """Return what is wrong with a value, "" if nothing is; the value itself is not shown, because it may be secret."""
     try:
         if isinstance(value, Binary):
             converter.binary(value.data).encode("latin-1").decode("utf-8")
@@ -271,10 +273,10 @@ def _problem(value: Value, converter: Converter) -> str:
     except WithoutReaderError:
         return WITHOUT_READER
     except UnwritableError:
-        # Nothing is wrong with it: another value stands for it (`DebeziumJsonEncoder`).
+        # The value is not malformed: `DebeziumJsonEncoder` replaces it by another one.
         return ""
     except UnicodeDecodeError:
-        # Likewise, if it is a text that somebody wrote.
+        # The same is true here if the value is a text that somebody wrote.
         return _malformed(value) if converter.mode in ASCII else ""
     except (ValueError, IndexError):
         return _malformed(value)

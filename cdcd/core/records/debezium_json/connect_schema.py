@@ -1,14 +1,16 @@
-"""Kafka Connect's schemas of records, as its JsonConverter writes them with `schemas.enable`, and Debezium names them.
+"""Kafka Connect's schemas of records, in the form of its JsonConverter with `schemas.enable`, and with Debezium's
+names.
 
-A record is then `{"schema":…,"payload":…}`. The schema is made once for each description of a table, as bytes that
-every record of the table begins with. Names, versions, documentation and parameters are Debezium's; tests compare
-them with what a real Debezium wrote (`tests/debezium/`). Deviations, each because cdcd's records need it:
+A record with a schema is `{"schema":…,"payload":…}`. The schema is made once for each description of a table, as
+bytes with which every record of the table begins. Names, versions, documentation and parameters are Debezium's;
+tests compare them with recordings of a real Debezium (`tests/debezium/`). There are these differences, because
+cdcd's records need them:
 
 - `source` also has `commit_lsn`, `event_serial_no` and `schema_id`.
-- A column is optional unless it is in the record's key. Debezium goes by NOT NULL, and writes 0 or "" for such columns
-  in a `before` that has the key only, where cdcd writes null.
-- No field has a `default`: cdcd does not know the defaults of columns.
-- The labels of an enum are in the order in which they were added.
+- A column is optional unless it belongs to the record's key. Debezium goes by NOT NULL instead, and writes 0 or ""
+  for such columns in a `before` that has the key only, where cdcd writes null.
+- No field has a `default`, because cdcd does not know the defaults of columns.
+- The labels of an enum are in the order in which they were added to the type.
 """
 
 import json
@@ -25,15 +27,15 @@ from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.flattening import DELETED_FIELD, AddedField
 
 WITH_SCHEMA: Final = "json_schema"
-"""The format whose records have these."""
+"""Name of the format whose records have a schema."""
 
 Schema = dict[str, Any]
 
 SINGLE: Final = 1
-"""The declared length of a bit string that is a boolean."""
+"""Declared length of a bit string that becomes a boolean."""
 MILLIS_DIGITS: Final = 3
 LENGTH_MAX: Final = 2_147_483_647
-"""Length that stands for a bit string without a declared one."""
+"""Length for a bit string without a declared length."""
 
 
 def primitive(
@@ -44,7 +46,7 @@ def primitive(
     doc: str | None = None,
     parameters: Mapping[str, str] | None = None,
 ) -> Schema:
-    """A schema of a primitive type; with a name it is a semantic type of version 1."""
+    """Return the schema of a primitive type; with a name, it is a semantic type of version 1."""
     schema: Schema = {"type": kind, "optional": optional}
     if name is not None:
         schema |= {"name": name, "version": 1}
@@ -63,7 +65,7 @@ def struct(
     version: int | None = None,
     doc: str | None = None,
 ) -> Schema:
-    """A schema of an object."""
+    """Return the schema of an object."""
     schema: Schema = {
         "type": "struct",
         "fields": [{**each, "field": field} for field, each in fields.items()],
@@ -240,11 +242,11 @@ SCHEMAS: Final[Mapping[str, Callable[[LogicalType], Schema]]] = {
     "timestamp_micros": _named("int64", "time.MicroTimestamp"),
     "timestamp_nanos": _named("int64", "time.NanoTimestamp"),
 }
-"""The schema of each logical type (`catalog/types.py`), as a column that may be NULL has it."""
+"""The schema of each logical type (`catalog/types.py`), for a column that may be NULL."""
 
 
 def schema_of(logical: LogicalType) -> Schema:
-    """The schema of values of a logical type that may be NULL."""
+    """Return the schema of values of a logical type that may be NULL."""
     return SCHEMAS[logical.name](logical)
 
 
@@ -290,7 +292,7 @@ _TRANSACTION: Final = struct(
 def _column(
     column: Column, types: Mapping[int, TypeDescription], rule: ColumnRule | None, modes: Modes
 ) -> Schema:
-    """The schema of a column's values, or of what stands for them."""
+    """Return the schema of a column's values, or of the texts that replace them under a rule."""
     if rule is not None:
         return primitive("string")
     return schema_of(logical_type_under(modes, column.type_oid, column.type_modifier, types))
@@ -305,7 +307,9 @@ def key_struct(
     *,
     modes: Modes = DEFAULTS,
 ) -> Schema:
-    """Of the keys of a table's records; `key` are the places of the key's columns in the relation, in their order."""
+    """Return the schema of a table's keys; `key` has the indexes of the key's columns in the relation, in the key's
+    order.
+    """
     rules = rules or [None] * len(relation.columns)
     fields = {
         relation.columns[place].name: {
@@ -327,7 +331,7 @@ def envelope_schema(
     modes: Modes = DEFAULTS,
     constants: Pairs = (),
 ) -> Schema:
-    """Of the envelopes of a table's records; `rules`: how each column of the relation is protected."""
+    """Return the schema of a table's envelopes; `rules` says how each column of the relation is protected."""
     row = struct(_columns(relation, key, types, rules, modes, constants), f"{topic}.Value")
     fields = {
         "before": row,
@@ -351,7 +355,7 @@ def flat_schema(
     added: Sequence[AddedField] = (),
     has_deleted: bool = False,
 ) -> Schema:
-    """Of flattened records of a table: the row, `__deleted` if `has_deleted`, and what is added."""
+    """Return the schema of a table's flattened records: the row, `__deleted` if `has_deleted`, and the added fields."""
     fields = _columns(relation, key, types, rules, modes, constants)
     if has_deleted:
         fields[DELETED_FIELD] = primitive("string")
@@ -361,7 +365,7 @@ def flat_schema(
         fields[each.name] = {name: said for name, said in schema.items() if name != "default"} | {
             "optional": True
         }
-    # A row to which nothing is added keeps the schema that it has in an envelope, where it may be missing.
+    # Without added fields, the row keeps the schema that it has in an envelope, where it is optional.
     return struct(fields, f"{topic}.Value", optional=not added and not has_deleted)
 
 
@@ -373,7 +377,7 @@ def _columns(  # noqa: PLR0917  as `envelope_schema`
     modes: Modes,
     constants: Pairs,
 ) -> dict[str, Schema]:
-    """The fields of a row. `relation` has the names of the fields for those of the columns."""
+    """Return the fields of a row. The columns of `relation` have the names of the fields."""
     return {name: _TEXT for name, _ in constants} | {
         column.name: {**_column(column, types, rule, modes), "optional": place not in key}
         for place, (column, rule) in enumerate(
@@ -389,7 +393,7 @@ MESSAGE_KEY: Final = struct(
 
 
 def message_value(content: Schema) -> Schema:
-    """Of logical messages, from the schema of their content."""
+    """Return the schema of logical messages with this schema of their content."""
     return struct(
         {
             "op": _TEXT,
@@ -433,7 +437,7 @@ TRANSACTION_VALUE: Final = struct(
     optional=False,
     version=1,
 )
-"""Of BEGIN and END of a transaction (`transaction_metadata.py`)."""
+"""Schemas of keys and values of BEGIN and END of a transaction (`transaction_metadata.py`)."""
 
 HEARTBEAT_KEY: Final = struct(
     {"serverName": _TEXT}, "io.debezium.connector.common.ServerNameKey", optional=False, version=1
@@ -444,11 +448,11 @@ HEARTBEAT_VALUE: Final = struct(
     optional=False,
     version=1,
 )
-"""Of heartbeats."""
+"""Schemas of keys and values of heartbeats."""
 
 
 def opening(schema: Schema) -> bytes:
-    """What a record with this schema begins with; after its payload comes `CLOSING`."""
+    """Return the beginning of every record with this schema; the payload follows, and then `CLOSING`."""
     return b'{"schema":%b,"payload":' % json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode()
 
 

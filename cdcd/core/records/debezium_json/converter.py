@@ -1,7 +1,7 @@
-"""The converter of a type: one value in, its JSON out. `converters.py` says which type has which.
+"""Converters of values of one type into JSON; `converters.py` decides which type has which converter.
 
-Both are wire text, or the same as bytes. A value that is not of its type's form is a ValueError, which stage 4 turns
-into a ProtocolError.
+Values and JSON are wire text, or the same as bytes. A value that does not have the form of its type raises
+ValueError, which stage 4 turns into a ProtocolError.
 """
 
 from binascii import b2a_base64
@@ -19,76 +19,77 @@ from cdcd.core.records.debezium_json.writing import write_string
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-# What stage 4 does itself with a text in the usual case, since a call costs it as much as a column: the mode.
+# The modes say what stage 4 does itself with a text in the usual case, because a function call costs as much as the
+# rest of a column.
 CONVERTED: Final = 0
-"""`Converter.json` makes the JSON."""
+"""`Converter.json` must be called to make the JSON."""
 AS_IS: Final = 1
-"""The text is the JSON."""
+"""The text itself is the JSON."""
 STRING: Final = 2
 """The text becomes a JSON string."""
 DECIMAL: Final = 3
-"""The text becomes a JSON string without a look inside, if it ends with a digit."""
+"""The text becomes a JSON string without an escape if it ends with a digit."""
 QUOTED: Final = (STRING, DECIMAL)
-"""The modes of what usually stands between quotes, for which a record has places of their own."""
+"""The modes of values that usually need quotes, for which a record has slots."""
 FLOAT: Final = 4
-"""The text is the JSON, if it has a decimal point."""
+"""The text itself is the JSON if it has a decimal point."""
 BOOLEAN: Final = 5
-"""`t` is true."""
+"""The text `t` becomes true, and `f` false."""
 ASCII: Final = (AS_IS, DECIMAL, FLOAT, BOOLEAN)
-"""The modes of types whose texts are ASCII always: another byte was damaged on the way."""
+"""The modes of types whose texts are always ASCII, so any other byte shows damage."""
 
 
 class Converter:
-    """JSON for values of one type, as a column declares it. `mode` says whether `json` need be called at all."""
+    """Makes JSON from values of one type, as a column declares it. `mode` says whether `json` must be called."""
 
     mode: ClassVar[int] = CONVERTED
 
     binary_is_text: bool = False
-    """The binary form is the text, and the mode is STRING."""
+    """Whether the binary form is the text, and the mode is STRING."""
 
     def json(self, text: str) -> str:
-        """The JSON of a value in text form, both wire text."""
+        """Return the JSON of a value in text form; both are wire text."""
         raise NotImplementedError
 
     def wire(self, value: bytes) -> bytes:
-        """As `json`, for text as the server sent it: what stage 4 calls."""
+        """Return the JSON of a text as the server sent it, both as bytes; stage 4 calls this."""
         return self.json(value.decode("latin-1")).encode("latin-1")
 
     def wire_parts(self, value: bytes) -> list[bytes]:
-        """As `wire`, in parts. A large value can be a part of its own, so that the value is not copied."""
+        """Return the same as `wire` in parts. A large value can be a part by itself, so that it is not copied."""
         return [self.wire(value)]
 
     def wire_of_copy(self, field: bytes) -> bytes:
-        """As `wire`, for a field of COPY that has escapes."""
+        """Return the JSON of a COPY field that has escapes."""
         return self.wire(unescape(field))
 
     def binary(self, data: bytes) -> str:
-        """The same JSON for the same value in binary form."""
+        """Return the JSON of a value in binary form, which is the same as for its text."""
         raise WithoutReaderError("there is no reader for the binary form of this type")
 
     def wire_of_binary(self, data: bytes) -> bytes:
-        """As `binary`, with bytes as the result."""
+        """Return the JSON of a value in binary form as bytes."""
         return self.binary(data).encode("latin-1")
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        """Append what `wire` makes of `data[at:end]`; types that are usual do it without an object for the value."""
+        """Append the JSON of the text `data[at:end]`; common types do this without making an object for the value."""
         out.write(self.wire(data[at:end]))
 
     def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        """The same for `binary`."""
+        """Append the JSON of the binary value `data[at:end]`."""
         out.write(self.wire_of_binary(data[at:end]))
 
     def unchanged(self, placeholder: str) -> str:
-        """The JSON that stands for a TOASTed value which the server did not send; never null."""
+        """Return the JSON in place of a TOASTed value that the server did not send; it is never null."""
         return quote(wire(placeholder))
 
     def unchanged_element(self, placeholder: str) -> list[str]:
-        """The elements of the array that stands for an array which the server did not send."""
+        """Return the elements of the array in place of an array that the server did not send."""
         return [self.unchanged(placeholder)]
 
 
 class Text(Converter):
-    """Types whose binary form is their text."""
+    """Converts types whose binary form is their text."""
 
     mode = STRING
     binary_is_text = True
@@ -116,7 +117,9 @@ class Text(Converter):
 
 
 class Opaque(Text):
-    """Types of which we know the text only: reg* types, extensions' own ones, those that the catalog does not know."""
+    """Converts types of which only the text is known: reg* types, types of extensions, types that the catalog does not
+    know.
+    """
 
     binary_is_text = False
 
@@ -125,7 +128,9 @@ class Opaque(Text):
 
 
 class Readable(Text):
-    """Types that are their text, whose binary form is read into that text: ranges, networks, geometry, composites."""
+    """Converts types that stay text, and whose binary form can be read into this text: ranges, networks, geometry,
+    composites.
+    """
 
     binary_is_text = False
 
@@ -137,7 +142,9 @@ class Readable(Text):
 
 
 class Number(Converter):
-    """Types that are JSON numbers; an array of them is stood for by the placeholder's bytes, as in Java signed."""
+    """Converts types that become JSON numbers; in place of an array of them stand the bytes of the placeholder, signed
+    as in Java.
+    """
 
     def unchanged_element(self, placeholder: str) -> list[str]:
         return [str(byte - 256 if byte > 127 else byte) for byte in placeholder.encode("utf-8")]

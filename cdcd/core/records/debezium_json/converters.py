@@ -95,7 +95,7 @@ _FALSE: Final = 0x66  # f
 
 
 class Jsonb(Text):
-    """Like json, its binary form with a version before the text."""
+    """Converts jsonb, whose binary form has a version before the text."""
 
     binary_is_text = False
 
@@ -111,7 +111,7 @@ class Jsonb(Text):
 
 
 class Integer(Number):
-    """int2, int4, int8, oid."""
+    """Converts int2, int4, int8 and oid."""
 
     mode = AS_IS
 
@@ -141,7 +141,7 @@ class Integer(Number):
 
 
 class Boolean(Converter):
-    """`t` and `f`."""
+    """Converts boolean, whose texts are `t` and `f`."""
 
     mode = BOOLEAN
 
@@ -171,7 +171,7 @@ class Boolean(Converter):
 
 
 class Float(Number):
-    """float4 and float8, by their size in bytes."""
+    """Converts float4 and float8, depending on the size in bytes."""
 
     mode = FLOAT
 
@@ -216,7 +216,7 @@ _DECIMAL_SPECIAL: Final[Mapping[str, str]] = {
 
 
 class DecimalString(Converter):
-    """numeric under `decimal: string`."""
+    """Converts numeric under `decimal: string`."""
 
     mode = DECIMAL
 
@@ -245,7 +245,9 @@ class DecimalString(Converter):
 
 
 class Money(Converter):
-    """`-$1,234.50` in lc_monetary C, with the digits behind the point that the database's default has."""
+    """Converts money (`-$1,234.50` in lc_monetary C), with as many decimal digits as the database's default of
+    lc_monetary has.
+    """
 
     def __init__(self, digits: int) -> None:
         self._digits = digits
@@ -258,7 +260,7 @@ class Money(Converter):
 
 
 class WithMoney(Converter):
-    """The text of a composite or a range that holds money."""
+    """Converts composites and ranges that have money in them."""
 
     def __init__(self, rewrite: money.Rewrite, reader: Reader | None) -> None:
         self._rewrite = rewrite
@@ -272,16 +274,16 @@ class WithMoney(Converter):
 
 
 _COPIED_HEX: Final = b"\\\\x"
-"""What a bytea begins with in COPY."""
+"""First characters of a bytea in COPY."""
 
 
 def _quoted(pieces: Iterator[bytes]) -> bytes:
-    """Join the pieces between quotes."""
+    """Return the pieces joined, between quotes."""
     return gathered(chain((b'"',), pieces, (b'"',)))
 
 
 class Bytea(Converter):
-    r"""`\xff00` (bytea_output hex)."""
+    r"""Converts bytea (`\xff00` under bytea_output hex)."""
 
     def json(self, text: str) -> str:
         if text[:2] != "\\x":
@@ -296,7 +298,7 @@ class Bytea(Converter):
     def wire_of_copy(self, field: bytes) -> bytes:
         if len(field) <= PIECE_BYTES or not field.startswith(_COPIED_HEX):
             return Converter.wire_of_copy(self, field)
-        # Of a bytea in hexadecimal form, only the first backslash is escaped.
+        # In the hexadecimal form of a bytea, only the first backslash is escaped.
         return _quoted(base64_pieces_of_hex(field, 1, len(field)))
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
@@ -330,7 +332,7 @@ class Bytea(Converter):
 
 
 class Bits(Converter):
-    """bit and bit varying; the modifier is the declared length."""
+    """Converts bit and bit varying; the modifier is the declared length."""
 
     def __init__(self, modifier: int) -> None:
         self._single = modifier == 1
@@ -349,7 +351,7 @@ class Bits(Converter):
 
 
 class Point(Converter):
-    """`(1,2.5)`."""
+    """Converts point (`(1,2.5)`)."""
 
     _POINT: ClassVar[re.Pattern[str]] = re.compile(r"\(([^(),]+),([^(),]+)\)")
 
@@ -357,7 +359,7 @@ class Point(Converter):
         match = self._POINT.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a point")
-        # Well-known binary: little-endian, geometry type 1.
+        # The format is well-known binary: little-endian, geometry type 1.
         wkb = base64_json(pack("<BIdd", 1, 1, float(match[1]), float(match[2])))
         return f'{{"x":{float_json(match[1])},"y":{float_json(match[2])},"wkb":{wkb},"srid":null}}'
 
@@ -366,7 +368,7 @@ class Point(Converter):
 
 
 class Uuid(Text):
-    """Text with a binary form of its own."""
+    """Converts uuid, whose binary form is not its text."""
 
     binary_is_text = False
 
@@ -380,13 +382,13 @@ class Uuid(Text):
             Converter.write_binary(self, data, at, end, out)
 
     def unchanged_element(self, placeholder: str) -> list[str]:
-        """Java's UUID.nameUUIDFromBytes of the placeholder."""
+        """Return the result of Java's UUID.nameUUIDFromBytes for the placeholder."""
         digest = md5(placeholder.encode("utf-8"), usedforsecurity=False).digest()
         return [f'"{UUID(bytes=digest, version=3)}"']
 
 
 class Array(Converter):
-    """`{1,2,NULL}`, with elements of any type."""
+    """Converts arrays (`{1,2,NULL}`) with elements of any type."""
 
     def __init__(self, element: Converter, delimiter: str) -> None:
         self._element = element
@@ -418,7 +420,7 @@ class Array(Converter):
             raise _of_element(error) from None
 
     def _element_json(self, text: str) -> str:
-        """Return the JSON of an element. The mark of a large element stays as it is."""
+        """Return the JSON of an element. The mark of a large element is returned as it is."""
         return text if text == literals.LARGE else self._element.json(text)
 
     def binary(self, data: bytes) -> str:
@@ -432,7 +434,9 @@ class Array(Converter):
 
 
 def _of_element(error: UnwritableError) -> UnwritableError:
-    """An array lacks a form as a whole. What would stand for the element is no array."""
+    """Return an error that concerns the array as a whole, because a replacement for the element
+    would not be an array.
+    """
     return UnwritableError(f"an element of the array: {error.problem}", error.hint)
 
 
@@ -497,12 +501,12 @@ CONVERTERS: Final[Mapping[str, Callable[[LogicalType], Converter]]] = {
 
 
 def converter_of(logical: LogicalType) -> Converter:
-    """The converter of a logical type."""
+    """Return the converter of a logical type."""
     return CONVERTERS[logical.name](logical)
 
 
 def converter_for(
     oid: int, modifier: int, types: Mapping[int, TypeDescription], modes: Modes = DEFAULTS
 ) -> Converter:
-    """The converter of a column's type under modes. SourceError: types are nested without an end."""
+    """Return the converter of a column's type under these modes. SourceError if types are nested endlessly."""
     return converter_of(logical_type_under(modes, oid, modifier, types))

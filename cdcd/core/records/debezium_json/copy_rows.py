@@ -1,4 +1,4 @@
-"""Stage 4 for snapshots: rows of `COPY … TO STDOUT` in text format -> JSON values."""
+"""Stage 4 for snapshots: converts rows of `COPY … TO STDOUT` in text format into JSON values."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -39,7 +39,7 @@ def convert_rows(lines: list[bytes], converters: list[Converter]) -> list[tuple[
         if any(line != b"\n" for line in lines):
             raise ValueError(OTHER_WIDTH)
         return []
-    # All fields of all rows in one list: the columns are slices of it.
+    # All fields of all rows are in one list, of which a column is a slice.
     fields, has_escapes = fields_of(lines, width)
     columns: list[tuple[list[bytes], bool]] = []
     for column, converter in enumerate(converters):
@@ -58,7 +58,7 @@ def _whole(field: bytes, converter: Converter) -> bytes:
 
 
 def _convert(values: list[bytes], converter: Converter) -> tuple[list[bytes], bool]:
-    """Fields of a column that hold neither NULL nor escapes."""
+    """Convert the fields of a column, which have neither NULL nor escapes."""
     mode = converter.mode
     if mode == AS_IS:
         return values, True
@@ -77,9 +77,9 @@ def _convert(values: list[bytes], converter: Converter) -> tuple[list[bytes], bo
 
 
 def explain_row(line: bytes, relation: Relation, converters: list[Converter]) -> CdcdError | None:
-    """Why a row was refused, to be raised; None: nothing in it is malformed.
+    """Return the error that says why a row was refused; None if the row is not malformed.
 
-    No value is shown, because it may be somebody's secret.
+    The error shows no value, because a value may be secret.
     """
     where = f"A row of {relation.schema}.{relation.name} read by COPY"
     fields = split_row(line)
@@ -107,12 +107,12 @@ def explain_row(line: bytes, relation: Relation, converters: list[Converter]) ->
 
 
 def row_of_line(line: bytes) -> TupleData:
-    """The values of a row in text form."""
+    """Return the values of a row in text form."""
     return tuple([None if field == NULL else unescape(field) for field in split_row(line)])
 
 
 def line_with(line: bytes, found: Sequence[Found], key: Sequence[int]) -> bytes:
-    """The row with what stands for the values that were found. `key`: the columns of the key."""
+    """Return the row with replacements for the values that were found; `key` has the indexes of the key's columns."""
     (row,) = stood_in([row_of_line(line)], [found], key)
     fields = split_row(line)
     for column, _ in found:

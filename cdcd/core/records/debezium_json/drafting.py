@@ -1,16 +1,19 @@
-"""Records in two steps: drafts of rows before their transaction's commit, and the rest after it.
+"""Makes records in two steps: drafts of rows before the commit of their transaction, and the rest afterwards.
 
-The value of a record is a row and then its source block. The row needs nothing but the table's description; the
-block needs the commit (its LSN and time, the number of the event among those that were not rolled back). So rows of a
-streamed transaction become drafts (`transactions/drafts.py`) while it is open, by the encoder's usual path without
-a source block, and `finish` joins them with the block of the transaction: a seventh of the work of a row.
+The value of a record has the row first and then the source block. The row depends only on the table's description;
+the source block depends on the commit (its LSN and time, and the number of the event among those that were not
+rolled back). So rows of a streamed transaction become drafts (`transactions/drafts.py`) while the transaction is
+open, by the usual code without a source block, and `finish` joins them with the transaction's block, which is a
+seventh of the work for a row.
 
-Mostly that happens when the records are handed over (`DraftedRecords`): a value that is made for one call and freed
-behind it stays in the processor's cache. The interpreter's part of a large transaction is a sixth smaller so.
+Usually the joining happens when the records are handed over (`DraftedRecords`): a value that is made for one call
+and freed afterwards stays in the processor's cache. For a large transaction, this saves a sixth of the
+interpreter's time.
 
-A draft holds for the description that it was made with. `form` numbers what rows take from one: names, types, key.
-Where the commit finds another, which needs DDL in the transaction itself that no Relation message shows, such as a
-primary key that was added, `OutdatedDraftError` has the transaction sent once more, after its commit.
+A draft is valid for the description of the table that it was made with. `form` is the number of a description as
+far as it concerns rows: names, types, key. If the commit finds another description, `OutdatedDraftError` makes the
+server send the transaction again after its commit. This needs DDL in the transaction itself which no Relation
+message shows, such as an added primary key.
 """
 
 from typing import TYPE_CHECKING, Final, cast
@@ -30,16 +33,17 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 Content = tuple[int, int, list[bytes]]
-"""What a draft holds of a run of rows: the number of their description (`form`), their op, and the parts of each.
+"""Content of a draft of consecutive rows: the number of their description (`form`), their op, and the parts of each
+row.
 
-Those are `PARTS`: the key, or empty; the value up to its source block; the event's LSN as text.
+There are `PARTS` parts: the key or nothing; the value up to its source block; the LSN of the event as text.
 """
 
 PARTS: Final = 3
 
 
 class OutdatedDraftError(WithoutStreamingError):
-    """Rows were drafted with another description of their table than the one that holds at their commit."""
+    """Rows were drafted with another description of their table than the one at their commit."""
 
     def __init__(self, table: TableFragments, commit_lsn: int) -> None:
         relation = table.relation
@@ -52,7 +56,7 @@ class OutdatedDraftError(WithoutStreamingError):
 
 
 class DraftWriter:
-    """Makes drafts of rows and keeps, in their order, what is none. `xid` is that of the row that comes next."""
+    """Makes drafts of rows, and keeps other events in their order; `xid` is the transaction id of the next row."""
 
     def __init__(self) -> None:
         self.kept: list[SpoolItem] = []
@@ -69,7 +73,10 @@ class DraftWriter:
         value: bytes,
         lsn: bytes,
     ) -> int:
-        """A row's key, its value up to the source block, and its LSN. Returns the bytes of both."""
+        """Add a row: its key, its value up to the source block, and its LSN.
+
+        Returns the number of bytes of key and value.
+        """
         run = (self.xid, table.relation.oid, table.form, op)
         if run != self._run:
             self._end()
@@ -81,12 +88,12 @@ class DraftWriter:
         return size
 
     def keep(self, frame: bytes) -> None:
-        """This event stays a frame."""
+        """Keep this event as a frame."""
         self._end()
         self.kept.append(frame)
 
     def end(self) -> list[SpoolItem]:
-        """All of it."""
+        """Return all drafts and frames in their order."""
         self._end()
         return self.kept
 
@@ -101,7 +108,7 @@ class DraftWriter:
 
 
 class DraftedRecords(LateRecords):
-    """The records of a draft. `first` is the place of the first row's key in `parts`."""
+    """Makes the records of a draft; `first` is the index of the first row's key in `parts`."""
 
     def __init__(  # noqa: PLR0917  what a draft, its table and its transaction have
         self, topic: str, has_key: bool, parts: list[bytes], first: int, event_no: int, envelope: Envelope
@@ -172,12 +179,12 @@ class DraftedRecords(LateRecords):
 def late_records(
     draft: Draft, table: TableFragments, serial: int, processed_at: bytes, tombstones: bool
 ) -> DraftedRecords | None:
-    """The records of a draft, whose first event has the number after `serial`.
+    """Return the records of a draft; the number of its first event is `serial` plus 1.
 
     `table` must have been renewed for the transaction.
 
     Returns:
-        None if there are other records between them (tombstones), or if each says more than its number.
+        None if tombstones stand between them, or if more than the number differs between the source blocks.
     """
     gone, (_, op, parts) = _opened(draft)
     has_key = bool(table.key_slots)
@@ -197,8 +204,9 @@ def finish(  # noqa: PLR0917  what a transaction has and a draft has not
     tombstones: bool,
     out: list[Record],
 ) -> int:
-    """Append the records of any draft to `out`, and return their bytes. The arguments have the meaning that they
-    have in `late_records`.
+    """Append the records of a draft to `out`, and return their bytes; this works for every draft.
+
+    The arguments have the same meaning as in `late_records`.
     """
     op, _ = op_and_form(draft)
     has_key = bool(table.key_slots)
@@ -227,13 +235,13 @@ def finish(  # noqa: PLR0917  what a transaction has and a draft has not
 
 
 def op_and_form(draft: Draft) -> tuple[int, int]:
-    """The op of a draft's records, and the number of the description that it was made with."""
+    """Return the op of a draft's records, and the number of the description that the draft was made with."""
     _, (form, op, _) = _opened(draft)
     return op, form
 
 
 def parts_of(draft: Draft) -> list[bytes]:
-    """`PARTS` for each row of a draft that is still there."""
+    """Return the `PARTS` of each row of the draft that was not removed."""
     gone, (_, _, parts) = _opened(draft)
     return parts[gone * PARTS :]
 

@@ -1,7 +1,8 @@
-"""Debezium's heartbeat record, with the LSN up to which everything is delivered in a header.
+"""Debezium's heartbeat record, with a header for the LSN up to which everything is delivered.
 
-Key and value are Debezium's, so that its consumers read them: `{"serverName":"shop"}` and `{"ts_ms":…}`. Debezium keeps
-the LSN in Kafka Connect's offsets, which readers of the topic do not see. Here the header `cdcd.watermark` has it.
+Key and value are the same as Debezium's, so that consumers of Debezium can read them: `{"serverName":"shop"}` and
+`{"ts_ms":…}`. Debezium has the LSN in Kafka Connect's offsets, which readers of the topic do not see. Therefore
+cdcd writes it into the header `cdcd.watermark`.
 """
 
 from typing import Final
@@ -22,7 +23,7 @@ US_PER_MS: Final = 1000
 
 
 def watermark(lsn: int) -> Headers:
-    """The header that names an LSN."""
+    """Return the header for an LSN."""
     return [(HEADER_WATERMARK, b"%d" % lsn)]
 
 
@@ -37,7 +38,9 @@ class HeartbeatRecords:
             self.key = opening(HEARTBEAT_KEY) + self.key + CLOSING
 
     def record(self, lsn: int, now_us: int) -> Record:
-        """The record at this time, in microseconds since 1970; `lsn` as in `Encoder.encode_heartbeat`."""
+        """Return the heartbeat record of this time, in microseconds since 1970; `lsn` as in
+        `Encoder.encode_heartbeat`.
+        """
         value = b'{"ts_ms":%d}' % (now_us // US_PER_MS)
         if self._value_head:
             value = self._value_head + value + CLOSING

@@ -1,6 +1,6 @@
-"""The content of a logical message, which has the form of a bytea under `format.binary_handling_mode`.
+"""Converts the content of a logical message, which has the form of a bytea under `format.binary_handling_mode`.
 
-Debezium's connector applies `binary.handling.mode` to it as well (LogicalDecodingMessageMonitor): base64 of bytes, or a
+Debezium's connector applies `binary.handling.mode` to it too (LogicalDecodingMessageMonitor): bytes in base64, or a
 text in base64 or hex.
 """
 
@@ -22,12 +22,12 @@ def _form(modes: Modes) -> LogicalType:
 
 
 def message_schema(modes: Modes) -> Schema:
-    """The schema of logical messages under these modes."""
+    """Return the schema of logical messages under these modes."""
     return message_value(schema_of(_form(modes)))
 
 
 class MessageContent:
-    """Makes contents under these modes."""
+    """Converts contents under these modes."""
 
     def __init__(self, modes: Modes) -> None:
         self._converter: Final = converter_of(_form(modes))
@@ -35,15 +35,15 @@ class MessageContent:
         self._is_text = schema_of(_form(modes))["type"] == "string"
 
     def json(self, content: memoryview) -> str:
-        """As JSON has it."""
+        """Return the JSON of the content."""
         return self._converter.binary(bytes(content))
 
     def json_pieces(self, content: memoryview) -> Iterable[bytes]:
-        """As JSON has it, in pieces: a large content must not be copied more often than necessary."""
+        """Return the JSON of the content in pieces, so that a large content is not copied more often than necessary."""
         if self._is_base64 and len(content) > PIECE_BYTES:
             return chain((b'"',), base64_pieces(content, 0, len(content)), (b'"',))
         return [to_bytes(self.json(content))]
 
     def data(self, content: memoryview) -> bytes:
-        """As a format has it that writes the length before the bytes of either a text or bytes."""
+        """Return the bytes of the content for a binary format, which are those of a text or of the content itself."""
         return self.json(content)[1:-1].encode("ascii") if self._is_text else bytes(content)

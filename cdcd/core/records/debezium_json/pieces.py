@@ -1,7 +1,7 @@
-"""Large values, converted a piece at a time.
+"""Converts large values piece by piece.
 
-A value of hundreds of megabytes that is converted as a whole needs several copies of itself, and the interpreter runs
-nothing else meanwhile. So what is larger than `PIECE_BYTES` is converted piece by piece, and joined once.
+To convert a value of hundreds of megabytes as a whole would need several copies of it, and would block the
+interpreter in the meantime. So values larger than `PIECE_BYTES` are converted in pieces, which are joined once.
 """
 
 import io
@@ -12,22 +12,23 @@ from typing import Final
 from cdcd.core.catalog.wiretext import checked
 
 PIECE_BYTES: Final = 786_432
-"""Bytes of a piece. It is a multiple of three bytes in hexadecimal form, so that base64 has no padding in between."""
+"""Number of bytes in a piece. The number is a multiple of the six hexadecimal digits of three bytes, so that base64
+has no padding between pieces."""
 
 _HEX_PREFIX: Final = b"\\x"
 
 
 Part = bytes | memoryview
-"""A part of a value that is joined later. A part of a large value is not copied."""
+"""A part of a value that is joined later; a part of a large value is a view and not a copy."""
 
 
 def part_of(data: bytes, at: int, end: int) -> Part:
-    """`data[at:end]`."""
+    """Return `data[at:end]`, as a view if it is large."""
     return memoryview(data)[at:end] if end - at > PIECE_BYTES else data[at:end]
 
 
 def checked_parts(parts: list[bytes]) -> list[bytes]:
-    """The parts of a record's value, joined if they are small.
+    """Return the parts of a record's value, joined if they are small.
 
     Raises:
         UnicodeDecodeError: one of them is not UTF-8.
@@ -40,16 +41,19 @@ def checked_parts(parts: list[bytes]) -> list[bytes]:
 
 
 def gathered(pieces: Iterable[bytes]) -> bytes:
-    """Join all pieces. Each piece can be freed before the next one is made, so that only one copy of all exists."""
+    """Return all pieces joined.
+
+    Each piece can be freed before the next one is made, so there is only one copy of them all.
+    """
     buffer = io.BytesIO()
     for piece in pieces:
         buffer.write(piece)
-    # The value takes the buffer over. Nothing is copied.
+    # This copies nothing, because the value takes over the buffer.
     return buffer.getvalue()
 
 
 def base64_pieces(data: Part, at: int, end: int) -> Iterator[bytes]:
-    """Base64 of `data[at:end]`."""
+    """Yield the base64 of `data[at:end]` in pieces."""
     while at < end:
         after = min(at + PIECE_BYTES, end)
         yield b2a_base64(data[at:after], newline=False)
@@ -57,7 +61,7 @@ def base64_pieces(data: Part, at: int, end: int) -> Iterator[bytes]:
 
 
 def bytes_pieces_of_hex(data: bytes, at: int, end: int) -> Iterator[bytes]:
-    """The bytea whose text is `data[at:end]`. ValueError: it is not in bytea_output hex."""
+    """Yield the bytes of the bytea whose text is `data[at:end]`. ValueError if the text is not in bytea_output hex."""
     if data[at : at + len(_HEX_PREFIX)] != _HEX_PREFIX:
         raise ValueError("a bytea that is not in bytea_output hex")
     at += len(_HEX_PREFIX)
@@ -68,6 +72,6 @@ def bytes_pieces_of_hex(data: bytes, at: int, end: int) -> Iterator[bytes]:
 
 
 def base64_pieces_of_hex(data: bytes, at: int, end: int) -> Iterator[bytes]:
-    """Base64 of the bytea whose text is `data[at:end]`. ValueError: it is not in bytea_output hex."""
+    """Yield the base64 of the bytea whose text is `data[at:end]`. ValueError if the text is not in bytea_output hex."""
     for piece in bytes_pieces_of_hex(data, at, end):
         yield b2a_base64(piece, newline=False)

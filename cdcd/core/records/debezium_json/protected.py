@@ -1,4 +1,6 @@
-"""Converters of protected columns: the JSON in place of a value that readers must not see (`catalog/protection.py`)."""
+"""Converters of protected columns, which make the JSON in place of values that readers must not see
+(`catalog/protection.py`).
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,7 +13,7 @@ from cdcd.core.records.debezium_json.strings import quote
 
 
 class Masked(Converter):
-    """Every value is the same text."""
+    """Replaces every value by the same text."""
 
     def __init__(self, column: Converter, rule: ColumnRule) -> None:
         self._column = column
@@ -25,7 +27,7 @@ class Masked(Converter):
 
 
 class Excluded(Converter):
-    """There is no value: the record has no such field."""
+    """Leaves the value out: the record has no such field."""
 
     def json(self, text: str) -> str:
         return ""
@@ -37,7 +39,8 @@ class Excluded(Converter):
 class Replaced(Converter):
     """Replaces each value by its first characters, its HMAC or its ciphertext.
 
-    The replacement is made from what readers would see: the value of a JSON string, or the JSON of any other value.
+    The replacement is made from what readers would have seen: the text of a JSON string, or the JSON of any other
+    value.
     """
 
     def __init__(self, column: Converter, rule: ColumnRule) -> None:
@@ -45,7 +48,7 @@ class Replaced(Converter):
         self._is_shown_as_sent = column.mode in (AS_IS, STRING)
 
     def replacement(self, value: bytes) -> bytes:
-        """The JSON that stands for a value, both UTF-8."""
+        """Return the JSON in place of a value; both are UTF-8."""
         raise NotImplementedError
 
     def wire(self, value: bytes) -> bytes:
@@ -60,7 +63,7 @@ class Replaced(Converter):
         return self._of_json(self._column.binary(data))
 
     def _of_json(self, json_text: str) -> str:
-        """The JSON that stands for a value, given the value's own JSON; both wire text."""
+        """Return the JSON in place of a value whose own JSON is given; both are wire text."""
         shown = to_bytes(json_text)
         if json_text.startswith('"'):
             shown = str(json.loads(shown.decode("utf-8"))).encode("utf-8")
@@ -68,7 +71,7 @@ class Replaced(Converter):
 
 
 class Truncated(Replaced):
-    """The first characters of a text."""
+    """Replaces a text by its first characters."""
 
     def __init__(self, column: Converter, rule: ColumnRule) -> None:
         Replaced.__init__(self, column, rule)
@@ -79,7 +82,7 @@ class Truncated(Replaced):
 
 
 class Sealed(Replaced):
-    """What `ColumnRule.seal` makes of a value's text, which is ASCII."""
+    """Replaces a value by what `ColumnRule.seal` makes of it, which is ASCII."""
 
     def __init__(self, column: Converter, rule: ColumnRule) -> None:
         Replaced.__init__(self, column, rule)
@@ -100,5 +103,5 @@ _CONVERTERS: Final[Mapping[str, Callable[[Converter, ColumnRule], Converter]]] =
 
 
 def protect(converter: Converter, rule: ColumnRule | None) -> Converter:
-    """The converter of a column under a rule."""
+    """Return the converter of a column to which this rule applies."""
     return converter if rule is None else _CONVERTERS[rule.action](converter, rule)

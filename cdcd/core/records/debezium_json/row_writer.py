@@ -1,7 +1,7 @@
-"""Records of rows written into a buffer, without an object for a value: the way of compiled code.
+"""Writes records of rows into a buffer without making an object for each value; compiled code uses this.
 
-It takes every row of which all values were sent, and leaves the rest (unchanged TOAST, changed keys) to the way by
-fragments, which uncompiled code goes for all. The two make the same bytes, to which the tests hold them.
+It handles every row of which all values were sent, and leaves other rows (unchanged TOAST, changed keys) to the
+code with fragments, which uncompiled code uses for all rows. Both make the same bytes, which tests check.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 LSN_MAX: Final = 2**63 - 1
 
 _BUFFER_BYTES_MAX: Final = 1 << 20
-"""A buffer that a large record has made larger is given back."""
+"""Size above which a buffer is replaced, so that one large record does not keep its memory."""
 
 WITHOUT_OLD: Final = b'{"before":null,"after":'
-"""What an event begins with that has no old row."""
+"""Beginning of an event without an old row."""
 
 _BRACE: Final = 0x7D  # }
 
 
 class RowWriter:
-    """Writes one event after the other: `begin`, then `draft` or `record`."""
+    """Writes one event after the other: call `begin` first, then `draft` or `record`."""
 
     def __init__(self) -> None:
         self._out = BytesWriter()
         self._part = BytesWriter()
         self.row_at: i64 = 0
-        """Where the new row begins in the event that was begun, if an old one stands before it."""
+        """Where the new row begins in the current event, if an old row precedes it."""
         self.key: bytes | None = None
-        """Of the event that was begun; None: its table has none."""
+        """Key of the current event; None if its table has no key."""
 
     def buffer(self) -> BytesWriter:
-        """The buffer, emptied. What was begun in it is gone."""
+        """Return the buffer, emptied. An event that was begun in it is lost."""
         if len(self._out) > _BUFFER_BYTES_MAX:
             self._out = BytesWriter()
         out = self._out
@@ -61,10 +61,10 @@ class RowWriter:
         """Write `before` and `after` of a row frame whose first row's values are at `frame[at]`.
 
         Args:
-            opening: what the record begins with; empty for a draft.
+            opening: the beginning of the record; empty for a draft.
 
         Returns:
-            The record's op, or LEFT: go the other way.
+            The op of the record, or LEFT if the code with fragments must handle the row.
 
         Raises:
             ValueError, IndexError: the frame is malformed.
@@ -106,9 +106,9 @@ class RowWriter:
         return op
 
     def _old_row(self, table: TableFragments, kind: int, frame: bytes, at: "i64") -> "i64":
-        """Write the row before an update; where the values of the one after it begin, or LEFT."""
+        """Write the row before an update; returns where the values of the new row begin, or LEFT."""
         if kind == OLD_KEY:
-            # It is sent where the key has changed.
+            # The server sends the old key only if the key has changed.
             return LEFT
         if kind != OLD_ROW:
             raise ValueError("unknown kind of row")
@@ -127,7 +127,7 @@ class RowWriter:
         return end
 
     def _key(self, table: TableFragments) -> bytes | None:
-        """That of the row that was written last."""
+        """Return the key of the last written row."""
         if not table.key_places:
             return None
         out, part = self._out, self._part
@@ -142,10 +142,12 @@ class RowWriter:
         return part.getvalue()
 
     def draft(self) -> bytes:
-        """The event up to its source block. UnicodeDecodeError: it is not UTF-8."""
+        """Return the event up to its source block; UnicodeDecodeError if it is not UTF-8."""
         return checked(self._out.getvalue())
 
     def record(self, table: TableFragments, op: int, lsn: "i64", serial: "i64", processed_at: bytes) -> bytes:
-        """The whole of it, with the source block of the open transaction. UnicodeDecodeError: it is not UTF-8."""
+        """Return the whole event, with the source block of the open transaction; UnicodeDecodeError
+        if it is not UTF-8.
+        """
         table.source.write(op, lsn, serial, processed_at, self._out)
         return checked(self._out.getvalue())

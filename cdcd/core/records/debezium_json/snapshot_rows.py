@@ -1,8 +1,8 @@
-"""Stage 6 for snapshots: rows read by COPY -> records with op `r`, in the form that changes have.
+"""Stage 6 for snapshots: makes records with op `r` from rows that COPY has read, in the same form as for changes.
 
-What differs from a change's record is the `source`: `snapshot` says so in Debezium's words (`snapshot/markers.py`),
-`txId` is null, `lsn` is the place in the WAL up to which the row holds, and `commit_lsn` with `event_serial_no` put it
-between the changes that were streamed before it and those that come after.
+Only the `source` differs from the record of a change: `snapshot` has Debezium's word for it
+(`snapshot/markers.py`), `txId` is null, `lsn` is the WAL position up to which the row is valid, and `commit_lsn`
+with `event_serial_no` order the row between the changes that were streamed before it and after it.
 """
 
 from itertools import compress
@@ -17,14 +17,14 @@ from cdcd.core.records.encoder import Encoded, Record, SnapshotPosition
 from cdcd.core.records.unwritable import named
 
 _ROW: Final = b"\0"
-"""Stands for the row, whose values are not known yet. No JSON has this byte."""
+"""Byte in place of a row whose values are not known yet; JSON never has this byte."""
 
 BLOCK: Final = 1024
-"""Rows that are converted together."""
+"""Number of rows that are converted together."""
 
 
 class SnapshotEncoder(DebeziumJsonEncoder):
-    """Describes tables as `DebeziumJsonEncoder` does, by `define`, and encodes rows of them."""
+    """Describes tables by `define`, like `DebeziumJsonEncoder`, and encodes rows of them."""
 
     def encode_rows(  # noqa: PLR0917 - as `encode`, which has most of these
         self,
@@ -39,7 +39,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
 
         Raises:
             ProtocolError: a row is malformed.
-            SinkError: the topic of the table is too long, or collides with another one.
+            SinkError: the table's topic name is too long, or equals another topic's name.
         """
         count = size = 0
         keys: list[bytes] | None = [] if self.has_key(oid) else None
@@ -76,9 +76,9 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         dropped: set[bytes],
         left_out: list[int],
     ) -> tuple[list[Record], list[bytes] | None]:
-        """Records and keys of rows with one marker; the first has the number after `event_no`.
+        """Return records and keys of rows with the same marker; the number of the first is `event_no` plus 1.
 
-        `left_out` gets which of the rows have none.
+        `left_out` gets the indexes of rows without a record.
         """
         try:
             columns = convert_rows(lines, table.converters)
@@ -113,7 +113,9 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         now_us: int,
         event_no: int,
     ) -> list[Record]:
-        """The records of rows as they were written by `_form`; the first has the number after `event_no`."""
+        """Return the finished records for rows that `_form` has written; the number of the first is
+        `event_no` plus 1.
+        """
         return records
 
     def _encode_each(  # noqa: PLR0917 - as `encode_rows`
@@ -127,7 +129,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         left_out: list[int],
         cause: Exception,
     ) -> tuple[list[Record], list[bytes] | None]:
-        """As `_encode_block`, row by row, where some have values without a form (`records/unwritable.py`)."""
+        """Encode the rows one by one, because some have values without a form (`records/unwritable.py`)."""
         records: list[Record] = []
         keys: list[bytes] = []
         for place, line in enumerate(lines):
@@ -156,7 +158,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         position: SnapshotPosition,
         now_us: int,
     ) -> bytes:
-        """A record with places for the values of the columns and the row's number."""
+        """Return a record with placeholders for the values of the columns and for the row's number."""
         row = b'{"before":null,"after":' + row_form(table, columns)
         lsn = str(int(position.lsn)).encode("ascii")
         before, after = table.source.around_number(_ROW, lsn, READ, processed_at(now_us))
@@ -164,12 +166,12 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         return _literal(begin) + row + _literal(end) + b"%b" + _literal(after)
 
     def has_key(self, oid: int) -> bool:
-        """Whether rows of this table can be told apart."""
+        """Whether the table has a key, by which its rows are distinguished."""
         return bool(self._tables[oid].key_slots)
 
 
 def runs(count: int, position: SnapshotPosition) -> list[tuple[int, int, str]]:
-    """Rows that follow each other and have the same marker: from, to before, marker."""
+    """Return the runs of rows with the same marker: begin, end (not included), marker."""
     runs: list[tuple[int, int, str]] = []
     if not count:
         return runs
@@ -187,7 +189,7 @@ def runs(count: int, position: SnapshotPosition) -> list[tuple[int, int, str]]:
 
 
 def row_form(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> bytes:
-    """A row with places for the values of the columns."""
+    """Return a row with placeholders for the values of the columns."""
     parts: list[bytes] = []
     for name, mode, shown, (_, whole) in zip(table.names, table.modes, table.visible, columns, strict=True):
         if not shown:
@@ -198,7 +200,7 @@ def row_form(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> 
 
 
 def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> list[bytes] | None:
-    """The key of each row; None when the table has none."""
+    """Return the key of each row; None if the table has no key."""
     if not table.key_columns:
         return None
     form = b""
@@ -210,5 +212,5 @@ def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> lis
 
 
 def _literal(text: bytes) -> bytes:
-    """For a text in which % stands for values."""
+    """Return the text for use in a format string, in which % stands for values."""
     return text.replace(b"%", b"%%")

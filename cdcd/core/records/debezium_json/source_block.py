@@ -1,14 +1,14 @@
-"""Stage 5: JSON values -> what stands around them in a record: the source block and the times.
+"""Stage 5: makes the parts of a record around the JSON values: the source block and the times.
 
-Debezium's `source` has what a consumer needs to order and find an event. Its fields here are Debezium's for
-PostgreSQL, in its order, and two at the end under the names of Debezium's SQL Server connector: `commit_lsn`, the
-position of the transaction, and `event_serial_no`, the number of the event in it, from 1. Together they order all
-events of a slot, which `lsn` does not: rows of one multi-insert share one, and transactions commit in another order
-than their rows were written. After them comes `schema_id`, which names the description of the table
-(`records/schemas.py`).
+Debezium's `source` has what consumers need to order and find events. Its fields here are Debezium's for PostgreSQL,
+in its order, followed by two with the names of Debezium's SQL Server connector: `commit_lsn`, the position of the
+transaction, and `event_serial_no`, the number of the event in the transaction, from 1. Together these two order all
+events of a slot. `lsn` does not, because the rows of one multi-insert share it, and transactions do not commit in
+the order in which their rows were written. The last field is `schema_id`, which identifies the description of the
+table (`records/schemas.py`).
 
-Everything but three numbers (twice the event's LSN, its serial number) is the same for all events of a transaction on a
-table, so it is made once for that and kept in pieces.
+All events of a transaction on the same table share everything except three numbers (the LSN of the event, twice,
+and its serial number), so the shared parts are made once per transaction and table.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -31,20 +31,20 @@ CREATED: Final = 1
 UPDATED: Final = 2
 DELETED: Final = 3
 TRUNCATED: Final = 4
-"""A record's `op`, by its place in `OPS`."""
+"""A record's `op`, as its index in `OPS`."""
 
 
 THOUSAND: Final = 1000
 
 EVENT_NOS: Final = [str(event_no).encode("ascii") for event_no in range(THOUSAND)]
-"""The text of an event's number, if the number has up to three digits. Most transactions have fewer events."""
+"""Text of the number of an event, for numbers of up to three digits; most transactions have fewer events."""
 
 _LAST_DIGITS: Final = [b"%03d" % event_no for event_no in range(THOUSAND)]
-"""The last three digits of a larger number."""
+"""Text of the last three digits of a larger number."""
 
 
 class SourceBlock:
-    """The pieces of `source` for the transaction that is open."""
+    """Makes the pieces of `source` for the open transaction."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         name = quote(wire(settings.prefix))
@@ -67,7 +67,10 @@ class SourceBlock:
         last_commit_lsn: int | None,
         snapshot: str = "false",
     ) -> None:
-        """A transaction begins. `unix_us`: its commit, in microseconds since 1970; `xid` None: there is none."""
+        """Begin a transaction.
+
+        `unix_us` is the time of its commit in microseconds since 1970; `xid` is None if it has no transaction id.
+        """
         self._txid = "null" if xid is None else str(xid)
         self._snapshot = snapshot
         self._commit_lsn = commit_lsn
@@ -77,14 +80,14 @@ class SourceBlock:
         self._origin_values = ("null", "null")
 
     def set_origin(self, name: str | None, lsn: int | None) -> None:
-        """The transaction was made on another server; `lsn` is where it was committed there."""
+        """Set the origin of a transaction that was made on another server; `lsn` is its commit position there."""
         origin = "null" if name is None else quote(wire(name))
         self._origin_values = (origin, "null" if lsn is None else str(lsn))
         self._origin = _origin(*self._origin_values)
 
     @staticmethod
     def constants(settings: EncoderSettings) -> dict[str, bytes]:
-        """JSON of the fields that are the same for all records of a pipeline."""
+        """Return the JSON of the fields that all records of a pipeline share."""
         return {
             "version": quote(wire(settings.version)).encode("latin-1"),
             "connector": b'"postgresql"',
@@ -94,9 +97,9 @@ class SourceBlock:
         }
 
     def values(self) -> dict[str, bytes]:
-        """JSON of the fields that are the same for all events of the transaction.
+        """Return the JSON of the fields that all events of the transaction share.
 
-        `last` is the first part of `sequence` as it stands within that text.
+        `last` is the first part of `sequence`, escaped as it is within that text.
         """
         origin, origin_lsn = self._origin_values
         micros = self._unix_us
@@ -114,9 +117,10 @@ class SourceBlock:
         return {name: value.encode("latin-1") for name, value in found.items()}
 
     def pieces(self, table: str) -> tuple[bytes, bytes, bytes]:
-        """What stands before the event's LSN, between it and its repetition, and from there to the serial number.
+        """Return three pieces of the block: before the event's LSN, from it to the second LSN, and from there to the
+        serial number.
 
-        `table` is the table's own piece. The closing brace is the next piece's.
+        `table` is the piece for the table. The closing brace belongs to what follows.
         """
         micros = self._unix_us
         head = f'{self._start}{micros // 1000},"snapshot":"{self._snapshot}{self._sequence}{self._last},\\"'
@@ -133,22 +137,22 @@ _NO_ORIGIN: Final = _origin("null", "null")
 
 
 class Envelope:
-    """What stands around the rows of one table in a transaction, for records of one op that follow each other.
+    """The parts of records around consecutive rows of one table with the same op, in one transaction.
 
-    Consumers wait for the loop that calls `value`. So the digits of a number that are the same for a thousand rows are
-    made once, and a record is put together in a buffer, which takes two thirds of the time that a list and its `join`
-    take.
+    Most of a consumer's waiting time is the loop that calls `value`. So the digits that a thousand numbers share
+    are made once, and a record is put together in a buffer, which takes two thirds of the time of a list and its
+    `join`.
 
     Args:
         opening, head, middle, tail: the pieces of `TableSource`.
-        ending: what follows the event's number.
+        ending: the part after the event's number.
     """
 
     __slots__ = ("_ending", "_head", "_middle", "_opening", "_tail", "_thousands", "_until_digits", "size")
 
     def __init__(self, opening: bytes, head: bytes, middle: bytes, tail: bytes, ending: bytes) -> None:
         self.size = len(opening) + len(head) + len(middle) + len(tail) + len(ending)
-        """Bytes of a record besides its row, the event's LSN (twice) and its number."""
+        """Bytes of a record without its row, the two LSNs of the event and its number."""
         self._opening = opening
         self._head = head
         self._middle = middle
@@ -158,7 +162,7 @@ class Envelope:
         self._until_digits = tail
 
     def value(self, row: bytes, lsn: bytes, event_no: "i64", buffer: BytesWriter) -> bytes:
-        """The value of one record: the row with the pieces around it. The content of `buffer` is overwritten."""
+        """Return the value of one record: the row and the pieces around it. The content of `buffer` is overwritten."""
         if event_no < THOUSAND:
             until_digits, digits = self._tail, EVENT_NOS[event_no]
         else:
@@ -180,12 +184,12 @@ class Envelope:
 
 
 class TableSource:
-    """What stands around the row in the records of one table: the source block, the op and the times.
+    """Makes the parts around the row in the records of one table: the source block, the op and the times.
 
-    Nobody else knows the order of its pieces. `renew` comes first in each transaction.
+    No other code depends on the order of these pieces. `renew` must be called first in each transaction.
 
     Attributes:
-        opening: what a record begins with that has a schema; else empty.
+        opening: beginning of a record with a schema, else empty.
     """
 
     __slots__ = ("_closings", "_end", "_head", "_middle", "_table", "_tail", "opening")
@@ -199,29 +203,31 @@ class TableSource:
         self._head = self._middle = self._tail = b""
 
     def renew(self, source: SourceBlock) -> None:
-        """Make the pieces that are the same for all events of this table in a transaction."""
+        """Make the pieces that all events of this table share in the transaction."""
         self._head, self._middle, self._tail = source.pieces(self._table)
 
     def ending(self, op: int, processed_at: bytes) -> bytes:
-        """What follows the event's number."""
+        """Return the part after the event's number."""
         return self._closings[op] + processed_at + self._end
 
     def joined(self, row: list[bytes], lsn: bytes, event_no: bytes, ending: bytes) -> bytes:
-        """A record: the parts of its row, joined once because they can be large, and all that follows."""
+        """Return a record: the parts of its row, which are joined only once because they can be large, and everything
+        that follows.
+        """
         return b"".join(
             (self.opening, *row, self._head, lsn, self._middle, lsn, self._tail, event_no, ending)
         )
 
     def envelope(self, ending: bytes) -> Envelope | None:
-        """The pieces around rows that follow each other. None: each record also has its place in the transaction."""
+        """Return the pieces around consecutive rows; None if each record also has its position in the transaction."""
         return Envelope(self.opening, self._head, self._middle, self._tail, ending)
 
     def around_number(self, row: bytes, lsn: bytes, op: int, processed_at: bytes) -> tuple[bytes, bytes]:
-        """A record of the row: before the event's number, and after it."""
+        """Return the two parts of the row's record: before the event's number, and after it."""
         return self.joined([row], lsn, b"", b""), self.ending(op, processed_at)
 
     def write(self, op: int, lsn: "i64", event_no: "i64", processed_at: bytes, out: BytesWriter) -> None:
-        """Append all that follows a row. What it begins with, the caller has written."""
+        """Append everything that follows the row; the caller has written what precedes it."""
         out.write(self._head)
         write_integer(lsn, out)
         out.write(self._middle)
@@ -235,10 +241,10 @@ class TableSource:
 
 
 def processed_at(now_us: int) -> bytes:
-    """The times at the end of an envelope, and its end."""
+    """Return the times at the end of an envelope, and its closing brace."""
     return f'"ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}}}'.encode("ascii")
 
 
 def unix_us(postgres_us: int) -> int:
-    """Microseconds since 1970 of a time on the wire, in microseconds since 2000."""
+    """Convert a time on the wire, in microseconds since 2000, to microseconds since 1970."""
     return postgres_us + POSTGRES_EPOCH_US

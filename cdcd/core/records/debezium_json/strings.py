@@ -1,7 +1,7 @@
-"""JSON strings, of wire text (`catalog/wiretext.py`) and of bytes.
+"""JSON strings, made from wire text (`catalog/wiretext.py`) and from bytes.
 
-UTF-8 goes through as JSON writers like Jackson give it, not escaped. JSON's syntax is ASCII, and no byte of a
-multi-byte UTF-8 character is, so quoting wire text is safe, and may look at bytes alone.
+UTF-8 is not escaped, as by JSON writers such as Jackson. The syntax of JSON is ASCII, and no byte of a multi-byte
+UTF-8 character is ASCII, so quoting wire text is safe byte by byte.
 """
 
 import re
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from mypy_extensions import i64, u8
 
 _ESCAPED: Final = bytes(range(0x20)) + b'"\\'
-"""What JSON does not allow inside a string as it is (RFC 8259, 7)."""
+"""Characters that JSON does not allow unescaped in a string (RFC 8259, 7)."""
 
-# By its number, here and elsewhere: of a call of `ord` mypyc makes a variable.
+# Characters are written as numbers, here and elsewhere, because mypyc makes a variable of a call of `ord`.
 QUOTE: Final = 0x22  # "
 BACKSLASH: Final = 0x5C  # \
 find_escaped: Final = re.compile(rb'[\x00-\x1f"\\]').search
 
 SHORT: Final = 128
-"""Up to this length one pass that also escapes is quicker than a check beforehand."""
+"""Length up to which a pass that also escapes is faster than checking first."""
 
 
 def quote(text: str) -> str:
-    """The JSON string of wire text: quotes, backslashes and control characters escaped, nothing else."""
+    """Return the JSON string of wire text, in which only quotes, backslashes and control characters are escaped."""
     if len(text) <= SHORT or len(text.encode("latin-1").translate(None, _ESCAPED)) != len(text):
         return encode_basestring(text)
     return f'"{text}"'
 
 
 def escaped(value: bytes) -> bytes:
-    """What stands between the quotes of a JSON string: as `quote`, for bytes and without its quotes."""
+    """Return the content of a JSON string without its quotes, for bytes."""
     if len(value) > PIECE_BYTES:
         return _escaped_large(value)
     if COMPILED:
-        # A loop that costs two instructions a byte: less than a call, and what stops it is rare.
+        # This loop costs two instructions per byte, which is less than a call, and it seldom ends early.
         at: i64
         for at in range(len(value)):
             byte: u8 = value[at]
@@ -53,12 +53,12 @@ def escaped(value: bytes) -> bytes:
 
 
 def has_escaped(value: bytes) -> bool:
-    """Whether `value` has a byte that JSON does not allow inside a string as it is."""
+    """Whether `value` has a byte that JSON does not allow unescaped in a string."""
     if len(value) <= PIECE_BYTES:
         return find_escaped(value) is not None
     for at in range(0, len(value), PIECE_BYTES):
         piece = value[at : at + PIECE_BYTES]
-        # In a large value, this takes a third of the time that the search takes.
+        # For a large value, this takes a third of the time of a search.
         if len(piece.translate(None, _ESCAPED)) != len(piece):
             return True
     return False

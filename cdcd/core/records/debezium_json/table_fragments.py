@@ -1,12 +1,12 @@
-"""What of a table's records never changes: fragments of JSON, and the plan for what goes between them.
+"""The parts of a table's records that never change: fragments of JSON, and the plan for the values between them.
 
 ```
 {"before":  …  ,"after":{"id":  1  ,"name":  "  x  "  }
    0        1        2          3      4     5  6  7  8
 ```
 
-What follows the row is in `source_block.py`. The quotes around what is usually a string have places of their own:
-putting them around each value would cost two copies of it.
+`source_block.py` makes the part after the row. Quotes around values that are usually strings have their own slots,
+because adding quotes to each value would copy it twice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from cdcd.core.records.encoder import Record
 from cdcd.core.records.schema_names import NONE, adjusted
 
 ROW_AT: Final = 2
-"""Where the first column's fragment stands."""
+"""Index of the first column's fragment."""
 
 _NULL: Final = b"null"
 _QUOTE: Final = b'"'
@@ -40,7 +40,7 @@ Headers = list[tuple[str, bytes]]
 
 
 class Tally:
-    """Records of one table so far: `counts` by op, as it is numbered above."""
+    """Counts the records of one table by op, with the numbers of ops from above."""
 
     __slots__ = ("counts",)
 
@@ -49,25 +49,26 @@ class Tally:
 
 
 class TableFragments:
-    """A relation as its last description has it, ready to encode rows of it.
+    """A relation with its latest description, prepared for encoding its rows.
 
     Attributes:
-        plan: how stage 4 converts a row, and where it puts what it made.
-        places: the same for a row that is written (`row_writer.py`); `key_places` are those of the key, in its order.
-        event_template: the fragments of an event up to the end of its new row.
-        source: what follows the row, made for the transaction with the number `transaction`.
-        old_template: the fragments of an old row by itself, its columns in the same slots.
-        announcement: the record of the table's description, until a record of the table follows it.
-        is_new: no record of the table has followed the description yet.
-        protected: of each column, whether its values are replaced or left out.
-        visible: of each column, whether it is in the records.
-        hidden_slots: the slots of those that are not.
-        key_end: what ends a key.
-        shown: the relation with the names of the fields (`catalog/field_names.py`).
-        constants: fields that each row has before its columns.
-        row_start: what a row begins with, up to the name of its first column.
-        empty_row: the same of a row without a column.
-        form: a number for what drafts of rows take from the description.
+        plan: how stage 4 converts a row, and into which slots it puts the results.
+        places: the same for rows that are written into a buffer (`row_writer.py`); `key_places` has those of the
+            key, in the key's order.
+        event_template: fragments of an event up to the end of its new row.
+        source: makes the part after the row, for the transaction with the number `transaction`.
+        old_template: fragments of an old row alone, whose columns have the same slots.
+        announcement: the record with the table's description, until a record of the table is sent after it.
+        is_new: whether no record of the table has followed the description yet.
+        protected: for each column, whether its values are replaced or left out.
+        visible: for each column, whether the records have it.
+        hidden_slots: slots of the columns that the records do not have.
+        key_end: the end of a key.
+        shown: the relation with the names of fields in place of those of columns (`catalog/field_names.py`).
+        constants: fields that precede the columns in each row.
+        row_start: beginning of a row up to the name of its first column.
+        empty_row: beginning of a row without columns.
+        form: number of the description as far as it concerns drafts of rows.
     """
 
     __slots__ = (
@@ -215,7 +216,7 @@ class TableFragments:
             place.is_key, place.key_fragment = True, fragment
 
     def key(self, values: list[bytes]) -> bytes | None:
-        """The key of a row; None when the table has none."""
+        """Return the key of a row; None if the table has no key."""
         slots = self.key_slots
         if not slots:
             return None
@@ -243,12 +244,13 @@ class TableFragments:
         unchanged_old: list[int],
         whole: bool,
     ) -> list[int]:
-        """Fill slots whose value the server did not send from the old row, whose value it still is.
+        """Fill slots of values that the server did not send from the old row, because these values are unchanged.
 
-        `whole`: all of the old row is there, else only the replica identity. Returns the slots that stay empty.
+        `whole` says whether the old row is complete; if not, it has only the replica identity. Returns the slots
+        that stay empty.
 
-        NULL is never an unchanged large value. It stands there where PostgreSQL did not send the old value after all:
-        the row is in a partition without the REPLICA IDENTITY FULL of its partitioned table.
+        An unchanged large value is never NULL. If the old row has NULL for it, PostgreSQL did not send the old
+        value: the row is in a partition that lacks the REPLICA IDENTITY FULL of its partitioned table.
         """
         rest: list[int] = []
         for slot in unchanged:
@@ -264,10 +266,10 @@ class TableFragments:
         return rest
 
     def stand_in(self, values: list[bytes], unchanged: list[int]) -> list[bytes]:
-        """Fill slots for which there is nothing else with placeholders; returns their columns' names, quoted.
+        """Fill the remaining empty slots with placeholders; returns the quoted names of their columns.
 
         Raises:
-            SourceError: one is of the key.
+            SourceError: one of them belongs to the key.
         """
         missing: list[bytes] = []
         for slot in unchanged:
@@ -288,7 +290,7 @@ class TableFragments:
 
 
 def _make_place(row: list[bytes], mode: int) -> int:
-    """Make room for a column's value at the end of `row`, and say in which slot it is."""
+    """Make room for a column's value at the end of `row`, and return its slot."""
     if mode in QUOTED:
         row.extend([_QUOTE, b"", _QUOTE])
         return ROW_AT + len(row) - 2

@@ -1,8 +1,8 @@
-"""JSON into a buffer, byte by byte: what converters write values with where they are compiled.
+"""Writes JSON into a buffer byte by byte; compiled converters use this.
 
-mypyc makes machine code of these loops, on machine integers and without an object for anything that is written
-(`librt.strings`): a value costs less than its slice of the frame would. The interpreter would take as much for each
-byte as for a value, so uncompiled nothing of it is used (`peek.COMPILED`).
+mypyc compiles these loops to machine code on machine integers, which makes no object for what is written
+(`librt.strings`), so writing a value costs less than slicing it out of the frame. An interpreter would need as long
+for each byte as for a whole value, so uncompiled code does not use this module (`peek.COMPILED`).
 """
 
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LEAST: Final = -(2**63)
 
 _LONG: Final = 16
-"""From this length on it is cheaper to cut a value out, and to copy it at once."""
+"""Number of bytes from which on it is faster to slice a value and copy it at once."""
 
 _DIGITS_MAX: Final = 19
 _ZEROS: Final = [b"0" * digits for digits in range(_DIGITS_MAX + 1)]
@@ -29,7 +29,8 @@ _HEX: Final = b"0123456789abcdef"
 _DECIMALS_MAX: Final = 6
 _SMALLEST: Final = 1e-4
 _GREATEST: Final = 1e9
-"""Where the digits of a float8 are laid out without an exponent, and six more than its whole ones are at most 15."""
+"""Range in which the digits of a float8 are written without an exponent, and in which its whole digits and six
+decimals are at most 15 digits."""
 
 _NUMERIC_HEAD: Final = 8
 _NUMERIC_NEGATIVE: Final = 0x4000
@@ -37,11 +38,11 @@ _GROUP_DIGITS: Final = 4
 _GROUP_MAX: Final = 9999
 
 _ESCAPES: Final = [quote(chr(byte)).encode("latin-1")[1:-1] for byte in range(256)]
-"""What stands for a byte between the quotes of a JSON string."""
+"""The text of each byte between the quotes of a JSON string."""
 
 
 def copy(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-    """Append `data[at:end]`, which must be there."""
+    """Append `data[at:end]`; both bounds must be within `data`."""
     if end - at >= _LONG:
         out.write(data[at:end])
         return
@@ -51,7 +52,7 @@ def copy(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
 
 
 def write_string(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-    """Append `data[at:end]` as a JSON string: as `quote`, for bytes."""
+    """Append `data[at:end]` as a JSON string, escaped as by `quote`."""
     out.append(QUOTE)
     if end - at >= _LONG:
         while end - at > PIECE_BYTES:
@@ -86,7 +87,7 @@ def write_integer(number: "i64", out: BytesWriter) -> None:
 
 
 def write_digits(number: "i64", digits: "i64", out: BytesWriter) -> None:
-    """Append the last so many decimal digits (19 at most) of `number`, which is not negative."""
+    """Append the last `digits` decimal digits (at most 19) of `number`, which must not be negative."""
     out.write(_ZEROS[digits])
     at: i64 = len(out) - 1
     first: i64 = at - digits + 1
@@ -98,10 +99,11 @@ def write_digits(number: "i64", digits: "i64", out: BytesWriter) -> None:
 
 
 def write_double(value: float, out: BytesWriter) -> bool:
-    """Append a float8 with the shortest digits that give it again. False: it may have more than six decimals.
+    """Append a float8 with the fewest digits that give the same value; returns False if it may have more than six
+    decimals.
 
-    No two decimal numbers of up to 15 digits are the same float8. So one that gives `value` again is the shortest there
-    is, and a quotient of whole numbers that are exact is the number that is nearest to it.
+    Two different decimal numbers of up to 15 digits are never the same float8. So a number that gives `value` again
+    is the shortest one, and dividing two exact whole numbers gives the nearest float8.
     """
     size = -value if value < 0.0 else value
     if not _SMALLEST <= size < _GREATEST:
@@ -130,7 +132,9 @@ def write_double(value: float, out: BytesWriter) -> bool:
 
 
 def write_decimal(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> bool:
-    """Append a numeric's binary form (`binary.numeric_text`) as a JSON string. False: it is not one of digits."""
+    """Append a numeric in binary form (`binary.numeric_text`) as a JSON string; returns False if it
+    is NaN or infinite.
+    """
     if end - at < _NUMERIC_HEAD:
         return False
     groups: i64 = int(read_i16_be(data, at))
@@ -178,7 +182,7 @@ def write_decimal(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> bool:
 
 
 def _group(data: bytes, first: "i64", groups: "i64", group: "i64") -> "i64":
-    """Four decimal digits of a numeric, zeros where none are stored."""
+    """Return four decimal digits of a numeric, which are zeros if they are not stored."""
     if group < 0 or group >= groups:
         return 0
     at: i64 = first + 2 * group

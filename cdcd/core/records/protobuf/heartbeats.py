@@ -9,11 +9,11 @@ from cdcd.core.records.protobuf.form import ProtobufForm
 from cdcd.core.records.protobuf.writing import number_field, text_field
 
 _FIELD: Final = 1
-"""The number of the only field of a key, and of a value."""
+"""Number of the only field of a key and of a value."""
 
 
 class ProtobufHeartbeats(AvroHeartbeats):
-    """The schemas of heartbeats, and their parts without the head that names the schema's id."""
+    """Makes heartbeats without the head that has the schema's id, and has their schemas."""
 
     def __init__(self, settings: EncoderSettings, form: ProtobufForm) -> None:
         AvroHeartbeats.__init__(self, settings, form)

@@ -1,20 +1,20 @@
-"""The .proto text (proto3) of a Connect schema: one file with one message, in which all others are nested.
+"""The .proto text (proto3) for a Connect schema: one file with one message, in which all others are nested.
 
 The rules are those of Confluent's ProtobufConverter (`io.confluent.connect.protobuf.ProtobufData`) with
-`optional.for.nullables`, but for what would lose something. docs/protobuf.md has the list:
+`optional.for.nullables`, except where these would lose something; docs/protobuf.md has the list:
 
-- A struct is a message. What is before the last dot of its name is the package. Fields are numbered from 1.
-- A column has the number of its attribute in PostgreSQL, which is never used again and is kept by a rename. The numbers
-  between, which no column has, are reserved. A column whose attribute number is not known has a number above
-  `UNKNOWN`, made from its name.
-- Every column may be null, also one of the key: NULL is a field that is not there, and 0 is one that is.
-- An array is a message with `repeated elements`, so that NULL and an array without elements are told apart. An element
-  that may be null is a message itself. A map likewise has `entries`.
-- Connect's Decimal, Date, Time and Timestamp are `confluent.type.Decimal`, `google.type.Date`, `google.type.TimeOfDay`
-  and `google.protobuf.Timestamp`.
+- A struct becomes a message. The part of its name before the last dot is the package. Fields are numbered from 1.
+- A column has its attribute number in PostgreSQL, which is never reused and stays the same when the column is
+  renamed. Numbers in between that no column has are reserved. A column whose attribute number is not known gets a
+  number above `UNKNOWN`, which is computed from its name.
+- Every column may be null, even in the key: a field that is missing is NULL, and a field that is there may be 0.
+- An array becomes a message with `repeated elements`, so that NULL and an empty array are distinguished. An element
+  that may be null is itself a message. A map becomes a message with `entries` in the same way.
+- Connect's Decimal, Date, Time and Timestamp become `confluent.type.Decimal`, `google.type.Date`,
+  `google.type.TimeOfDay` and `google.protobuf.Timestamp`.
 
-Names of types begin with a dot. Without it, protoc would look for `google` first in the package, which has the name of
-a topic.
+Names of types begin with a dot. Without it, protoc would look for `google` in the package first, whose name comes
+from a topic.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,10 +27,11 @@ from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.protobuf.writing import DATE, NUMBER, TIME, TIMESTAMP, number_of
 
 UNKNOWN: Final = 1_000_000
-"""Numbers of columns whose attribute number is not known are above this one, and PostgreSQL's are below 1,601."""
+"""Number above which columns with an unknown attribute number are numbered; PostgreSQL's attribute numbers are below
+1,601."""
 
 _UNKNOWN_COUNT: Final = 500_000_000
-"""So many there are of these. Protobuf's greatest number is 536,870,911."""
+"""How many numbers there are for such columns; Protobuf's greatest number is 536,870,911."""
 
 _ELEMENTS: Final = "elements"
 _ENTRIES: Final = "entries"
@@ -58,10 +59,13 @@ _LOGICAL: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def adjusted_name(name: str) -> str:
-    """A name that Protobuf allows. Other names are adjusted as by `scrub.invalid.names` of ProtobufConverter."""
+    """Return a name that Protobuf allows.
+
+    Other names are adjusted in the same way as by `scrub.invalid.names` of ProtobufConverter.
+    """
     if name and name[0] in _LETTERS and all(each in _LETTERS or each in _DIGITS for each in name):
         return name
-    # As Java's URLEncoder, whose % and + are then replaced like everything else.
+    # Java's URLEncoder does the same, and its % and + are then replaced like all other characters.
     letters = [each if each in _LETTERS or each in _DIGITS else "_" for each in quote_plus(name, safe="*")]
     if not letters or letters[0] in _DIGITS or letters[0] == "_":
         letters.insert(0, "x")
@@ -69,12 +73,14 @@ def adjusted_name(name: str) -> str:
 
 
 def adjusted_full_name(name: str) -> str:
-    """As `adjusted_name`, for a name with a package."""
+    """Return a name with a package in the form that Protobuf allows."""
     return ".".join([adjusted_name(part) for part in name.split(".")])
 
 
 def json_name(name: str) -> str:
-    """The name of a field in Protobuf's JSON, if the schema gives none: letters behind underscores are capitals."""
+    """Return the name that a field has in Protobuf's JSON if the schema does not set one: letters after underscores
+    become capitals.
+    """
     letters: list[str] = []
     is_capital = False
     for each in name:
@@ -87,7 +93,7 @@ def json_name(name: str) -> str:
 
 
 def with_numbers(schema: Schema, numbers: Mapping[str, int | None]) -> Schema:
-    """The struct of a row or a key, with the number of each column; each may be null."""
+    """Return the struct of a row or a key in which each column has its number and may be null."""
     taken: set[int] = {number for number in numbers.values() if number is not None}
     fields: list[Schema] = []
     for field in schema["fields"]:
@@ -103,19 +109,19 @@ def with_numbers(schema: Schema, numbers: Mapping[str, int | None]) -> Schema:
 
 
 def schema_text(schema: Schema) -> str:
-    """The .proto of a struct."""
+    """Return the .proto text for a struct."""
     return _File(schema).text()
 
 
 class _File:
-    """A .proto file that is being made: its imports, and the messages nested in its one message."""
+    """Builds a .proto file: its imports, and the messages nested in its one message."""
 
     def __init__(self, root: Schema) -> None:
         self._full = adjusted_full_name(root["name"])
         self._imports: set[str] = set()
         self._nested: list[list[str]] = []
         self._known: dict[str, str] = {}
-        """The names of nested messages, by what they hold."""
+        """Names of nested messages, by their content."""
         self._taken: set[str] = {name for _, name in _names(root)}
         self._fields = self._message(root)
 
@@ -134,7 +140,7 @@ class _File:
         return "\n".join([*lines, "}", ""])
 
     def _message(self, schema: Schema) -> list[str]:
-        """The lines of a struct's fields."""
+        """Return the lines of a struct's fields."""
         lines: list[str] = []
         numbers: list[int] = []
         for place, (field, name) in enumerate(_names(schema)):
@@ -150,7 +156,7 @@ class _File:
         return f"{label}{kind} {name} = {number}{_json_option(schema['field'], name)};{_comment(schema)}"
 
     def _type(self, schema: Schema) -> str:
-        """The name of the type of a field."""
+        """Return the name of a field's type."""
         name: str = schema.get("name", "")
         if name in _LOGICAL:
             found, path = _LOGICAL[name]
@@ -198,7 +204,7 @@ class _File:
         return self._nest(called, f"{key}:{value}?", body)
 
     def _nest(self, name: str, holds: str, body: list[str]) -> str:
-        """A message in the file's message; one that is there already is not repeated."""
+        """Add a message to the file's message, unless the same one is already there, and return its name."""
         if holds not in self._known:
             while name in self._taken:
                 name += "Message"
@@ -209,11 +215,11 @@ class _File:
 
 
 def _names(schema: Schema) -> list[tuple[Schema, str]]:
-    """The fields of a struct with their names.
+    """Return the fields of a struct with their names.
 
-    A name is given once, and once in Protobuf's JSON, because protoc refuses anything else. It is also not the name of
-    another column, because Google's runtimes read JSON by either name. Where that would happen, the number of the field
-    stands behind the name.
+    protoc requires that a name is unique, both as it is and in Protobuf's JSON. It must also not be the name of
+    another column, because Google's runtimes read JSON by either name. Where a name would break these rules, the
+    number of the field is appended.
     """
     columns = {field["field"] for field in schema["fields"]}
     taken: set[str] = set()
@@ -233,12 +239,12 @@ def _names(schema: Schema) -> list[tuple[Schema, str]]:
 
 
 def _is_bracketed(name: str) -> bool:
-    """Such names are those of extensions in Protobuf's JSON, so that no field can have one."""
+    """Whether the name is in brackets, which in Protobuf's JSON only extensions have, so no field may have it."""
     return name.startswith("[") and name.endswith("]")
 
 
 def _json_option(name: str, field: str) -> str:
-    """The option that gives a field its own name in Protobuf's JSON, if it would have another one."""
+    """Return the option that gives a field the column's name in Protobuf's JSON, if it would have another one there."""
     if json_name(field) == name or _is_bracketed(name):
         return ""
     letters = [
@@ -249,7 +255,7 @@ def _json_option(name: str, field: str) -> str:
 
 
 def _comment(schema: Schema) -> str:
-    """Which semantic type values have, of the field itself or of the elements of its array."""
+    """Return a comment with the semantic type of the field, or of the elements of its array."""
     name = schema.get("name")
     if name is None and schema["type"] == "array":
         name = schema["items"].get("name")
@@ -259,7 +265,9 @@ def _comment(schema: Schema) -> str:
 
 
 def _gaps(numbers: Collection[int]) -> str:
-    """The numbers up to the greatest that no field has, as `reserved` names them; those above UNKNOWN do not count."""
+    """Return the numbers below the greatest that no field has, in the syntax of `reserved`; those above UNKNOWN are
+    ignored.
+    """
     known = sorted([number for number in numbers if number < UNKNOWN])
     ranges: list[str] = []
     last = 0
@@ -273,6 +281,6 @@ def _gaps(numbers: Collection[int]) -> str:
 
 
 def _capital(name: str) -> str:
-    """The last part of a type's name, with a capital."""
+    """Return the last part of a type's name, capitalized."""
     last = name.rpartition(".")[2]
     return last[0].upper() + last[1:]

@@ -1,7 +1,8 @@
-"""What stands around the row in a record in Protobuf: the source block, the op and the times.
+"""The parts of a Protobuf record around the row: the source block, the op and the times.
 
-The fields, their order and their numbers are those of `debezium_json/connect_schema.py`. As in Avro, everything but a
-few numbers is the same for all events of a transaction on a table, so it is made once for that, and kept in pieces.
+The fields, their order and their numbers are the same as in `debezium_json/connect_schema.py`. As in Avro, all
+events of a transaction on the same table share everything except a few numbers, so the shared parts are made once
+per transaction and table.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _TENS: Final = 10
 
-# Numbers of the fields of `source`.
+# These are the numbers of the fields of `source`.
 _VERSION: Final = 1
 _CONNECTOR: Final = 2
 _NAME: Final = 3
@@ -48,7 +49,7 @@ _EVENT_SERIAL_NO: Final = 18
 _SCHEMA_ID: Final = 19
 
 SOURCE: Final = 3
-"""The number of `source` in the envelope, and in logical messages."""
+"""Number of `source` in the envelope and in logical messages."""
 _OP: Final = 5
 _ENVELOPE_TS_MS: Final = 6
 _ENVELOPE_TS_US: Final = 7
@@ -56,12 +57,12 @@ _ENVELOPE_TS_NS: Final = 8
 
 
 def _text(number: int, value: str) -> bytes:
-    """A field that has no null, so that an empty text is not there."""
+    """Return a field that cannot be null, which is left out if its text is empty."""
     return text_field(number, value) if value else b""
 
 
 class ProtobufSourceBlock(AvroSourceBlock):
-    """The pieces of `source` for the transaction that is open."""
+    """Makes the pieces of `source` for the open transaction."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         AvroSourceBlock.__init__(self, settings)
@@ -116,7 +117,7 @@ class ProtobufSourceBlock(AvroSourceBlock):
 
 
 class ProtobufTableSource(AvroTableSource):
-    """What follows the rows in the records of one table. `renew` comes first in each transaction."""
+    """Writes what follows the rows in the records of one table; `renew` must be called first in each transaction."""
 
     def __init__(self, schema: str, name: str, schema_id: str | None) -> None:
         AvroTableSource.__init__(self, schema, name, schema_id)
@@ -150,7 +151,7 @@ class ProtobufTableSource(AvroTableSource):
 
 
 def times(now_us: int) -> bytes:
-    """The times at the end of an envelope."""
+    """Return the times at the end of an envelope."""
     return (
         number_field(_ENVELOPE_TS_MS, now_us // 1000)
         + number_field(_ENVELOPE_TS_US, now_us)

@@ -1,4 +1,4 @@
-"""The place of each record in its transaction, in Protobuf (`avro/transaction_metadata.py`)."""
+"""The position of each record in its transaction, in Protobuf (`avro/transaction_metadata.py`)."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -17,11 +17,11 @@ _ID: Final = 1
 _TOTAL: Final = tag(2, VARINT)
 _ORDER: Final = tag(3, VARINT)
 _TAGS_BYTES: Final = 2
-"""Bytes of the tags of the two numbers."""
+"""Bytes of the two numbers' tags."""
 
 
 class CountedProtobufSource(ProtobufTableSource):
-    """As `ProtobufTableSource`, and each record of a transaction counts and says its place in the transaction."""
+    """A `ProtobufTableSource` that counts the records of a transaction, and writes the position of each into it."""
 
     def __init__(self, schema: str, name: str, schema_id: str | None, metadata: TransactionMetadata) -> None:
         ProtobufTableSource.__init__(self, schema, name, schema_id)
@@ -38,7 +38,7 @@ class CountedProtobufSource(ProtobufTableSource):
         self._is_counted = bool(metadata.id)
         if self._is_counted:
             self._count = metadata.table(self._name)
-            # The id is JSON: a text without anything that would need an escape.
+            # The id is JSON: a string without characters that need an escape.
             self._id = text_field(_ID, metadata.id[1:-1].decode("ascii"))
 
     def write(self, op: int, lsn: "i64", event_no: "i64", times: bytes, out: BytesWriter) -> None:

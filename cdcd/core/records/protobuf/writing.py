@@ -1,11 +1,11 @@
-"""Protobuf's encoding into a buffer: numbers, texts, and values that are described by a Connect schema.
+"""Writes Protobuf's encoding into a buffer: numbers, texts, and values that a Connect schema describes.
 
-A field is its tag (number and wire type) and its value. A varint has seven bits in each byte, the lowest first; a
-negative number has ten bytes, as `int32` and `int64` have it. A text, bytes and a message have their length before them
-(protobuf.dev, "Encoding"). Fields stand in the order of their numbers, but for columns whose number is not known. What
-is not there is null.
+A field is its tag (number and wire type) and its value. A varint has seven bits per byte, the lowest first; a
+negative number takes ten bytes, as in `int32` and `int64`. Text, bytes and messages are preceded by their length
+(protobuf.dev, "Encoding"). Fields are in the order of their numbers, except columns whose number is not known. A
+field that is missing is null.
 
-How a Connect schema becomes a field is in `schemas.py`.
+`schemas.py` describes how a Connect schema becomes a field.
 """
 
 import json
@@ -34,19 +34,20 @@ VARINT: Final = 0
 FIXED64: Final = 1
 LENGTH: Final = 2
 FIXED32: Final = 5
-"""Wire types."""
+"""Wire types of fields."""
 
 NUMBER: Final = "number"
-"""In a Connect schema of a field: its number. A field without one has its place in the struct, counted from 1."""
+"""Entry of a field's Connect schema that has the field's number; without it, the number is the position in the
+struct, counted from 1."""
 
 DATE: Final = "org.apache.kafka.connect.data.Date"
 TIME: Final = "org.apache.kafka.connect.data.Time"
 TIMESTAMP: Final = "org.apache.kafka.connect.data.Timestamp"
 LOGICAL: Final = (DECIMAL, DATE, TIME, TIMESTAMP)
-"""Connect's logical types, which are messages of their own."""
+"""Connect's logical types that become messages."""
 
 ITEMS: Final = 1
-"""The number of the field that holds the elements of an array, or the entries of a map."""
+"""Number of the field that has the elements of an array or the entries of a map."""
 _KEY: Final = 1
 _VALUE: Final = 2
 
@@ -57,7 +58,7 @@ _HOUR_S: Final = 3600
 
 _GROUP_MAX: Final = 127
 _SIGNED_GROUPS: Final = 9
-"""Groups of seven bits before the last byte of a negative number."""
+"""Number of seven-bit groups before the last byte of a negative number."""
 
 
 def write_varint(number: "i64", out: BytesWriter) -> None:
@@ -78,7 +79,7 @@ def write_varint(number: "i64", out: BytesWriter) -> None:
 
 
 def varint_size(number: "i64") -> "i64":
-    """How many bytes `write_varint` appends for a number that is not negative."""
+    """Return how many bytes `write_varint` appends for a number that is not negative."""
     size: i64 = 1
     rest: i64 = number >> 7
     while rest > 0:
@@ -88,7 +89,7 @@ def varint_size(number: "i64") -> "i64":
 
 
 def write_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-    """Append `data[at:end]` as a string. UnicodeDecodeError (a ValueError): it is not UTF-8."""
+    """Append `data[at:end]` as a string. UnicodeDecodeError (a ValueError) if it is not UTF-8."""
     write_varint(end - at, out)
     append_text(data, at, end, out)
 
@@ -100,14 +101,14 @@ def write_bytes(data: bytes, out: BytesWriter) -> None:
 
 
 def tag(number: int, wire: int) -> bytes:
-    """What a field begins with."""
+    """Return the beginning of a field."""
     out = BytesWriter()
     write_varint(number << 3 | wire, out)
     return out.getvalue()
 
 
 def text_field(number: int, value: str) -> bytes:
-    """A field that is a text."""
+    """Return a field whose value is a text."""
     out = BytesWriter()
     out.write(tag(number, LENGTH))
     write_bytes(value.encode("utf-8"), out)
@@ -115,7 +116,7 @@ def text_field(number: int, value: str) -> bytes:
 
 
 def number_field(number: int, value: int) -> bytes:
-    """A field that is a whole number."""
+    """Return a field whose value is a whole number."""
     out = BytesWriter()
     out.write(tag(number, VARINT))
     write_varint(value, out)
@@ -123,7 +124,7 @@ def number_field(number: int, value: int) -> bytes:
 
 
 def wire_of(schema: Schema) -> int:
-    """The wire type of a field of this schema."""
+    """Return the wire type of a field with this schema."""
     if schema.get("name") in LOGICAL:
         return LENGTH
     kind = schema["type"]
@@ -133,23 +134,23 @@ def wire_of(schema: Schema) -> int:
 
 
 def is_scalar(schema: Schema) -> bool:
-    """Whether values are no messages, so that a field without `optional` leaves zeros out."""
+    """Whether values are not messages, so that a field without `optional` is left out if it is zero."""
     return schema["type"] in {*RANGES, "boolean", "float", "double", "string", "bytes"} and (
         schema.get("name") not in LOGICAL
     )
 
 
 def number_of(field: Schema, place: int) -> int:
-    """The number of a field; `place` is its place in the struct, counted from 0."""
+    """Return the number of a field; `place` is its position in the struct, counted from 0."""
     number: int = field.get(NUMBER, place + 1)
     return number
 
 
 def encoded(schema: Schema, json_text: bytes) -> bytes:
-    """What follows the tag of a field, of whose value this is the JSON.
+    """Return the part of a field after its tag, for the value that has this JSON.
 
     Raises:
-        UnfitError: the value is not of the schema's form, or is null.
+        UnfitError: the value does not match the schema, or is null.
     """
     out = BytesWriter()
     write_value(schema, json.loads(json_text), out)
@@ -157,17 +158,17 @@ def encoded(schema: Schema, json_text: bytes) -> bytes:
 
 
 def message(schema: Schema, json_text: bytes) -> bytes:
-    """A message that is a record of its own, without its length. UnfitError: see `encoded`."""
+    """Return a message that is a record by itself, without its length; UnfitError as in `encoded`."""
     out = BytesWriter()
     _write_message(schema, json.loads(json_text), out)
     return out.getvalue()
 
 
 def write_value(schema: Schema, value: Any, out: BytesWriter) -> None:
-    """Append a value as Connect's JsonConverter has it in JSON, by its Connect schema, without its tag.
+    """Append a value that is given as Connect's JsonConverter has it in JSON, without its tag.
 
     Raises:
-        UnfitError: the value is of another form.
+        UnfitError: the value does not match the schema.
     """
     kind = schema["type"]
     if schema.get("name") in LOGICAL:
@@ -210,7 +211,7 @@ def _write_message(schema: Schema, value: Any, out: BytesWriter) -> None:
 
 
 def _write_field(schema: Schema, number: int, value: Any, out: BytesWriter) -> None:
-    """Append a field, unless it is null, or a zero of a field that has no null."""
+    """Append a field, unless it is null, or is a zero that cannot be null."""
     if value is None and schema["optional"]:
         return
     part = BytesWriter()
@@ -222,7 +223,7 @@ def _write_field(schema: Schema, number: int, value: Any, out: BytesWriter) -> N
 
 
 def _write_items(schema: Schema, items: list[Any], out: BytesWriter) -> None:
-    """The elements of an array: packed numbers, or messages that may lack their value, if elements may be null."""
+    """Append the elements of an array: packed numbers, or messages, which lack their value if the element is null."""
     if schema["optional"]:
         for item in items:
             part = BytesWriter()
@@ -254,7 +255,7 @@ def _write_entries(schema: Schema, pairs: list[list[Any]], out: BytesWriter) -> 
 
 
 def _write_logical(schema: Schema, value: Any, out: BytesWriter) -> None:
-    """The message of one of Connect's logical types."""
+    """Append the message for one of Connect's logical types."""
     name = schema["name"]
     if name == DECIMAL:
         parameters = schema.get("parameters", {})
@@ -285,9 +286,10 @@ def _write_number(number: int, value: int, out: BytesWriter) -> None:
 
 
 def civil(days: int) -> tuple[int, int, int]:
-    """Year, month and day of a number of days since 1970, in the Gregorian calendar; the year before 1 is 0.
+    """Return year, month and day of a number of days since 1970, in the Gregorian calendar, where year 0 precedes year
+    1.
 
-    Python's dates end with the years 1 and 9999, so this is Howard Hinnant's `civil_from_days`.
+    Python's dates only have the years 1 to 9999, so this is Howard Hinnant's `civil_from_days`.
     """
     shifted = days + 719_468
     era, day_of_era = divmod(shifted, 146_097)

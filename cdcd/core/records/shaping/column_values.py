@@ -1,6 +1,7 @@
-"""A column's value for expressions: from what the stream or COPY has of it to a value of a CEL type.
+"""Values of columns in expressions: converts what the stream or COPY has of a column into a value of a CEL type.
 
-The rule: a value is read from PostgreSQL's text for it, so that it does not depend on `format`. Which types have one:
+The rule: a value is converted from PostgreSQL's text for it, so it does not depend on `format`. These types can be
+converted:
 
 | PostgreSQL | in an expression |
 |---|---|
@@ -11,7 +12,7 @@ The rule: a value is read from PostgreSQL's text for it, so that it does not dep
 | date, timestamp, timestamptz | timestamp; those without a time zone are taken as UTC |
 | text, varchar, char(n), citext, enums, uuid, json, jsonb, xml, inet and others that records have as text | string |
 
-Other types have none, and an expression that names such a column is refused.
+Other types cannot, and an expression that uses such a column is refused.
 """
 
 from collections.abc import Mapping
@@ -46,10 +47,10 @@ KINDS: Final[Mapping[str, str]] = {
     "xml": STRING,
     "ltree": STRING,
 }
-"""The CEL type by the logical type (`catalog/types.py`)."""
+"""The CEL type of each logical type (`catalog/types.py`)."""
 
 _INFINITE: Final[Mapping[str, int]] = {"infinity": 2**63, "-infinity": -(2**63)}
-"""Beyond every timestamp that PostgreSQL has."""
+"""Values that are beyond every timestamp in PostgreSQL."""
 
 UNSENT: Final = "the server did not send the value (unchanged TOAST)"
 UNREADABLE: Final = "the value is not of its type's form"
@@ -57,12 +58,12 @@ NOT_A_NUMBER: Final = "the value is NaN"
 
 
 class ColumnValues:
-    """Reads the values of one column.
+    """Converts the values of one column.
 
     Attributes:
-        index: its place among the relation's columns.
-        kind: its CEL type; "" if it has none.
-        is_identity: it is of the replica identity.
+        index: index of the column in the relation.
+        kind: its CEL type; "" if its values cannot be converted.
+        is_identity: whether it belongs to the replica identity.
     """
 
     def __init__(self, column: Column, index: int, types: Mapping[int, TypeDescription]) -> None:
@@ -82,7 +83,7 @@ class ColumnValues:
             self.kind = KINDS.get(logical.name, "")
 
     def of(self, value: Value) -> object:
-        """The value in an expression; None for NULL, `Missing` if it is not known."""
+        """Return the value for an expression; None for NULL, `Missing` if the value is not known."""
         if value is None:
             return None
         if value is UNCHANGED:
@@ -119,6 +120,6 @@ class ColumnValues:
         if self._logical == "date":
             return epoch_days(text) * DAY_US
         if self._logical == "timestamptz":
-            # cdcd's sessions have the time zone UTC.
+            # The sessions of cdcd use the time zone UTC.
             text = text.replace("+00", "", 1)
         return epoch_us(text)

@@ -1,7 +1,7 @@
-"""Expressions checked against the types of columns, and compiled (`evaluation.py`).
+"""Checks expressions against the types of columns, and compiles them (`evaluation.py`).
 
-The rule: what can be known without a row is found out here: columns that are not there, types that do not go together,
-functions that do not exist. CEL's overloads decide, but that numbers of two types can be compared.
+The rule: everything that can be known without a row is checked here: missing columns, types that do not match,
+unknown functions. CEL's overloads decide, except that numbers of two different types can be compared.
 """
 
 from collections.abc import Mapping
@@ -36,20 +36,23 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ExpressionError(ValueError):
-    """The expression does not fit the columns, or itself. The text says why, for a person."""
+    """The expression does not match the columns, or its own parts do not match each other.
+
+    The text of the error explains this to a person.
+    """
 
 
 def compile_expression(
     expression: CelExpression, columns: Mapping[str, tuple[int, str]], wanted: str
 ) -> Node:
-    """The expression for rows with these columns.
+    """Return the compiled expression for rows with these columns.
 
     Args:
-        columns: by name, the place of a column in `Values`, and its type.
-        wanted: the type that the expression must have.
+        columns: the index in `Values` and the type of each column, by its name.
+        wanted: the type that the value of the expression must have.
 
     Raises:
-        ExpressionError: the expression asks for another column, or for what its type does not have.
+        ExpressionError: the expression uses an unknown column, or an operation that its types do not allow.
     """
     node = _compile(expression, columns)
     if node.kind != wanted:

@@ -1,10 +1,11 @@
-"""An encoder in front of a format's: it makes the records of events, and passes on everything else.
+"""An encoder in front of a format's encoder: it makes the records of published events, and passes everything else on.
 
-The rule of `in_front.py` holds: each event of a transaction counts once, whatever becomes of it.
+As `in_front.py` requires, each event of a transaction is counted once, whatever is made of it.
 
-What cannot be published is never lost in silence and never ends the daemon: a logical message goes to the topic of
-logical messages, a row to its table's own topic, and a fact says why. One fact is reported each `REPORT_S`, because a
-stranger may send many. A message that is too large for the topic of logical messages has no record.
+An event that cannot be published is never lost silently, and never ends the daemon: a logical message goes to the
+topic of logical messages, a row goes to its table's own topic, and the observer is told why. At most one such
+report is made per `REPORT_S`, because anybody may send many such events. A message that is too large for the topic
+of logical messages gets no record.
 """
 
 from collections.abc import Mapping
@@ -25,25 +26,25 @@ from cdcd.core.records.shaping.settings import Outbox
 from cdcd.core.transactions.drafts import SpoolItem
 
 REPORT_S: Final = 10
-"""Seconds for which one report of a refused event stands."""
+"""Minimum of seconds between reports of refused events."""
 
 REASON_MAX: Final = 400
-"""Characters of the reason in a report."""
+"""Maximum number of characters of the reason in a report."""
 
 PUBLISHED: Final = "published"
 REFUSED: Final = "refused"
 IGNORED: Final = "ignored"
-"""Ops of `counts`: events that were published; events that could not be, whatever record they have instead; updates and
-deletes in outbox tables, which have no record."""
+"""Ops of `counts`: published events; events that could not be published, whatever record they have instead; updates
+and deletes in outbox tables, which have no record."""
 
 
 def shaped(inner: Encoder, outbox: Outbox, settings: EncoderSettings, observe: Observer) -> Encoder:
-    """The encoder of a pipeline: the format's own where nothing is published."""
+    """Return the encoder of a pipeline, which is the format's own if nothing is published."""
     return OutboxEncoder(inner, outbox, settings, observe) if outbox.is_on else inner
 
 
 class OutboxEncoder(EncoderInFront):
-    """Publishes events, and has all else encoded by `inner`. See `Encoder` for the methods."""
+    """Publishes events, and passes everything else to `inner`. See `Encoder` for the methods."""
 
     def __init__(self, inner: Encoder, outbox: Outbox, settings: EncoderSettings, observe: Observer) -> None:
         EncoderInFront.__init__(self, inner)
@@ -54,7 +55,7 @@ class OutboxEncoder(EncoderInFront):
         self._rows: dict[int, OutboxRows] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._instead: dict[tuple[str, str], int] = {}
-        """Of `inner.counts`, those that are refused events."""
+        """Number of records that `inner.counts` has because of refused events."""
         self._quiet_until_us = 0
         self._left_out = 0
 
@@ -105,7 +106,9 @@ class OutboxEncoder(EncoderInFront):
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
-        """Drafts of the format's encoder. Rows of outbox tables stay frames: they are not encoded in its way."""
+        """Draft rows with the format's encoder, but keep rows of outbox tables as frames, because that encoder does not
+        encode them.
+        """
         if not self._rows:
             return self._inner.draft_all(frames, relations)
         return EncoderInFront.draft_all(self, frames, relations)
@@ -145,7 +148,9 @@ class OutboxEncoder(EncoderInFront):
         )
 
     def _publish(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int | None:
-        """Append the record of the event and return its size; None: it is refused, and is a message like any other."""
+        """Append the record of the event and return its size; None if the event is refused and is encoded like any
+        other message.
+        """
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, LogicalMessage)
         left_out = peek.shortened_bytes(frame)

@@ -1,15 +1,17 @@
-"""Compiled expressions: objects that evaluate a part of an expression on a row.
+"""Compiled expressions: objects that evaluate parts of an expression for a row.
 
-The rule: `compiling.py` has found out what can be known without a row. What only a row shows (a division by zero, an
-ordering of null, a value that the server did not send) is an `EvaluationError`: the row has no answer.
+The rule: `compiling.py` has checked everything that can be known without a row. What only a row shows (a division
+by zero, an ordering of null, a value that the server did not send) raises `EvaluationError`: the expression has no
+answer for this row.
 
-Answers are CEL's (https://github.com/google/cel-spec, langdef.md), and tests hold them against Google's own CEL:
+The answers are CEL's (https://github.com/google/cel-spec, langdef.md), and tests compare them with Google's own
+CEL:
 
-- null is a value. `==` and `!=` compare it with everything, all else with null is an error.
-- `false && error` is false and `true || error` is true, on either side.
+- null is a value. `==` and `!=` compare it with everything, and every other operation on null is an error.
+- `false && error` is false and `true || error` is true, whichever side the error is on.
 - An integer has 64 bits, and an overflow is an error. `/` and `%` truncate toward zero.
-- int, double and numeric columns compare with each other by their exact values. CEL has no decimal numbers, so with a
-  numeric column there are comparisons only; `double(row.x)` calculates.
+- int, double and numeric columns are compared with each other by their exact values. CEL has no decimal numbers, so
+  a numeric column can only be compared; to calculate with it, write `double(row.x)`.
 """
 
 from collections.abc import Callable
@@ -21,39 +23,39 @@ DOUBLE: Final = "double"
 DECIMAL: Final = "numeric"
 STRING: Final = "string"
 TIMESTAMP: Final = "timestamp"
-"""Microseconds since 1970-01-01 00:00 UTC."""
+"""Name of the type whose values are microseconds since 1970-01-01 00:00 UTC."""
 NULL: Final = "null"
 LIST: Final = "list"
 
 
 class EvaluationError(ValueError):
-    """A row has no answer. The text says why, without a value of the row."""
+    """The expression has no answer for a row. The text of the error says why, without any value of the row."""
 
 
 class Missing:
-    """Stands for a value that is not known. `reason` says why."""
+    """Represents a value that is not known; `reason` says why."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
 
 Values = list[object]
-"""A row: the value of each column that the expression asks for, or `Missing`."""
+"""A row: for each column that the expression uses, its value or `Missing`."""
 
 
 class Node:
-    """A part of an expression. `kind` is the type of its values, which may also be null."""
+    """A part of an expression; `kind` is the type of its values, which may also be null."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
     def value(self, row: Values) -> Any:
-        """Its value for a row. EvaluationError: it has none."""
+        """Return the value for a row; EvaluationError if there is none."""
         raise NotImplementedError
 
 
 class Constant(Node):
-    """A value in the text of the expression."""
+    """A constant in the text of the expression."""
 
     def __init__(self, kind: str, constant: object) -> None:
         super().__init__(kind)
@@ -64,7 +66,7 @@ class Constant(Node):
 
 
 class Cell(Node):
-    """The value of a column, by its place in `Values`."""
+    """The value of a column, given by its index in `Values`."""
 
     def __init__(self, kind: str, place: int) -> None:
         super().__init__(kind)
@@ -78,7 +80,7 @@ class Cell(Node):
 
 
 class Items(Node):
-    """A list, which has no value of its own."""
+    """A list, which has no value by itself."""
 
     def __init__(self, items: list[Node]) -> None:
         super().__init__(LIST)
@@ -86,7 +88,7 @@ class Items(Node):
 
 
 class Logical(Node):
-    """`&&` or `||`. `decisive` is the value of an operand that decides: False for `&&`, True for `||`."""
+    """`&&` or `||`; `decisive` is the operand value that decides the result: False for `&&`, True for `||`."""
 
     def __init__(self, operands: list[Node], decisive: bool) -> None:
         super().__init__(BOOL)
@@ -107,7 +109,7 @@ class Logical(Node):
 
 
 class Negation(Node):
-    """`!`."""
+    """The operator `!`."""
 
     def __init__(self, operand: Node) -> None:
         super().__init__(BOOL)
@@ -118,7 +120,7 @@ class Negation(Node):
 
 
 class Conditional(Node):
-    """`condition ? yes : no`."""
+    """The operator `condition ? yes : no`."""
 
     def __init__(self, kind: str, condition: Node, yes: Node, no: Node) -> None:
         super().__init__(kind)
@@ -131,7 +133,7 @@ class Conditional(Node):
 
 
 class EqualTo(Node):
-    """`==`, or `!=` if `wanted` is False."""
+    """The operator `==`, or `!=` if `wanted` is False."""
 
     def __init__(self, left: Node, right: Node, wanted: bool) -> None:
         super().__init__(BOOL)
@@ -144,14 +146,14 @@ class EqualTo(Node):
 
 
 class Membership(Node):
-    """`operand in [items]`."""
+    """The operator `operand in [items]`."""
 
     def __init__(self, operand: Node, items: list[Node]) -> None:
         super().__init__(BOOL)
         self._operand = operand
         self._items = items
         self._known: list[Any] | None = None
-        """The items, if all of them are in the text of the expression."""
+        """The items, if all of them are constants."""
         if all(isinstance(item, Constant) for item in items):
             self._known = [item.value([]) for item in items]
 
@@ -163,7 +165,7 @@ class Membership(Node):
 
 
 class Application(Node):
-    """An operator or function of which every argument has a value that is not null."""
+    """An operator or function whose arguments must all have a value that is not null."""
 
     def __init__(self, kind: str, name: str, function: Callable[..., Any], arguments: list[Node]) -> None:
         super().__init__(kind)
@@ -188,7 +190,7 @@ class Condition:
     """An expression that is true or false for a row, or has no answer.
 
     Attributes:
-        reason: why it had no answer last.
+        reason: why the last row had no answer.
     """
 
     def __init__(self, node: Node) -> None:
@@ -196,7 +198,7 @@ class Condition:
         self._node = node
 
     def answer(self, row: Values) -> bool | None:
-        """Whether it is true for a row; None: it has no answer."""
+        """Return whether the expression is true for a row; None if it has no answer."""
         try:
             found = self._node.value(row)
         except EvaluationError as error:

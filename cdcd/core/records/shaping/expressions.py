@@ -1,52 +1,54 @@
-"""Expressions of the configuration, parsed: a small part of CEL, the Common Expression Language.
+"""Parsed expressions of the configuration, which are a small part of CEL, the Common Expression Language.
 
-The rule: an expression is data. `config/expressions.py` makes it from text, `compiling.py` checks it against the
-columns of a table and compiles it, and a recording can hold it. It has no loops, no regular expressions and no clock.
-So its work is bounded by its own size and that of the row, and the same row always has the same answer.
+The rule: an expression is plain data. `config/expressions.py` parses it, `compiling.py` checks it against the
+columns of a table and compiles it, and a recording can store it. There are no loops, regular expressions or clocks
+in it. So its cost is bounded by its own size and the size of the row, and the same row always gives the same
+answer.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 LENGTH_MAX: Final = 10_000
-"""Characters of an expression."""
+"""Maximum number of characters in an expression."""
 
 DEPTH_MAX: Final = 30
-"""How deep operators stand in each other; so many calls evaluate them. `a && b && c` is one operator."""
+"""Maximum depth of nested operators, which is also the depth of calls that evaluate them; `a && b && c` is one
+operator."""
 
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
-"""CEL's integers have 64 bits."""
+"""Range of CEL's integers, which have 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CelLiteral:
-    """A value in the text of the expression."""
+    """A constant in the text of the expression."""
 
     value: bool | int | float | str | None
 
 
 @dataclass(frozen=True, slots=True)
 class CelColumn:
-    """`row.name` or `row["name"]`."""
+    """A column, written as `row.name` or `row["name"]`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CelList:
-    """`[…]`, which may only stand to the right of `in`."""
+    """A list `[…]`, which may only be the right operand of `in`."""
 
     items: "tuple[CelExpression, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class CelCall:
-    """An operator or a function with its arguments; a method's receiver is the first of them.
+    """An operator or function with its arguments; the receiver of a method is its first argument.
 
     Attributes:
-        name: `!`, `-` (one argument or two), `+`, `*`, `/`, `%`, `==`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `?:`, `&&` or
-            `||` (two arguments or more), or a name of `functions.FUNCTIONS`.
+        name: `!`, `-` (one argument or two), `+`, `*`, `/`, `%`, `==`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `?:`, `&&`
+            or `||` (two arguments or more), or a name of `functions.FUNCTIONS`.
     """
 
     name: str
@@ -57,7 +59,7 @@ CelExpression = CelLiteral | CelColumn | CelList | CelCall
 
 
 def columns_of(expression: CelExpression) -> tuple[str, ...]:
-    """The columns that the expression asks for, each once."""
+    """Return the columns that the expression uses, each once."""
     found: dict[str, None] = {}
     waiting: list[CelExpression] = [expression]
     while waiting:

@@ -1,7 +1,4 @@
-"""What operators and functions of expressions do with values that are not null.
-
-EvaluationError: they have no result.
-"""
+"""Operators and functions of expressions, for values that are not null; EvaluationError if there is no result."""
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -60,7 +57,7 @@ def _divide(left: Any, right: Any) -> Any:
         quotient = abs(left) // abs(right)
         return _bounded(quotient if (left < 0) == (right < 0) else -quotient)
     if right == 0:
-        # IEEE 754, where Python raises.
+        # IEEE 754 defines a result here, where Python raises.
         if left == 0 or isnan(left):
             return nan
         return copysign(inf, left) * copysign(1.0, right)
@@ -130,5 +127,5 @@ FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Any], tuple[tuple[str, ...], .
     "int": (_to_int, ((INT, DOUBLE, DECIMAL),), INT),
     "string": (_to_string, ((INT, STRING, BOOL),), STRING),
 }
-"""By name: what it does, the types that each argument may have, and the type of its value. `timestamp` is one too, of
-a text in the expression."""
+"""For each function: what it does, the types that each argument may have, and the type of its value. There is also
+`timestamp`, whose argument must be a text in the expression."""

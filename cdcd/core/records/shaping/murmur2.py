@@ -12,7 +12,9 @@ _POSITIVE: Final = 0x7FFFFFFF
 
 
 def positive_murmur2(data: bytes) -> int:
-    """The hash as a number of 31 bits. The partition is what remains of it after division by the number of them."""
+    """Return the hash as a number of 31 bits; its remainder when divided by the number of
+    partitions is the partition.
+    """
     size: i64 = len(data)
     whole: i64 = size & ~3
     found: i64 = _SEED ^ size

@@ -1,10 +1,10 @@
-"""Events that an application inserts into an outbox table: from a row to a record.
+"""Makes records of events that an application inserts into an outbox table.
 
-The rule: an INSERT is an event, and nothing else is. A DELETE says only that the application has cleaned up, and an
-UPDATE of an event that readers may have seen already means nothing to them (Debezium's outbox event router decides the
-same). A row that cannot be an event goes to the table's own topic as any change, so that it is not lost.
+The rule: only an INSERT is an event. A DELETE only shows that the application has cleaned up, and an UPDATE has no
+meaning for readers who may have read the event already (Debezium's outbox event router decides the same). A row
+that cannot be an event goes to the table's own topic like any change, so that it is not lost.
 
-The payload is the text that PostgreSQL has of the column; of a `bytea` column it is the bytes themselves.
+The payload is PostgreSQL's text for the column; for a `bytea` column it is the bytes themselves.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,18 +21,18 @@ from cdcd.core.records.encoder import Record
 from cdcd.core.records.shaping.settings import OutboxTable
 
 EVENT_ID: Final = "id"
-"""The header that has an event's id, as Debezium names it."""
+"""Header with the id of an event, with Debezium's name."""
 
 _HEX: Final = b"\\x"
 _SHOWN_MAX: Final = 200
 
 
 class OutboxRows:
-    """An outbox table as it was last described: makes records of its rows.
+    """Makes records of the rows of an outbox table, by the table's latest description.
 
     Args:
-        rules: the rule that protects each column of the relation, or None. Events have the values as they are, so no
-            column that they take a value from may have a rule.
+        rules: for each column of the relation, the rule that protects it, or None. Events have the values
+            unchanged, so no column that they use may have a rule.
 
     Raises:
         ConfigError: the table lacks a column, or a column is protected.
@@ -53,8 +53,10 @@ class OutboxRows:
         self._bytes = {column.name for column in relation.columns if column.type_oid == BYTEA}
 
     def event(self, row: TupleData) -> Record:
-        """The record of an inserted row. ValueError: why the row is no event, for a person; no value is named but the
-        topic's.
+        """Return the record of an inserted row.
+
+        ValueError if the row is not an event; its text explains why to a person, and shows no value except that of
+        the topic.
         """
         if len(row) != self._width:
             raise ValueError("the row has another number of columns than the relation")
@@ -95,14 +97,14 @@ class OutboxRows:
 
 
 def _bytes_of(text: bytes, column: str) -> bytes:
-    """The bytes of a bytea whose text is hexadecimal, as cdcd's connections have it (`bytea_output`)."""
+    """Return the bytes of a bytea whose text is hexadecimal, as `bytea_output` is set on cdcd's connections."""
     if not text.startswith(_HEX):
         raise ValueError(f"{column} is not in hexadecimal form")
     return bytes.fromhex(text[len(_HEX) :].decode("ascii"))
 
 
 def check_columns(relation: Relation, table: OutboxTable, rules: Sequence[ColumnRule | None]) -> None:
-    """ConfigError: the relation lacks a column that events need, or the column is protected."""
+    """Raise ConfigError if the relation lacks a column that events need, or if the column is protected."""
     name = f"{relation.schema}.{relation.name}"
     known = {column.name: rule for column, rule in zip(relation.columns, rules, strict=True)}
     for column in table.columns:

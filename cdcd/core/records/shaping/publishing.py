@@ -1,14 +1,14 @@
-"""Events that an application publishes by a logical message: from its content to a record.
+"""Makes records of events that an application publishes by logical messages.
 
     SELECT pg_logical_emit_message(true, 'cdcd.publish',
         '{"topic": "orders.events", "key": "4711", "headers": {"type": "OrderPlaced"}, "payload": {"total": 12.50}}');
 
-The rule: whoever may connect to the database can send such a message, so the content is checked completely before
-anything is made of it, and only a topic of the operator's list is taken. What is wrong with a content is a ValueError
-whose words repeat at most a name of it, cut short.
+The rule: everybody who may connect to the database can send such a message, so its content is checked completely
+before it is used, and its topic must be on the operator's list. Wrong content raises ValueError, whose text repeats
+at most a name from the content, shortened.
 
-A payload that is text becomes the bytes of the text. Any other payload becomes the bytes that it has in the content, so
-that no number and no order of fields changes on the way.
+A payload that is text becomes the bytes of the text. Any other payload keeps the bytes that it has in the content,
+so that no number and no order of fields changes.
 """
 
 import json
@@ -20,23 +20,23 @@ from cdcd.core.facts import cut_short
 from cdcd.core.records.encoder import HEADER_PARTITION, Record
 
 PREFIX: Final = b"cdcd.publish"
-"""The prefix of logical messages that are events."""
+"""Prefix of logical messages that are events."""
 
 HEADERS_MAX: Final = 100
 NAME_MAX: Final = 200
-"""Characters of a name in the words of an error."""
+"""Maximum number of characters of a name in the text of an error."""
 
 _FIELDS: Final = ("topic", "key", "headers", "payload")
 
 
 def read_event(content: bytes, topics: Collection[str]) -> Record:
-    """The record that a content asks for.
+    """Return the record for the content of a message.
 
     Args:
-        topics: the topics that events may go to.
+        topics: topics that events may go to.
 
     Raises:
-        ValueError: why there is no record, for a person.
+        ValueError: there is no record; the text explains why to a person.
     """
     try:
         fields = _members(content.decode("utf-8"))
@@ -88,7 +88,7 @@ def _headers(given: object) -> list[tuple[str, bytes]] | None:
 
 
 def _shown(name: str) -> str:
-    """A name in the words of an error. JSON can name halves of characters, which no log takes."""
+    """Return a name for the text of an error; JSON can contain half characters, which a log cannot take."""
     return cut_short(name.encode("utf-8", "backslashreplace").decode("utf-8"), NAME_MAX)
 
 
@@ -96,13 +96,13 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-# The value of a number does not matter, and Python refuses to make an int of many digits.
+# Only the text of a number is used, and Python refuses to make an int of very many digits.
 _DECODER: Final = json.JSONDecoder(parse_int=float, parse_constant=_refuse_constant)
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
 def _members(text: str) -> dict[str, tuple[object, str]]:
-    """The members of an object by name: each value, and the text that it stands in."""
+    """Return the members of an object by name, each with its value and the text of the value."""
     found: dict[str, tuple[object, str]] = {}
     at = _next(text, 0)
     if text[at : at + 1] != "{":
@@ -137,6 +137,6 @@ def _ended(text: str, at: int, found: dict[str, tuple[object, str]]) -> dict[str
 
 
 def _next(text: str, at: int) -> int:
-    """Where the next character that is not white space stands, or the end."""
+    """Return the index of the next character that is not white space, or the end."""
     match = _SPACE.match(text, at)
     return at if match is None else match.end()

@@ -1,16 +1,17 @@
-"""The filter of one table: whether the topic has a row.
+"""Row filters: whether a table's topic has a row.
 
-The rule: a filter is about rows, not about events. Consumers of the topic have exactly the rows for which the
-expression is true. So an update that takes a row out of the filter is a delete for them, and one that brings a row into
-it is an insert, as in PostgreSQL's own row filters (manual, "Row Filters", UPDATE Transformations).
+The rule: a filter is about rows and not about events. Consumers of the topic have exactly the rows for which the
+expression is true. So an update after which the expression is false becomes a delete, and one after which it
+becomes true becomes an insert, as in PostgreSQL's own row filters (manual, "Row Filters", UPDATE Transformations).
 
-That needs the row as it was before. PostgreSQL sends of it what the replica identity has, and nothing if the identity
-did not change: then its columns are those of the new row. So an expression may ask for columns of the replica identity
-only, for all columns under REPLICA IDENTITY FULL. With `old_row: assumed` it may ask for others too. A row of which
-they are not known counts as one that the topic has: consumers then get deletes of rows that they never had, and an
-update where a row enters, and still no row stays with them that should be gone.
+This needs the old row. PostgreSQL sends only the columns of the replica identity, and nothing if these did not
+change: then the new row has the same values in them. So an expression may only use columns of the replica identity,
+which are all columns under REPLICA IDENTITY FULL. With `old_row: assumed`, it may use other columns too. If their
+old values are not known, the old row is assumed to be in the topic. Consumers then get deletes of rows that they
+never had, and an update in place of an insert, but they never keep a row that should be gone.
 
-The same holds wherever the expression has no answer for the old row. What an unanswered new row does, `on_error` says.
+The same is assumed wherever the expression has no answer for the old row. For a new row without an answer,
+`on_error` decides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,27 +33,27 @@ KEY: Final = "filters.tables"
 
 
 class TableFilters:
-    """The filters of a configuration, by table. ConfigError: a pattern is malformed."""
+    """The filters of a configuration, by table; ConfigError if a pattern is malformed."""
 
     def __init__(self, filters: Sequence[TableFilter]) -> None:
         self._rules = TableRules(KEY, [(each.table, each) for each in filters])
 
     def of_table(self, relation: Relation) -> list[TableFilter]:
-        """The filters of a table, which should be one or none (`contradiction`)."""
+        """Return the filters of a table; there should be one or none (`contradiction`)."""
         return self._rules.of_table(relation)
 
     def unmatched(self, relations: Sequence[Relation]) -> list[str]:
-        """The patterns that match none of these tables."""
+        """Return the patterns that match none of these tables."""
         return [each.table for each in self._rules.unmatched(relations)]
 
 
 def contradiction(found: Sequence[TableFilter]) -> str:
-    """Why a table cannot have these filters; "": it can."""
+    """Return why a table cannot have these filters; "" if it can."""
     return both_match(KEY, [each.table for each in found])
 
 
 class RowFilter(RowValues):
-    """A filter for a table as it was last described. See `RowValues` for further attributes."""
+    """The filter of a table, by the table's latest description. See `RowValues` for further attributes."""
 
     def __init__(
         self,
@@ -77,25 +78,25 @@ class RowFilter(RowValues):
             self.problem = str(error)
 
     def keeps(self, values: Sequence[Value]) -> bool:
-        """Whether the topic has a row with these values, of the columns `indexes`."""
+        """Whether the topic has a row with these values, which are those of the columns `indexes`."""
         found = self._answer(self._new_values(values))
         return self._keeps_unanswered if found is None else found
 
     def kept(self, old: Sequence[Value], *, whole: bool) -> bool:
-        """Whether the topic has had a row with these values, of the columns `indexes`: also if that is not known.
+        """Whether the topic may have had a row with these values, which are those of the columns `indexes`.
 
         Args:
-            old: what PostgreSQL has sent of the old row.
-            whole: it is all of it; else it is the replica identity, and other columns are not known.
+            old: the part of the old row that PostgreSQL has sent.
+            whole: whether this is the complete row; if not, only the replica identity is known.
         """
         found = self._answer(self._old_values(old, whole))
         if found is None and not self._requires_old:
-            # As it is meant to be, and no failure.
+            # This is expected, and not a failure.
             self.reason = ""
         return found is not False
 
     def keeps_line(self, line: bytes) -> bool:
-        """Whether the topic has this row of COPY, with its newline."""
+        """Whether the topic has this row, which is a line of COPY with its newline."""
         values = self._line_values(line)
         return True if values is None else self.keeps(values)
 
@@ -125,10 +126,11 @@ def check_filter(
     protections: Protections,
     table: TableDescription = ORDINARY,
 ) -> None:
-    """ConfigError: a filter does not fit its table, or asks for what PostgreSQL does not send of old rows.
+    """Raise ConfigError if a filter does not match its table, or needs values of old rows that PostgreSQL does not
+    send.
 
     Args:
-        filters: of the table, at least one.
+        filters: the filters of the table, at least one.
     """
     name = f"{relation.schema}.{relation.name}"
     chosen = filters[0]

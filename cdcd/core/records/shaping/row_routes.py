@@ -1,14 +1,15 @@
-"""The routes of one table: which of its topics a row goes to.
+"""Row routes: to which of its topics a table's row goes.
 
-The rule: at each place in the stream, a row is in one of its table's topics. The rules are asked in their order, and
-the first one that is true says which; if there is none, it is the table's own topic. So an update by which a row goes
-elsewhere is a delete for the consumers of the former topic, and an insert for those of the new one.
+The rule: at each position in the stream, a row is in exactly one of its table's topics. The first rule that is true
+decides which; if none is true, it is the table's own topic. So an update after which a row belongs to another topic
+becomes a delete in the old topic, and an insert in the new one.
 
-That needs the row as it was before, as with a filter (`row_filters.py`). So rules may ask for columns of the replica
-identity only, for all columns under REPLICA IDENTITY FULL. With `old_row: assumed` they may ask for others too. A row
-of which they are not known may have been in several topics (`went`): then each of them gets a delete.
+This needs the old row, as a filter does (`row_filters.py`). So rules may only use columns of the replica identity,
+which are all columns under REPLICA IDENTITY FULL. With `old_row: assumed`, they may use other columns too. If the
+old values of these are not known, the row may have been in several topics (`went`), and each of them gets a delete.
 
-Where a rule has no answer for a row whose values are known, it has none each time, so the row was where it goes now.
+A rule that has no answer for a row whose values are known never has one for it, so the row was in the topic where
+it goes now.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,31 +31,31 @@ KEY: Final = "routes.tables"
 
 
 class ChosenRoutes:
-    """The routes of a configuration, by table. ConfigError: a pattern is malformed."""
+    """The routes of a configuration, by table; ConfigError if a pattern is malformed."""
 
     def __init__(self, routes: Sequence[TableRoutes]) -> None:
         self._rules = TableRules(KEY, [(each.table, each) for each in routes])
 
     def of_table(self, relation: Relation) -> list[TableRoutes]:
-        """The routes of a table, which should be one or none (`contradiction`)."""
+        """Return the routes of a table; there should be one or none (`contradiction`)."""
         return self._rules.of_table(relation)
 
     def unmatched(self, relations: Sequence[Relation]) -> list[str]:
-        """The patterns that match none of these tables."""
+        """Return the patterns that match none of these tables."""
         return [each.table for each in self._rules.unmatched(relations)]
 
 
 def contradiction(found: Sequence[TableRoutes]) -> str:
-    """Why a table cannot have these routes; "": it can."""
+    """Return why a table cannot have these routes; "" if it can."""
     return both_match(KEY, [each.table for each in found])
 
 
 class RouteRule(Condition):
-    """A rule that fits its table. See `Condition` for further attributes.
+    """A rule that matches its table. See `Condition` for further attributes.
 
     Attributes:
-        topic: where a row goes for which it is true.
-        places: of the columns that it asks for, among the values of a row.
+        topic: topic of the rows for which the rule is true.
+        places: indexes of the columns that it uses, among the values of a row.
     """
 
     def __init__(self, node: Node, topic: str, places: list[int]) -> None:
@@ -63,7 +64,7 @@ class RouteRule(Condition):
         self.places = places
 
     def lacks_values(self, row: Values) -> bool:
-        """Whether PostgreSQL did not send a value that it asks for."""
+        """Whether PostgreSQL did not send a value that the rule uses."""
         for place in self.places:
             value = row[place]
             if isinstance(value, Missing) and value.reason in (NOT_SENT, UNSENT):
@@ -72,13 +73,13 @@ class RouteRule(Condition):
 
 
 class RowRoutes(RowValues):
-    """The routes of a table. An altered table gets new ones. See `RowValues` for further attributes.
+    """The routes of a table; a new object is made when the table is altered. See `RowValues` for further attributes.
 
     Attributes:
-        topics: all topics of the table, each once; the first is its own.
+        topics: all topics of the table, each once, beginning with its own.
 
     Args:
-        topics: the table's own topic, and those of the rules in their order.
+        topics: the table's own topic, and the topics of the rules in their order.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class RowRoutes(RowValues):
             self._rules = []
 
     def goes(self, values: Sequence[Value]) -> str:
-        """The topic of a row with these values, of the columns `indexes`."""
+        """Return the topic of a row with these values, which are those of the columns `indexes`."""
         self.reason = self.problem
         row = self._new_values(values)
         for rule in self._rules:
@@ -125,14 +126,14 @@ class RowRoutes(RowValues):
         return self._own
 
     def went(self, old: Sequence[Value], *, whole: bool) -> list[str]:
-        """The topics in which a row with these values, of the columns `indexes`, may be; each once.
+        """Return all topics that may have a row with these values, which are those of the columns `indexes`; each once.
 
         Args:
-            old: what PostgreSQL has sent of the old row.
-            whole: it is all of it; else it is the replica identity, and other columns are not known.
+            old: the part of the old row that PostgreSQL has sent.
+            whole: whether this is the complete row; if not, only the replica identity is known.
         """
         if self.problem:
-            # The table was altered: nobody knows where its rows went before.
+            # The table was altered, so it is unknown where its rows went before.
             return list(self.topics)
         row = self._old_values(old, whole)
         found: dict[str, None] = {}
@@ -153,7 +154,7 @@ class RowRoutes(RowValues):
         return list(found)
 
     def goes_line(self, line: bytes) -> str:
-        """The topic of this row of COPY, with its newline."""
+        """Return the topic of this row, which is a line of COPY with its newline."""
         values = self._line_values(line)
         return self._own if values is None else self.goes(values)
 
@@ -165,7 +166,7 @@ def _columns(
     protections: Protections,
     table: TableDescription,
 ) -> list[ColumnValues]:
-    """The columns that the rules ask for. ExpressionError: one cannot be asked for."""
+    """Return the columns that the rules use; ExpressionError if one of them cannot be used."""
     names = dict.fromkeys([name for rule in chosen.rules for name in columns_of(rule.when)])
     return used_columns(relation, names, types, protections, table=table, shown="which topic a row goes to")
 
@@ -177,10 +178,10 @@ def check_routes(
     protections: Protections,
     table: TableDescription = ORDINARY,
 ) -> None:
-    """ConfigError: routes do not fit their table, or ask for what PostgreSQL does not send of old rows.
+    """Raise ConfigError if routes do not match their table, or need values of old rows that PostgreSQL does not send.
 
     Args:
-        routes: of the table, at least one.
+        routes: the routes of the table, at least one.
     """
     name = f"{relation.schema}.{relation.name}"
     chosen = routes[0]

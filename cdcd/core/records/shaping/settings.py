@@ -1,4 +1,4 @@
-"""What of the configuration decides which events are published, which rows topics have, and where both go."""
+"""The settings that decide which events are published, which rows topics have, and to which topics both go."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,26 +9,26 @@ from cdcd.core.records.shaping.expressions import CelExpression
 
 KEEP: Final = "keep"
 LEAVE_OUT: Final = "leave_out"
-"""What becomes of a row for which a filter has no answer (`TableFilter.on_error`)."""
+"""What happens to a row for which a filter has no answer (`TableFilter.on_error`)."""
 
 OWN_TOPIC: Final = "own_topic"
 NEXT_RULE: Final = "next_rule"
-"""What becomes of a row for which a rule has no answer (`TableRoutes.on_error`)."""
+"""What happens to a row for which a rule has no answer (`TableRoutes.on_error`)."""
 
 REQUIRED: Final = "required"
 ASSUMED: Final = "assumed"
-"""Whether expressions may ask for what PostgreSQL does not send of old rows (`TableFilter.old_row`,
+"""Whether expressions may use values of old rows that PostgreSQL does not send (`TableFilter.old_row`,
 `TableRoutes.old_row`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxTable:
-    """Which columns of an outbox table are which part of an event.
+    """Which columns of an outbox table have which part of an event.
 
     Attributes:
-        topic: the topic of an event; `{value}` in it stands for the value of the column `route_by`.
-        route_by, event_id, key, payload: names of columns. An empty `event_id`: events have no header `id`.
-        headers: further headers by name, each with the column that its value comes from.
+        topic: the topic of an event, in which `{value}` is replaced by the value of the column `route_by`.
+        route_by, event_id, key, payload: names of columns. If `event_id` is empty, events have no header `id`.
+        headers: the column of each further header, by the header's name.
     """
 
     topic: str
@@ -40,7 +40,7 @@ class OutboxTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column that an event takes a value from, each once."""
+        """Every column that an event uses, each once."""
         named = (self.route_by, self.event_id, self.key, self.payload, *self.headers.values())
         return tuple(dict.fromkeys([name for name in named if name]))
 
@@ -50,9 +50,9 @@ class Outbox:
     """Which events are published.
 
     Attributes:
-        topics: the topics that events may go to.
-        messages: logical messages with the prefix `cdcd.publish` are events.
-        message_bytes_max: size of the content of such a message, in bytes; a larger one is refused.
+        topics: topics that events may go to.
+        messages: whether logical messages with the prefix `cdcd.publish` are events.
+        message_bytes_max: maximum of bytes in the content of such a message; a larger one is refused.
         tables: the outbox tables by schema and name.
     """
 
@@ -63,21 +63,21 @@ class Outbox:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything can be an event."""
+        """Whether events can be published at all."""
         return self.messages or bool(self.tables)
 
 
 @dataclass(frozen=True, slots=True)
 class TableFilter:
-    """Which rows of tables the topics have.
+    """Which rows of tables are in the topics.
 
     Attributes:
         table: a pattern of tables (`catalog/patterns.py`).
-        text: the expression as the configuration has it.
-        keep: the same, parsed. The topic has the rows for which it is true.
-        on_error: KEEP or LEAVE_OUT: what becomes of a row for which it has no answer.
-        old_row: REQUIRED: the expression may only ask for columns of the replica identity, whose old values are known;
-            ASSUMED: a row whose old values are not known is taken for one that the topic has.
+        text: the expression as it is in the configuration.
+        keep: the parsed expression. Rows for which it is true are in the topic.
+        on_error: what happens to a row for which it has no answer: KEEP or LEAVE_OUT.
+        old_row: REQUIRED means that the expression may only use columns of the replica identity, whose old values
+            are known; ASSUMED means that a row whose old values are not known is assumed to be in the topic.
     """
 
     table: str
@@ -92,9 +92,9 @@ class Route:
     """A rule that sends rows to a topic.
 
     Attributes:
-        text: the expression as the configuration has it.
-        when: the same, parsed. A row for which it is true goes to the topic.
-        topic: its name, or a template of it (`catalog/topic_templates.py`).
+        text: the expression as it is in the configuration.
+        when: the parsed expression. Rows for which it is true go to the topic.
+        topic: name of the topic, or a template for it (`catalog/topic_templates.py`).
     """
 
     text: str
@@ -104,15 +104,16 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class TableRoutes:
-    """Which topics the rows of tables go to.
+    """To which topics the rows of tables go.
 
     Attributes:
         table: a pattern of tables (`catalog/patterns.py`).
-        rules: the first one that is true for a row says where the row goes. If there is none, the row goes to the
-            table's own topic.
-        on_error: OWN_TOPIC or NEXT_RULE: where a row goes for which a rule has no answer.
-        old_row: REQUIRED: the expressions may only ask for columns of the replica identity, whose old values are known;
-            ASSUMED: a row whose old values are not known is taken to be in every topic where it may be.
+        rules: the first rule that is true for a row decides its topic. If none is true, the row goes to the table's
+            own topic.
+        on_error: where a row goes for which a rule has no answer: OWN_TOPIC or NEXT_RULE.
+        old_row: REQUIRED means that the expressions may only use columns of the replica identity, whose old values
+            are known; ASSUMED means that a row whose old values are not known is assumed to be in every topic where
+            it may be.
     """
 
     table: str

@@ -1,4 +1,4 @@
-"""Rows for which an expression has no answer: each counts, and for each table one is reported now and then."""
+"""Counts rows for which an expression has no answer, and now and then reports one of them per table."""
 
 from typing import Final
 
@@ -7,21 +7,21 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.shaping.row_values import RowValues
 
 REPORT_S: Final = 10
-"""Seconds for which one report of a table's rows without an answer stands."""
+"""Minimum of seconds between two reports for the same table."""
 
 REASON_MAX: Final = 400
-"""Characters of the reason in a report."""
+"""Maximum number of characters of the reason in a report."""
 
 
 class UnansweredRows:
-    """Counts and reports the rows for which the expressions of one kind have no answer.
+    """Counts and reports rows for which the expressions of one kind have no answer.
 
     Attributes:
-        counts: of such rows, by table and `op`.
+        counts: number of such rows, by table and `op`.
 
     Args:
-        op: what they are counted as.
-        fact: how one is reported.
+        op: the name under which they are counted.
+        fact: the class of the report.
     """
 
     def __init__(self, op: str, fact: type[FilterFailed] | type[RouteFailed], observe: Observer) -> None:
@@ -30,10 +30,13 @@ class UnansweredRows:
         self._fact = fact
         self._observe = observe
         self._quiet: dict[str, tuple[int, int]] = {}
-        """By table: when the next report is due, and how many rows have had none since the last one."""
+        """When the next report of each table is due, and how many rows without an answer were not reported since the
+        last one."""
 
     def look_at(self, found: RowValues, lsn: int, now_us: int) -> None:
-        """If there was no answer for the row that was looked at last, count the row and tell why, now and then."""
+        """If the last evaluated row had no answer, count it, and report the reason unless the last report is too
+        recent.
+        """
         if not found.reason:
             return
         counted = found.name, self._op
@@ -44,11 +47,12 @@ class UnansweredRows:
             self._observe(self._fact(table=found.name, reason=reason, lsn=str(Lsn(lsn)), left_out=left_out))
 
     def note(self, table: str, now_us: int) -> int | None:
-        """A row of the table has no answer.
+        """Note that a row of the table has no answer.
 
         Returns:
-            How many rows of the table were not reported since the last report, for the report of this one. None: this
-            one is not reported.
+            The number of rows that were not reported since the last report, if this one is to be reported. None if
+                this one
+            is not to be reported.
         """
         due_us, left_out = self._quiet.get(table, (0, 0))
         if now_us < due_us:
