@@ -7,18 +7,19 @@ PostgreSQL prints them, and unknown values are null. docs/page.md explains each 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from cdcd import __version__
 from cdcd.build import is_compiled
 from cdcd.core.facts import Side, cut_short
+from cdcd.core.pasted import resume_table
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.shaping.in_front import NO_RECORD
 from cdcd.core.snapshot.progress import Progress
 from cdcd.telemetry.progress_bars import size
-from cdcd.telemetry.state import NAMES, ActiveElsewhere, Health, Telemetry
+from cdcd.telemetry.state import NAMES, ActiveElsewhere, Aside, Health, Telemetry
 from cdcd.telemetry.terminal_text import seconds
 from cdcd.telemetry.throughput import Rates
 
@@ -29,7 +30,8 @@ ALL_TABLES_MAX: Final = 10_000
 """Maximum number of tables in the object if all are requested."""
 
 READING_MAX: Final = 100
-"""Maximum number of tables in the object that are being read or wait for that. `tables_left` counts all of them."""
+"""Maximum number of tables in the object that are being read or wait for that, and of tables that are set aside.
+`tables_left` and `set_aside_total` count all of them."""
 
 TEXT_MAX: Final = 300
 """Maximum characters of a snapshot's condition or error."""
@@ -58,7 +60,7 @@ def daemon_status(
     rates = t.throughput.rates(now, totals, events)
     lag_bytes, lag_s = t.lag_bytes(), t.lag_s(unix_now)
     oldest = t.prepared_oldest_time
-    tables = _tables(events, rates, t.snapshot)
+    tables = _tables(events, rates, t.snapshot, t.aside)
     return {
         "pipeline": t.name,
         "at": _time(unix_now),
@@ -122,6 +124,8 @@ def daemon_status(
         "transactions": t.transactions.copy(),
         "reconnects": t.reconnects.copy(),
         "snapshot": None if t.snapshot is None else _snapshot(t.snapshot),
+        "set_aside": [_aside(each) for each in t.aside[:READING_MAX]],
+        "set_aside_total": len(t.aside),
         "tables": tables[:tables_max],
         "tables_total": len(tables),
         "problems": [
@@ -213,8 +217,20 @@ def _snapshot(progress: Progress) -> dict[str, Any]:
     }
 
 
+def _aside(each: Aside) -> dict[str, Any]:
+    return {
+        "table": each.table,
+        "fault": each.fault,
+        "since_lsn": _lsn(each.since_lsn),
+        "reason": cut_short(each.reason, TEXT_MAX),
+        "hint": cut_short(each.hint, TEXT_MAX),
+        "command": resume_table(each.table),
+        "tries": each.tries,
+    }
+
+
 def _tables(
-    events: Mapping[tuple[str, str], int], rates: Rates, progress: Progress | None
+    events: Mapping[tuple[str, str], int], rates: Rates, progress: Progress | None, aside: Sequence[Aside]
 ) -> list[dict[str, Any]]:
     """Return the tables with rows since the process started: first the busiest now, then those with most rows."""
     found: dict[str, dict[str, Any]] = {}
@@ -229,7 +245,7 @@ def _tables(
             entry[name] += count
         entry["rows"] += count
     per_s = rates.rows_by_table
-    states = _states(progress)
+    states = _states(progress) | {each.table: "set aside" for each in aside}
     for entry in found.values():
         entry["state"] = states.get(entry["table"], "published")
         entry["rows_per_s"] = round(per_s.get(entry["table"], 0.0), 1)

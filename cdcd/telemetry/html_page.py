@@ -137,6 +137,7 @@ def _main(status: Status, configuration: str, checked: Looked[Sequence[Finding]]
         yield bars(status["minutes"], "rows", "rows")
         yield "</section>"
         yield from _day(status["day"])
+        yield from _set_aside(status)
         yield from _snapshot(status["snapshot"])
         yield from _tables(status, has_records=checked is not None)
         yield '<div class="pair">'
@@ -271,6 +272,30 @@ def _card(title: str, value: str, more: str, level: str = "") -> str:
     )
 
 
+def _set_aside(status: Status) -> Iterator[str]:
+    """The tables that are set aside, each with its reason and the command that lets it come back."""
+    tables, total = status["set_aside"], status["set_aside_total"]
+    if not total:
+        return
+    yield f'<section><h2>{number(total, "table")} set aside</h2><p class="soft small">Changes of these tables have no '
+    yield "records. All other tables go on.</p>"
+    yield '<div class="wide">'
+    rows = [
+        (
+            f'{escape(each["table"])} <span class="tag error">{escape(each["fault"])}</span>',
+            escape(each["since_lsn"] or "-"),
+            f'{escape(each["reason"])} <span class="soft">{escape(each["hint"])}</span>',
+            f"<code>{escape(each['command'])}</code>",
+        )
+        for each in tables
+    ]
+    yield _table(("table", "since", "reason and what to do", "then"), rows)
+    if total > len(tables):
+        yield f'<p class="soft small">and {number(total - len(tables), "table")} more: <code>cdcd tables --all</code> '
+        yield "shows them.</p>"
+    yield "</div></section>"
+
+
 def _snapshot(snapshot: Status | None) -> Iterator[str]:
     if snapshot is None or not (snapshot["tables_left"] or snapshot["ended"]):
         return
@@ -331,7 +356,9 @@ def _tables(status: Status, *, has_records: bool) -> Iterator[str]:
     yield '<th class="more">deletes<th class="more">read<th>rows</tr></thead><tbody>'
     for each in tables:
         idle = "" if each["rows_per_s"] else ' class="idle"'
-        level = {"failed": "error", "reading": "warning", "waiting": "warning"}.get(each["state"])
+        level = {"set aside": "error", "failed": "error", "reading": "warning", "waiting": "warning"}.get(
+            each["state"]
+        )
         state = f' <span class="tag {level}">{escape(each["state"])}</span>' if level else ""
         name = escape(each["table"]) or "messages"
         if has_records and each["table"]:

@@ -7,6 +7,7 @@ from the table.
 import platform
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -83,6 +84,10 @@ def _one(read: Callable[[Telemetry], float | None]) -> Callable[[Telemetry, floa
 
 def _by_label(read: Callable[[Telemetry], dict[str, int]]) -> Callable[[Telemetry, float], Iterable[Sample]]:
     return lambda telemetry, _now: [((label,), value) for label, value in read(telemetry).copy().items()]
+
+
+def _aside(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+    return [((fault,), count) for fault, count in Counter(each.fault for each in telemetry.aside).items()]
 
 
 def _events(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
@@ -274,6 +279,13 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         "Of a table that is being read, how large it is on disk.",
         _snapshot_table(lambda task: task.size),
         ("table",),
+    ),
+    Definition(
+        "cdcd_tables_set_aside",
+        "gauge",
+        "Tables that a fault of their own has set aside, by kind of fault. Their changes have no records.",
+        _aside,
+        ("fault",),
     ),
     Definition("cdcd_events_total", "counter", "Events by table and operation.", _events, ("table", "op")),
     Definition(

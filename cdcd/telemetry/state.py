@@ -101,6 +101,27 @@ class ActiveElsewhere:
     seen_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A table that is set aside.
+
+    Attributes:
+        table: `schema.table`, or its oid if the name is not known.
+        fault: kind of the fault, as one word.
+        since_lsn: commit LSN from which its changes have no records.
+        reason: what happened; "": a former process has told it.
+        hint: what to do about it.
+        tries: number of attempts to come back that failed.
+    """
+
+    table: str
+    fault: str
+    since_lsn: int
+    reason: str = ""
+    hint: str = ""
+    tries: int = 0
+
+
 class Telemetry:
     """Figures of the pipeline; 0 or None as long as a value is unknown.
 
@@ -114,6 +135,7 @@ class Telemetry:
         "_caught_up",
         "acked_lsn",
         "active_elsewhere",
+        "aside",
         "commits",
         "delays",
         "delivered_rows",
@@ -190,6 +212,8 @@ class Telemetry:
         self.reading = False
         """True while the initial snapshot is read and changes wait for its end."""
 
+        self.aside: tuple[Aside, ...] = ()
+        """The tables that are set aside."""
         self.events: dict[tuple[str, str], int] = {}
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
         self.transactions_cut = 0
@@ -197,9 +221,7 @@ class Telemetry:
         self.ignored_records: dict[str, int] = {}
         """Number of ignored records by the pipeline's own topic. A record is ignored if another writer wrote it."""
         self.unwritable: dict[tuple[str, str], int] = {}
-        self.heartbeats = 0
-        self.heartbeat_bytes = 0
-        self.watermarks = 0
+        self.heartbeats = self.heartbeat_bytes = self.watermarks = 0
         self.heartbeat_queries = {"done": 0, "failed": 0}
         self.delivered_rows = 0
         self.delivered_transactions = 0
@@ -240,6 +262,7 @@ class Telemetry:
         self._caught_up, self._behind_since = False, 0.0
         self.durable_bytes, self.durable_from = 0, None
         self.streamed_open = self.prepared_open = 0
+        self.aside = ()
         self.spool_memory_bytes = self.spool_disk_bytes = self.queue_bytes = self.queue_records = 0
 
     def _waiting(self) -> Waiting:

@@ -86,6 +86,14 @@ PANELS: Final = (
         4,
     ),
     Panel(
+        "Tables set aside",
+        "none",
+        {"tables": f"sum(cdcd_tables_set_aside{{{_JOB}}} {_ACTIVE}) or vector(0)"},
+        "Tables that a fault of their own has stopped: `cdcd tables` names them.",
+        "stat",
+        4,
+    ),
+    Panel(
         "Version",
         "none",
         {"{{version}}": f"count by (version) (cdcd_build_info{{{_JOB}}})"},

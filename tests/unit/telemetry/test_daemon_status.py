@@ -7,7 +7,7 @@ from cdcd.core.snapshot.outcomes import Outcome
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import TableTask
 from cdcd.telemetry.daemon_status import READING_MAX, TABLES_MAX
-from cdcd.telemetry.state import ActiveElsewhere, Telemetry
+from cdcd.telemetry.state import ActiveElsewhere, Aside, Telemetry
 from cdcd.telemetry.throughput import Throughput
 from tests.unit.telemetry.status_examples import busy, keys, status_of
 
@@ -40,6 +40,30 @@ def test_the_numbers_are_those_of_the_telemetry():
     assert (reading["share"], reading["rows"], reading["bytes"]) == (0.4, 40, 81920)
     assert later["bytes"] is None
     assert datetime.fromisoformat(status["at"]).utcoffset() is not None
+
+
+def test_tables_that_are_set_aside_are_named_with_reason_and_command():
+    status = status_of(busy())
+    assert status["set_aside_total"] == 2
+    first, second = status["set_aside"]
+    assert first == {
+        "table": "public.orders2",
+        "fault": "topic",
+        "since_lsn": "0/1800",
+        "reason": "connection refused",
+        "hint": "Hint: connection refused",
+        "command": "cdcd tables resume public.orders2",
+        "tries": 2,
+    }
+    assert (second["table"], second["reason"]) == ("public.aside", "")
+    telemetry = busy()
+    telemetry.events = {("public.orders2", "c"): 1}
+    assert [each["state"] for each in status_of(telemetry)["tables"]] == ["set aside"]
+    telemetry.aside = tuple(Aside(f"public.t{number}", "registry", 1) for number in range(5000))
+    status = status_of(telemetry)
+    assert (len(status["set_aside"]), status["set_aside_total"]) == (READING_MAX, 5000)
+    telemetry.stand_by()
+    assert status_of(telemetry)["set_aside"] == []
 
 
 def test_tables_come_by_rate_and_then_by_rows():

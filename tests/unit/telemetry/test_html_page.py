@@ -7,7 +7,7 @@ import pytest
 
 from cdcd.telemetry.html_page import RUNBOOK, bars, html_page, runbook_page
 from cdcd.telemetry.html_style import HEADERS, SCRIPT, STYLE
-from cdcd.telemetry.state import ActiveElsewhere, Telemetry
+from cdcd.telemetry.state import ActiveElsewhere, Aside, Telemetry
 from deploy.local.cache import REPOSITORY
 from tests.unit.telemetry.status_examples import HOSTILE, busy, status_of
 
@@ -113,6 +113,19 @@ def test_what_strangers_named_or_wrote_is_text_and_no_markup():
     shown = "".join(after.texts)
     assert '<script>alert("1")</script>\\u001b[31m&\'"' in shown
     assert "\x1b" not in shown
+
+
+def test_the_page_names_tables_that_are_set_aside_with_the_command_that_helps():
+    shown = "".join(Parsed(html_page(status_of(busy()))).texts)
+    assert "2 tables set aside" in shown
+    assert "cdcd tables resume public.orders2" in shown
+    telemetry = busy()
+    telemetry.aside = ()
+    assert "set aside" not in "".join(Parsed(html_page(status_of(telemetry))).texts)
+    telemetry.aside = tuple(Aside(f"public.t{number}", "registry", 1) for number in range(300))
+    shown = "".join(Parsed(html_page(status_of(telemetry))).texts)
+    assert "300 tables set aside" in shown
+    assert "and 200 tables more" in shown
 
 
 def test_no_attribute_runs_a_script_or_has_a_style():

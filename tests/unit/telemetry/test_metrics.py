@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdcd import __version__
 from cdcd.telemetry import metrics
 from cdcd.telemetry.metrics import DEFINITIONS, registry_for
-from cdcd.telemetry.state import Telemetry
+from cdcd.telemetry.state import Aside, Telemetry
 
 
 def scrape(telemetry: Telemetry) -> dict[tuple[str, ...], float]:
@@ -88,6 +88,18 @@ def test_the_telemetry_is_read_at_the_scrape(monkeypatch):
     assert found["cdcd_streaming",] == 1
     assert found["cdcd_role", "active"] == 1
     assert found["cdcd_role", "standby"] == 0
+
+
+def test_tables_that_are_set_aside_are_counted_by_the_kind_of_their_fault():
+    telemetry = Telemetry("shop", "cdcd_shop")
+    telemetry.aside = (
+        Aside("public.a", "topic", 1),
+        Aside("public.b", "size", 1),
+        Aside("public.c", "topic", 2),
+    )
+    samples = scrape(telemetry)
+    assert samples["cdcd_tables_set_aside", "topic"] == 2
+    assert samples["cdcd_tables_set_aside", "size"] == 1
 
 
 def test_the_latency_of_commits_is_a_cumulative_histogram():
