@@ -176,7 +176,8 @@ def pasted(publication: str, add: Sequence[PublishedTable], drop: Sequence[Publi
 
 _LISTED: Final = """
 SELECT p.puballtables, pg_has_role(p.pubowner, 'USAGE'), p.pubupdate OR p.pubdelete,
-       ARRAY(SELECT r.prrelid::int8 FROM pg_publication_rel r WHERE r.prpubid = p.oid),
+       ARRAY(SELECT r.prrelid::int8 FROM pg_publication_rel r
+              WHERE r.prpubid = p.oid AND to_jsonb(r) ->> 'prexcept' IS DISTINCT FROM 'true'),
        {of_schemas}
   FROM pg_publication p WHERE p.pubname = %s
 """

@@ -233,6 +233,7 @@ SELECT name, current_setting(name),
 
 _SETTING_NAMES: Final = (
     "wal_level",
+    "effective_wal_level",
     "max_replication_slots",
     "max_wal_senders",
     "max_slot_wal_keep_size",

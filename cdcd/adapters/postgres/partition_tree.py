@@ -25,7 +25,10 @@ WITH RECURSIVE roots AS (
     SELECT c.oid, n.nspname || '.' || c.relname AS name
       FROM pg_publication p, pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
      WHERE p.pubname = %s AND p.pubviaroot AND c.relkind = 'p' AND NOT c.relispartition
-       AND (p.puballtables OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid)
+       AND (p.puballtables AND NOT EXISTS (SELECT FROM pg_publication_rel r
+                                            WHERE r.prpubid = p.oid AND r.prrelid = c.oid)
+            OR NOT p.puballtables AND EXISTS (SELECT FROM pg_publication_rel r
+                                               WHERE r.prpubid = p.oid AND r.prrelid = c.oid)
             {schemas})
 ), tree AS (
     SELECT oid, name, oid AS part FROM roots

@@ -41,11 +41,19 @@ LOCKS_SINCE: Final = 160000
 
 # The tables that pg_get_publication_tables (pg_publication.c) lists, without its locks: since PostgreSQL 16 it opens
 # every table without a column list, and so waits for any ALTER TABLE on them.
+# FOR ALL TABLES EXCEPT of PostgreSQL 19 lists the tables that it leaves out as entries with prexcept; their partitions
+# are left out too (by its documentation, not tested on a server).
 _LISTED: Final = """
 WITH RECURSIVE published AS (
     SELECT oid, puballtables, pubviaroot FROM pg_publication WHERE pubname = %s
 ), named AS (
-    SELECT r.prrelid AS oid FROM pg_publication_rel r JOIN published p ON p.oid = r.prpubid{schemas}
+    SELECT r.prrelid AS oid FROM pg_publication_rel r JOIN published p ON p.oid = r.prpubid
+     WHERE to_jsonb(r) ->> 'prexcept' IS DISTINCT FROM 'true'{schemas}
+), excepted AS (
+    SELECT r.prrelid AS oid FROM pg_publication_rel r JOIN published p ON p.oid = r.prpubid
+     WHERE to_jsonb(r) ->> 'prexcept' = 'true'
+     UNION
+    SELECT i.inhrelid FROM excepted JOIN pg_inherits i ON i.inhparent = excepted.oid
 ), tree AS (
     SELECT oid FROM named
      UNION
@@ -53,7 +61,7 @@ WITH RECURSIVE published AS (
 )
 SELECT c.oid::int8, n.nspname::text, c.relname::text
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN published
- WHERE CASE
+ WHERE (NOT puballtables OR c.oid NOT IN (SELECT oid FROM excepted)) AND CASE
        WHEN puballtables AND pubviaroot
        THEN c.relkind IN ('r', 'p') AND NOT c.relispartition AND pg_relation_is_publishable(c.oid)
        WHEN puballtables THEN c.relkind = 'r' AND pg_relation_is_publishable(c.oid)
@@ -67,7 +75,7 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text
 _MEMBERS: Final = b"""
 SELECT r.prrelid::int8, r.oid::int8
   FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
- WHERE p.pubname = %s
+ WHERE p.pubname = %s AND to_jsonb(r) ->> 'prexcept' IS DISTINCT FROM 'true'
 """
 
 _SCHEMAS: Final = """

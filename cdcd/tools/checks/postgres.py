@@ -157,11 +157,16 @@ def check_privileges(facts: Facts, _: Wanted) -> Iterator[Finding]:
 
 
 def check_wal_level(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """Check wal_level, which must be logical."""
+    """Check wal_level, which must be logical. Since PostgreSQL 19, replica is enough."""
     setting = facts.settings["wal_level"]
     level = setting.shown
+    effective = facts.settings.get("effective_wal_level")
     if level == "logical":
         yield Finding("ok", "wal.level", "wal_level", level)
+    elif level == "replica" and effective is not None:
+        # By PostgreSQL 19's documentation of effective_wal_level; not tested on a server.
+        found = f"{level}, and effective_wal_level is {effective.shown}: logical as long as there is a logical slot"
+        yield Finding("ok", "wal.level", "wal_level", found)
     elif setting.restart_pending:
         found = f"{level}, and another value is set that waits for the restart of PostgreSQL"
         yield Finding("error", "wal.level", "wal_level", found, RESTART)

@@ -468,6 +468,18 @@ def test_a_publication_that_differs_from_the_configured_tables_is_told_with_the_
     assert not list(publication.check_patterns(FACTS, WANTED))
 
 
+def test_replica_is_enough_where_the_server_has_an_effective_wal_level() -> None:
+    """PostgreSQL 19 writes what logical decoding needs as soon as a logical slot is created."""
+    facts = with_setting(
+        wal_level=Setting("replica", 0, ""), effective_wal_level=Setting("replica", 0, "", is_set=False)
+    )
+    (finding,) = preflight.check_wal_level(facts, WANTED)
+    assert finding.level == "ok"
+    minimal = with_setting(wal_level=Setting("minimal", 0, ""), effective_wal_level=Setting("minimal", 0, ""))
+    (finding,) = preflight.check_wal_level(minimal, WANTED)
+    assert finding.level == "error"
+
+
 def differing(*, all_tables: bool, is_owned: bool) -> Facts:
     """A publication that has orders, and should have a table with a key in its place."""
     lacking = replace(PLAIN, has_identity=True)
