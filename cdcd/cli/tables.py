@@ -9,6 +9,7 @@ import click
 from cdcd.cli.options import Group, config_option
 from cdcd.cli.output import say
 from cdcd.core.pasted import cdcd
+from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES
 
 
 @click.group("tables", cls=Group, invoke_without_command=True)
@@ -73,7 +74,7 @@ def command(context: click.Context, file: Path | None, form: str, all_tables: bo
 @click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
 def stop(file: Path, tables: tuple[str, ...]) -> int:
     """Set tables aside: from now on their changes have no records, and all other tables go on."""
-    return _ask(file, "stop_tables", tables)
+    return _ask(file, STOP_TABLES, tables)
 
 
 @command.command("resume")
@@ -81,7 +82,7 @@ def stop(file: Path, tables: tuple[str, ...]) -> int:
 @click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
 def resume(file: Path, tables: tuple[str, ...]) -> int:
     """Let tables that are set aside come back: former rows end, the tables are read again, changes go on."""
-    return _ask(file, "resume_tables", tables)
+    return _ask(file, RESUME_TABLES, tables)
 
 
 def _ask(file: Path, action: str, tables: tuple[str, ...]) -> int:

@@ -56,7 +56,7 @@ from cdcd.daemon.large_messages import LargeMessages
 from cdcd.daemon.logged_stream import LoggedStream
 from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.telemetry.state import Telemetry
+from cdcd.telemetry.state import Aside, Telemetry
 
 READ_BYTES: Final = 262_144
 """Bytes of frames that are received from libpq at a time. Encoding them takes a few milliseconds; then other tasks
@@ -410,6 +410,21 @@ class Pipeline:
         telemetry.transactions = _sum(transactions, engine.assembler.counts)
         telemetry.transactions_cut = cut + engine.cuts
         telemetry.requests_refused = self._refused_before + engine.requests_refused
+        aside = engine.fates.aside
+        if aside or telemetry.aside:
+            telemetry.aside = tuple(
+                [
+                    Aside(
+                        each.name or f"oid {oid}",
+                        each.fault,
+                        each.since_lsn,
+                        each.reason,
+                        each.hint,
+                        each.tries,
+                    )
+                    for oid, each in aside.items()
+                ]
+            )
         if self._spool.disk_bytes and not telemetry.spool_disk_bytes:
             self._observe(
                 SpoolSpilled(memory_bytes=self._spool.memory_bytes, disk_bytes=self._spool.disk_bytes)

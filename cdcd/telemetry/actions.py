@@ -1,15 +1,15 @@
-"""Actions of a daemon by HTTP: read tables, pause and resume reading.
+"""Actions of a daemon by HTTP: read tables, pause and resume reading, stop tables and let them come back.
 
 The rule: an action needs a bearer token of the configuration; without a configured token there are no actions. Each
-action is the same request as by `cdcd snapshot`, made by the same function (`Ask`). An action runs in its own
-thread, one at a time, so that a PostgreSQL that does not answer delays neither the stream nor the other pages.
+action is the same request as by `cdcd snapshot` or `cdcd tables`, made by the same function (`Ask`). An action runs in
+its own thread, one at a time, so that a PostgreSQL that does not answer delays neither the stream nor the other pages.
 """
 
 import asyncio
 import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Thread
 from typing import Final
@@ -19,7 +19,7 @@ from cdcd.core.errors import CdcdError, TransientError, out_of_files
 from cdcd.core.facts import Observer, cut_short
 from cdcd.core.facts_operation import HttpActionAsked, HttpActionRefused
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.core.snapshot.signals import Signal
+from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES, Signal
 from cdcd.telemetry.access import bearer_token, is_cross_site
 from cdcd.telemetry.http import Reply, Request, Route, Routes
 from cdcd.telemetry.pages import json_reply
@@ -55,7 +55,12 @@ REFUSED_HINT: Final = (
     "If you do not know this address, keep it from the port: http.host, a firewall, a NetworkPolicy."
 )
 
-_KEYS: Final = ("tables", "where", "id")
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "start": ("tables", "where", "id"),
+    STOP_TABLES: ("tables",),
+    RESUME_TABLES: ("tables",),
+}
+"""The keys that the body of an action may have. The other actions have none."""
 
 OFF: Final = (
     "Actions are off. Set http.token_file (or http.tokens_file) in the daemon's configuration, and send its content as "
@@ -76,6 +81,12 @@ def action_routes(current: Callable[[], Config], ask: Ask | None, observe: Obser
         "/v1/snapshots": Route(post=lambda asked: actions.carry_out("start", asked), refuse=actions.refuse),
         "/v1/pause": Route(post=lambda asked: actions.carry_out("pause", asked), refuse=actions.refuse),
         "/v1/resume": Route(post=lambda asked: actions.carry_out("resume", asked), refuse=actions.refuse),
+        "/v1/tables/stop": Route(
+            post=lambda asked: actions.carry_out(STOP_TABLES, asked), refuse=actions.refuse
+        ),
+        "/v1/tables/resume": Route(
+            post=lambda asked: actions.carry_out(RESUME_TABLES, asked), refuse=actions.refuse
+        ),
     }
 
 
@@ -206,7 +217,7 @@ def _signal(action: str, pipeline: str, body: bytes) -> Signal:
         raise ValueError(f"the body is not JSON ({error})") from None
     if not isinstance(fields, dict):
         raise ValueError("the body is not a JSON object")  # noqa: TRY004  what was sent is wrong, not our call
-    allowed = _KEYS if action == "start" else ()
+    allowed = _KEYS.get(action, ())
     if unknown := sorted(fields.keys() - set(allowed)):
         shown = ", ".join(unknown)[:100]
         raise ValueError(f"{shown} is not a key of it; there are {', '.join(allowed) or 'none'}")

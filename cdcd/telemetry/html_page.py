@@ -99,6 +99,7 @@ RUNBOOK: Final[Mapping[str, str]] = {
     "transaction.hanging": "CdcdTransactionHanging",
     "prepared.old": "CdcdPreparedOld",
     "standby.waiting": "CdcdNoStandby",
+    "table.aside": "CdcdTableSetAside",
 }
 """Section of the runbook by event."""
 

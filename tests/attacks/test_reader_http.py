@@ -53,7 +53,9 @@ def test_a_name_that_is_no_name_is_refused(host: str):
 
 
 @pytest.mark.attack(gains="a snapshot of any table, by DNS rebinding", before="failed")
-@pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/pause", "/v1/resume"])
+@pytest.mark.parametrize(
+    "path", ["/v1/snapshots", "/v1/pause", "/v1/resume", "/v1/tables/stop", "/v1/tables/resume"]
+)
 def test_a_page_of_a_stranger_acts_under_its_own_name(path: str):
     with serving(f", token: {ACT}") as served:
         assert (

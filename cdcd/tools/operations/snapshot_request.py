@@ -7,7 +7,7 @@ is read of each part, which needs the same rights as reading rows.
 
 import asyncio
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Final
@@ -18,7 +18,7 @@ from cdcd.adapters.postgres.logical_message import emit_message
 from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader
-from cdcd.adapters.postgres.tables import relatives
+from cdcd.adapters.postgres.tables import published_tables, relatives
 from cdcd.config.loading import Config
 from cdcd.core.catalog.relations import key_columns
 from cdcd.core.catalog.routing import table_named
@@ -29,7 +29,7 @@ from cdcd.core.pasted import identifier, on_table, qualified
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.chunks import Chunk
 from cdcd.core.snapshot.reading import Changed, Refused, SourceTable
-from cdcd.core.snapshot.signals import PREFIX, Signal
+from cdcd.core.snapshot.signals import PREFIX, STOP_TABLES, Signal
 from cdcd.core.snapshot.table_task import TableTask
 from cdcd.tools.operations.sides import connect_to
 
@@ -81,6 +81,8 @@ async def _ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, 
         signal = replace(signal, tables=tuple(map(table_named, signal.tables)))
         if signal.action == "start":
             signal = await _checked(config, dsn, sql, signal, stack, notice)
+        elif signal.action == STOP_TABLES:
+            await _check_published(config, sql, signal.tables)
         signal = replace(signal, token=await _token(config, sql))
         try:
             Signal.decode(signal.encode().encode())
@@ -150,6 +152,18 @@ async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
     for oid in oids:
         await _check_table(catalog, reader, oid, published[oid], signal.where, notice, keys)
     return replace(signal, tables=tuple(published[oid] for oid in oids))
+
+
+async def _check_published(config: Config, sql: Connection, tables: Sequence[str]) -> None:
+    """Raise ConfigError if one of these tables is not published under its name."""
+    published = await published_tables(sql, config.postgres.publication)
+    for table in tables:
+        found = [published[oid] for oid in await _find(sql, published, table, config.postgres.publication)]
+        if found != [table]:
+            raise ConfigError(
+                f"{table} is published through its partitions, each of which is a table for itself.",
+                hint=f"Name the partitions: {', '.join(found[:10])}{'' if len(found) <= 10 else ' and others'}.",
+            )
 
 
 async def _find(sql: Connection, published: Mapping[int, str], table: str, publication: str) -> list[int]:

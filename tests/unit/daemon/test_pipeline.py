@@ -27,7 +27,8 @@ from cdcd.core.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
+from cdcd.core.engine.fates import REQUEST, Fates
 from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import CdcdError, FatalError, TransientError
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
@@ -36,7 +37,7 @@ from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
 from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.pipeline import Pipeline
-from cdcd.telemetry.state import Telemetry
+from cdcd.telemetry.state import Aside, Telemetry
 from tests.unit.core.engine.tables import relation
 
 
@@ -70,6 +71,7 @@ class Engine:
     caught_up: bool | None = None
     cuts: int = 0
     requests_refused: int = 0
+    fates: Fates = field(default_factory=lambda: Fates((), {}, observe=lambda fact: None))
     server_wal_end: int = 0
     delivered_rows: int = 0
     delivered_transactions: int = 0
@@ -462,6 +464,21 @@ async def test_a_stream_that_never_began_is_not_finished():
     session = Session(Engine([End()], is_reading=True))
     await session.run()
     assert not session.stream.finished
+
+
+@in_a_loop
+async def test_the_telemetry_has_the_tables_that_are_set_aside():
+    engine = Engine([Ship(BATCH, CHECKPOINT)])
+    ends_after(engine, "delivered")
+    aside = (AsideTable(7, 0x400, REQUEST), AsideTable(8, 0x500, "topic"))
+    engine.fates = Fates(aside, {7: "public.t"}, observe=lambda fact: None)
+    session = Session(engine)
+    await session.run()
+    telemetry = session.pipeline._telemetry
+    assert telemetry.aside == (Aside("public.t", "request", 0x400), Aside("oid 8", "topic", 0x500))
+    engine.fates = Fates((), {}, observe=lambda fact: None)
+    session.pipeline._count()
+    assert not telemetry.aside
 
 
 @in_a_loop

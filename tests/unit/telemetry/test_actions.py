@@ -18,7 +18,7 @@ from cdcd.telemetry.http import HttpServer
 from cdcd.telemetry.state import Telemetry
 
 TOKEN = "0123456789abcdef-of-a-test"
-PATHS = ["/v1/snapshots", "/v1/pause", "/v1/resume"]
+PATHS = ["/v1/snapshots", "/v1/pause", "/v1/resume", "/v1/tables/stop", "/v1/tables/resume"]
 
 
 class Asked:
@@ -125,6 +125,13 @@ def test_pause_and_resume(server, asked):
     assert asked.signals == [Signal("pause", pipeline="shop"), Signal("resume", pipeline="shop")]
 
 
+def test_a_table_is_stopped_and_comes_back_as_by_the_command(server, asked):
+    for path, action in (("/v1/tables/stop", "stop_tables"), ("/v1/tables/resume", "resume_tables")):
+        status, answer, _ = post(server, path, b'{"tables": ["public.orders"]}')
+        assert (status, answer["action"]) == (202, action)
+        assert asked.signals.pop() == Signal(action, ("public.orders",), pipeline="shop")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
@@ -139,6 +146,9 @@ def test_pause_and_resume(server, asked):
         ("/v1/snapshots", b'{"tables": ["a.b"], "action": "cancel"}', "action is not a key"),
         ("/v1/snapshots", b'{"tables": ["a.b"], "id": "\\u0000"}', "without NUL"),
         ("/v1/pause", b'{"tables": ["a.b"]}', "tables is not a key"),
+        ("/v1/tables/stop", b"", "stop_tables needs tables"),
+        ("/v1/tables/resume", b'{"tables": []}', "resume_tables needs tables"),
+        ("/v1/tables/resume", b'{"tables": ["a.b"], "where": "true"}', "where is not a key"),
     ],
 )
 def test_nonsense_is_refused_with_a_sentence(path, body, says, server, asked):

@@ -126,9 +126,9 @@ def test_other_methods_are_refused(server, method):
 def test_another_path_names_those_there_are(server):
     status, _, body = request(server, "/metric")
     assert status == 404
-    assert (
-        body
-        == b"There are /, /v1/status, /metrics, /healthz, /readyz, /v1/snapshots, /v1/pause, /v1/resume\n"
+    assert body == (
+        b"There are /, /v1/status, /metrics, /healthz, /readyz, /v1/snapshots, /v1/pause, /v1/resume, "
+        b"/v1/tables/stop, /v1/tables/resume\n"
     )
 
 

@@ -1,0 +1,99 @@
+"""Tables that are stopped and come back, as operators see it: commands, HTTP, status, metrics and page."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.forked import run_cdcd
+
+pytestmark = pytest.mark.postgres(only=[14, 18])
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+def post(process: Daemon, path: str, body: bytes, token: str) -> int:
+    """The status of the answer to an action."""
+    address = process.await_event("daemon.started")["http"]
+    request = urllib.request.Request(f"http://{address}{path}", body, {"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_a_table_is_stopped_and_comes_back_by_command_and_by_http(
+    database: Database,
+    broker: KafkaBroker,
+    daemon: Callable[[Mapping[str, Any]], Daemon],
+    unique: str,
+    tmp_path: Path,
+):
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text(TOKEN)
+    for name in ("orders", "items"):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1)")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            http={"token_file": str(token)},
+            snapshot={"mode": "initial", "signals_from": "authorized"},
+        )
+    )
+    process.await_streaming()
+    config = ("--config", str(process.config_path))
+
+    def listed() -> dict[str, dict[str, Any]]:
+        answer = json.loads(run_cdcd("tables", *config, "--format", "json").stdout)
+        return {each["table"]: each for each in answer["tables"]}
+
+    assert run_cdcd("tables", *config).returncode == 0
+
+    # WHEN a table is stopped
+    done = run_cdcd("tables", "stop", "public.orders", *config)
+    assert done.returncode == 0, done.stderr
+    aside = process.await_event("table.aside", table="public.orders", fault="request")
+    database.execute("INSERT INTO orders VALUES (2); INSERT INTO items VALUES (2)")
+
+    # THEN it is shown everywhere, with the command that helps, and the other table goes on
+    process.await_metric("cdcd_tables_set_aside", lambda value: value == 1, "request")
+    process.await_metric("cdcd_events_total", lambda value: value == 1, "c", "public.items")
+    until(lambda: listed()["public.orders"]["state"] == "set aside" or None, "the checkpoint does not say so")
+    orders = listed()["public.orders"]
+    assert orders["command"].startswith("cdcd tables resume public.orders")
+    assert listed()["public.items"]["state"] == "published"
+    assert run_cdcd("tables", *config).returncode == 13
+    status = run_cdcd("status", *config, "--format", "json")
+    assert status.returncode == 13, status.stdout
+    assert [each["code"] for each in json.loads(status.stdout)["problems"]].count("table.set_aside") == 1
+    own = json.loads(process.page("/v1/status"))
+    assert own["set_aside"][0]["table"] == "public.orders"
+    assert own["ready"]
+    assert "cdcd tables resume public.orders" in process.page("/")
+    assert aside["command"] == "cdcd tables resume public.orders"
+
+    # WHEN it is asked for without the token, nothing happens; with the token, it comes back and is read
+    body = b'{"tables": ["public.orders"]}'
+    assert post(process, "/v1/tables/resume", body, "wrong" * 8) == 401
+    assert post(process, "/v1/tables/resume", body, TOKEN) == 202
+    process.await_event("table.returned", table="public.orders")
+    process.await_event("table.read", table="public.orders", rows=2)
+    until(lambda: listed()["public.orders"]["state"] == "published" or None, "the checkpoint does not say so")
+    assert run_cdcd("status", *config).returncode == 0
+
+    # AND names that are no published table are refused
+    refused = run_cdcd("tables", "stop", "public.nothing", *config)
+    assert refused.returncode == 2
+    assert "There is no table public.nothing" in refused.stderr
+    assert process.stop() == 0
