@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cdcd.core.protocol.messages import Value
-from cdcd.core.records.encoder import EncoderSettings, RowEncoder
+from cdcd.core.records.encoder import Encoder, EncoderSettings
 from cdcd.core.records.shaping.filtering import FilterEncoder
 from cdcd.core.records.shaping.row_filters import RowFilter
 
@@ -39,8 +39,6 @@ class TakesUnknownForOutside(FilterEncoder):
         return whole and super()._kept(found, old, whole, frame, now_us)
 
 
-def reads_all(
-    inner: RowEncoder, _filters: object, _settings: EncoderSettings, _observe: object
-) -> RowEncoder:
+def reads_all(inner: Encoder, _filters: object, _settings: EncoderSettings, _observe: object) -> Encoder:
     """Rows of snapshots are not filtered."""
     return inner

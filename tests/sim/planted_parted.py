@@ -1,10 +1,9 @@
 """Bugs between a row's event and the partition that its records go to."""
 
 from cdcd.core.protocol.peek import relation_oids
-from cdcd.core.records.encoder import Encoded, EncoderSettings, Record, RowEncoder, SnapshotPosition
+from cdcd.core.records.encoder import Encoded, Encoder, EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.shaping.partitioning import (
     PartitionEncoder,
-    PartitionRowEncoder,
     Texts,
     partition_header,
 )
@@ -51,7 +50,7 @@ class CountsBothHalves(PartitionEncoder):
         return size
 
 
-class IgnoresWhatIsLeftOut(PartitionRowEncoder):
+class IgnoresWhatIsLeftOut(PartitionEncoder):
     """A row behind one that is left out goes where that one belongs."""
 
     def encode_rows(  # noqa: PLR0917 - as its base has it
@@ -74,11 +73,11 @@ class IgnoresWhatIsLeftOut(PartitionRowEncoder):
         return encoded
 
 
-def ignores_what_is_left_out(inner: RowEncoder, settings: EncoderSettings) -> RowEncoder:
+def ignores_what_is_left_out(inner: Encoder, settings: EncoderSettings) -> Encoder:
     """Rows are counted, not told by their keys."""
     return IgnoresWhatIsLeftOut(inner, settings) if settings.partition_rules else inner
 
 
-def reads_by_key(inner: RowEncoder, _settings: EncoderSettings) -> RowEncoder:
+def reads_by_key(inner: Encoder, _settings: EncoderSettings) -> Encoder:
     """Rows of snapshots go where their key leads."""
     return inner

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cdcd.core.engine.watched import WatchedTables
-from cdcd.core.records.encoder import EncoderSettings, Record, RowEncoder
+from cdcd.core.records.encoder import Encoder, EncoderSettings, Record
 from cdcd.core.records.shaping.routed import RouteEncoder
 from cdcd.core.records.shaping.row_routes import RowRoutes
 
@@ -42,8 +42,8 @@ class CountsParts(RouteEncoder):
 
 
 def reads_into_its_own_topic(
-    inner: RowEncoder, _routes: object, _settings: EncoderSettings, _observe: object
-) -> RowEncoder:
+    inner: Encoder, _routes: object, _settings: EncoderSettings, _observe: object
+) -> Encoder:
     """Rows of snapshots all go to the table's own topic."""
     return inner
 

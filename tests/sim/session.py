@@ -52,11 +52,11 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.shortened import MessageLimits
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
-from cdcd.core.records.encoder import Encoder, EncoderSettings, RowEncoder
+from cdcd.core.records.encoder import Encoder, EncoderSettings
 from cdcd.core.records.shaping.encoder import shaped
-from cdcd.core.records.shaping.filtering import filtered, filtered_rows
-from cdcd.core.records.shaping.partitioning import partitioned, partitioned_rows
-from cdcd.core.records.shaping.routed import routed, routed_rows
+from cdcd.core.records.shaping.filtering import filtered
+from cdcd.core.records.shaping.partitioning import partitioned
+from cdcd.core.records.shaping.routed import routed
 from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes
 from cdcd.core.snapshot.beginning import end_former_rows, first_tables, without_conditions
 from cdcd.core.snapshot.progress import Progress
@@ -125,11 +125,11 @@ class Parts:
     shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
     encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
     filtered: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
-    filtered_rows: Callable[[RowEncoder, Filters, EncoderSettings, Observer], RowEncoder] = filtered_rows
+    filtered_rows: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
     partitioned: Callable[[Encoder, EncoderSettings], Encoder] = partitioned
-    partitioned_rows: Callable[[RowEncoder, EncoderSettings], RowEncoder] = partitioned_rows
+    partitioned_rows: Callable[[Encoder, EncoderSettings], Encoder] = partitioned
     routed: Callable[[Encoder, Routes, EncoderSettings, Observer], Encoder] = routed
-    routed_rows: Callable[[RowEncoder, Routes, EncoderSettings, Observer], RowEncoder] = routed_rows
+    routed_rows: Callable[[Encoder, Routes, EncoderSettings, Observer], Encoder] = routed
     left_out: Callable[..., LeftOutTables] = LeftOutTables
     log: type[LogFiles] = LogFiles
     limits: Callable[[Mapping[bytes, int], int | None], MessageLimits] = MessageLimits

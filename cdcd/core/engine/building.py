@@ -12,9 +12,9 @@ from cdcd.core.facts import Observer
 from cdcd.core.records.available import format_of
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.shaping.encoder import shaped
-from cdcd.core.records.shaping.filtering import filtered, filtered_rows
-from cdcd.core.records.shaping.partitioning import partitioned, partitioned_rows
-from cdcd.core.records.shaping.routed import routed, routed_rows
+from cdcd.core.records.shaping.filtering import filtered
+from cdcd.core.records.shaping.partitioning import partitioned
+from cdcd.core.records.shaping.routed import routed
 from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.ledger import Ledger
@@ -57,15 +57,13 @@ class SessionStart:
 
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
     """The engine of a session. The caller owes `close` of its assembler."""
-    records = format_of(start.encoding)
-    encoder = shaped(
-        records.changes(start.encoding, start.binary, observe), start.outbox, start.encoding, observe
-    )
+    make = format_of(start.encoding)
+    encoder = shaped(make(start.encoding, start.binary, observe), start.outbox, start.encoding, observe)
     encoder = routed(partitioned(encoder, start.encoding), start.routes, start.encoding, observe)
     encoder = filtered(encoder, start.filters, start.encoding, observe)
-    rows = partitioned_rows(records.rows(start.encoding, False, observe), start.encoding)
-    rows = routed_rows(rows, start.routes, start.encoding, observe)
-    rows = filtered_rows(rows, start.filters, start.encoding, observe)
+    rows = partitioned(make(start.encoding, False, observe), start.encoding)
+    rows = routed(rows, start.routes, start.encoding, observe)
+    rows = filtered(rows, start.filters, start.encoding, observe)
     assembler = Assembler(
         ledger, spool, start.checkpoint.position, encoder.draft_all, abort_info=start.abort_info
     )

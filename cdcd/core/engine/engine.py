@@ -64,7 +64,7 @@ from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import write_frame
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
-from cdcd.core.records.encoder import Encoder, RowEncoder
+from cdcd.core.records.encoder import Encoder
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.signals import RESUMED
@@ -132,7 +132,7 @@ class Engine:
         assembler: Assembler,
         ledger: Ledger,
         encoder: Encoder,
-        rows: RowEncoder,
+        rows: Encoder,
         published: Mapping[int, str],
         observe: Observer,
         now: float,

@@ -10,7 +10,7 @@ from cdcd.core.engine.refused_rows import ANY_SIZE, LOOKED_AT_BYTES, refuse_line
 from cdcd.core.engine.topics import Topics
 from cdcd.core.errors import FatalError
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.encoder import Encoded, Record, RowEncoder, SnapshotPosition, record_bytes
+from cdcd.core.records.encoder import Encoded, Encoder, Record, SnapshotPosition, record_bytes
 from cdcd.core.records.markers import INCREMENTAL, ROW, Marked, marker_of_single
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.reading import Rows
@@ -66,7 +66,7 @@ class SnapshotRows:
 
     def __init__(
         self,
-        encoder: RowEncoder,
+        encoder: Encoder,
         queue: BatchQueue,
         topics: Topics,
         chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,

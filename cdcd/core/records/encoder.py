@@ -386,6 +386,22 @@ class Encoder(Protocol):
             lsn: Kafka holds every record of a transaction whose commit record begins before.
         """
 
+    def encode_rows(  # noqa: PLR0917  as `encode`, which has most of these
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """Append the records of rows of COPY, each with its newline, whose key is not in `dropped`.
+
+        Raises:
+            ProtocolError: a row is malformed.
+            SinkError: the topic of the table is too long, or collides with another one.
+        """
+
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
@@ -437,23 +453,3 @@ class Encoder(Protocol):
 
     def has_protected_key(self, relation_oid: int) -> bool:
         """Whether a column of a relation's key has other values in records than in the table."""
-
-
-class RowEncoder(Encoder, Protocol):
-    """An `Encoder` that also encodes rows that were read from a table."""
-
-    def encode_rows(  # noqa: PLR0917 - as `encode`, which has most of these
-        self,
-        oid: int,
-        lines: list[bytes],
-        position: SnapshotPosition,
-        now_us: int,
-        out: list[Record],
-        dropped: set[bytes],
-    ) -> Encoded:
-        """Append the records of rows of COPY, each with its newline, whose key is not in `dropped`.
-
-        Raises:
-            ProtocolError: a row is malformed.
-            SinkError: the topic of the table is too long, or collides with another one.
-        """

@@ -5,7 +5,7 @@ event without a record. A row with values for which the format has no form has a
 (`unwritable.py`). A row that is malformed is refused with the place. An update that moves a row is a delete and an
 insert with one number. Requests to the daemon itself do not come here (`skip`).
 
-A format is a subclass with the eight methods at the end, which say how the records of a row, a truncate, a logical
+A format is a subclass with the methods at the end, which say how the records of a row, a truncate, a logical
 message and a heartbeat look.
 """
 
@@ -37,7 +37,14 @@ from cdcd.core.records.debezium_json.message_content import MessageContent
 from cdcd.core.records.debezium_json.source_block import DELETED, OPS, SourceBlock, unix_us
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
-from cdcd.core.records.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, EncoderSettings, Record
+from cdcd.core.records.encoder import (
+    HEADER_NEW_KEY,
+    HEADER_OLD_KEY,
+    Encoded,
+    EncoderSettings,
+    Record,
+    SnapshotPosition,
+)
 from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.markers import INCREMENTAL
 from cdcd.core.records.schema_registrations import SchemaUse
@@ -260,6 +267,18 @@ class RecordStream(KnownTables):
         raise NotImplementedError
 
     def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
+        """See `Encoder`."""
+        raise NotImplementedError
+
+    def encode_rows(  # noqa: PLR0917  as in `Encoder`
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
         """See `Encoder`."""
         raise NotImplementedError
 

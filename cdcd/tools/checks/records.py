@@ -32,7 +32,7 @@ async def look_at_records(
     refused: list[tuple[str, ConfigError]] = []
     for relation in found.relations:
         # A separate encoder for each table, because another check reports colliding topics of two tables.
-        encoder = format_of(settings).changes(settings, False, lambda _: None)
+        encoder = format_of(settings)(settings, False, lambda _: None)
         try:
             encoder.define(relation, found.descriptions[relation.oid], found.types)
             encoder.unregistered(relation.oid)

@@ -324,7 +324,7 @@ class RecordDecoder:
         selection = config.tables.selection
         self._left_out = None if selection.is_all else LeftOutTables(selection.test())
         made = shaped(
-            FORMATS[value_format].changes(settings, False, unheard), config.outbox.settings, settings, unheard
+            FORMATS[value_format](settings, False, unheard), config.outbox.settings, settings, unheard
         )
         made = routed(partitioned(made, settings), config.routes.settings, settings, unheard)
         self._encoder = filtered(made, config.filters.settings, settings, unheard)

@@ -26,7 +26,7 @@ def test_events_are_what_is_configured_and_are_recorded():
     settings = encoder_settings(config, "shop")
     assert settings.events == CloudEvents("binary", "json_schema", extensions=False)
     assert Reader(write_value(settings)).value() == settings
-    assert format_of(settings).changes is JsonEventsEncoder
+    assert format_of(settings) is JsonEventsEncoder
     assert not config.needs_registry
 
 
@@ -34,7 +34,7 @@ def test_data_in_avro_have_encoders_of_their_own_and_need_a_registry():
     config = configured(AVRO)
     assert config.needs_registry
     settings = encoder_settings(config, "shop")
-    assert format_of(settings).rows is AvroEventsEncoder
+    assert format_of(settings) is AvroEventsEncoder
     assert configured(AVRO, "value: cloudevents, key: avro").format.key == "avro"
 
 

@@ -197,7 +197,8 @@ class FlatRow(Around):
 
     def _renewed(self, table: AvroTable) -> FlatFields:
         found = self._tables[table.fragments.relation.oid]
-        found.flat.renew(self.source, table.fragments.transaction)
+        if found.flat.transaction != table.fragments.transaction:
+            found.flat.renew(self.source, table.fragments.transaction)
         return found
 
     def set_now(self, now_us: int) -> None:

@@ -17,7 +17,7 @@ from cdcd.core.records.unwritable import Found, named
 
 
 class AvroSnapshotEncoder(AvroEncoder):
-    """Describes tables as `AvroEncoder` does, by `define`, and encodes rows of them. See `RowEncoder`."""
+    """Describes tables as `AvroEncoder` does, by `define`, and encodes rows of them. See `Encoder`."""
 
     def encode_rows(  # noqa: PLR0917 - as `encode`, which has most of these
         self,

@@ -30,7 +30,7 @@ _SOME: Final = 2
 
 
 class AvroEventsEncoder(AvroSnapshotEncoder):
-    """Encodes rows of changes and of snapshots. See `RowEncoder` for the methods."""
+    """Encodes rows of changes and of snapshots. See `Encoder` for the methods."""
 
     def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
         form = EventForm(settings, content_type(settings.events))

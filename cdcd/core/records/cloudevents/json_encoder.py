@@ -34,7 +34,7 @@ _END: Final = b"}"
 
 
 class JsonEventsEncoder(SnapshotEncoder):
-    """Encodes rows of changes and of snapshots. See `RowEncoder` for the methods."""
+    """Encodes rows of changes and of snapshots. See `Encoder` for the methods."""
 
     def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
         form = EventForm(settings, content_type(settings.events))
@@ -166,7 +166,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         out: list[Record],
         dropped: set[bytes],
     ) -> Encoded:
-        """See `RowEncoder`."""
+        """See `Encoder`."""
         self._row_header_bytes = 0
         encoded = SnapshotEncoder.encode_rows(self, oid, lines, position, now_us, out, dropped)
         return replace(encoded, bytes=encoded.bytes + self._row_header_bytes)
@@ -248,6 +248,7 @@ class FlatJsonEventsEncoder(FlatEncoder):
         self._block = FlatEventBlock(settings)
         self._block_alone = EventBlock(settings)
         FlatEncoder.__init__(self, settings, binary, observe, self._block, self._block_alone)
+        self._is_event = True
 
     def _has_schema(self) -> bool:
         return self._settings.events.data == WITH_SCHEMA
@@ -261,7 +262,7 @@ class FlatJsonEventsEncoder(FlatEncoder):
         FlatEncoder._described(self, fragments, types, rules)
         self._event_tables.describe(fragments, None)
 
-    def _made(  # noqa: PLR0917  as in `FlatEncoder`
+    def _event(  # noqa: PLR0917  as in `FlatEncoder`
         self,
         table: TableFragments,
         op: int,
@@ -283,7 +284,7 @@ class FlatJsonEventsEncoder(FlatEncoder):
         out: list[Record],
         dropped: set[bytes],
     ) -> Encoded:
-        """See `RowEncoder`."""
+        """See `Encoder`."""
         self._row_header_bytes = 0
         encoded = FlatEncoder.encode_rows(self, oid, lines, position, now_us, out, dropped)
         return replace(encoded, bytes=encoded.bytes + self._row_header_bytes)

@@ -99,9 +99,10 @@ class FlatForm:
         added: the fields that are added.
         has_deleted: rows have the field `__deleted`.
         fields, headers: the values of added fields, in the order of `added`, and of added headers.
+        transaction: the number of the transaction whose values these are; `renew` takes those of another one.
     """
 
-    __slots__ = ("_transaction", "added", "fields", "has_deleted", "headers")
+    __slots__ = ("added", "fields", "has_deleted", "headers", "transaction")
 
     def __init__(
         self,
@@ -114,15 +115,14 @@ class FlatForm:
         self.has_deleted = has_deleted
         self.fields = AddedValues(added, constants, as_text=False)
         self.headers = AddedValues(headers, constants, as_text=True)
-        self._transaction = -1
+        self.transaction = -1
 
     def renew(self, source: SourceBlock, transaction: int) -> None:
         """Take the values of the open transaction. `transaction` is its number."""
-        if self._transaction != transaction:
-            values = source.values()
-            self.fields.renew(values)
-            self.headers.renew(values)
-            self._transaction = transaction
+        values = source.values()
+        self.fields.renew(values)
+        self.headers.renew(values)
+        self.transaction = transaction
 
 
 class FlatForms:

@@ -76,7 +76,7 @@ class FlatTable:
 
 
 class FlatEncoder(SnapshotEncoder):
-    """Encodes rows of changes and of snapshots. See `RowEncoder` for the methods."""
+    """Encodes rows of changes and of snapshots. See `Encoder` for the methods."""
 
     def __init__(
         self,
@@ -88,6 +88,8 @@ class FlatEncoder(SnapshotEncoder):
     ) -> None:
         self._flat_forms = FlatForms(settings, observe)
         self._flat_tables: dict[int, FlatTable] = {}
+        self._is_event = False
+        """The row is the data of an event (`_event`)."""
         self._header_bytes = 0
         """Of the last record, if headers count (`Encoder.encode`)."""
         self._row_header_bytes = 0
@@ -132,10 +134,11 @@ class FlatEncoder(SnapshotEncoder):
     def _flat_table(self, table: TableFragments) -> FlatTable:
         """What is added to the table's records, renewed for the transaction that is open."""
         flat = self._flat_tables[table.relation.oid]
-        flat.form.renew(self._source, self._transaction)
+        if flat.form.transaction != self._transaction:
+            flat.form.renew(self._source, self._transaction)
         return flat
 
-    def _made(  # noqa: PLR0917  what a record is made of
+    def _event(  # noqa: PLR0917  what a record is made of
         self,
         table: TableFragments,
         op: int,
@@ -144,8 +147,8 @@ class FlatEncoder(SnapshotEncoder):
         data: Sequence[Part],
         headers: Headers,
     ) -> tuple[bytes, Headers]:
-        """The value and the headers of a record; `data` has the parts of the flattened row."""
-        return b"".join(data), headers
+        """The value and the headers of an event, of which `data` has the parts of the flattened row."""
+        raise NotImplementedError
 
     def _append_written(self, table: TableFragments, op: int, out: list[Record]) -> int:
         writer = self._writer
@@ -201,7 +204,10 @@ class FlatEncoder(SnapshotEncoder):
         size = 0
         if op != DELETED or self._flat_forms.rewrites:
             data = flat.parts(row, op, lsn, serial, now_us)
-            value, made = self._made(table, op, lsn, serial, data, named)
+            if self._is_event:
+                value, made = self._event(table, op, lsn, serial, data, named)
+            else:
+                value, made = b"".join(data), named
             out.append((table.topic, key, value, made or None))
             size = len(value) + len(key or b"") + self._header_bytes
         if op == DELETED and key is not None and self._flat_forms.has_tombstones:
@@ -226,10 +232,13 @@ class FlatEncoder(SnapshotEncoder):
             assert written is not None, "a row that is read has a value"
             # The row's number is behind it.
             row = [part_of(written, 0, written.rindex(b"}") + 1)]
-            named = flat.form.headers.headers(READ, lsn, number, now_us)
+            headers = flat.form.headers.headers(READ, lsn, number, now_us)
             data = flat.parts(row, READ, lsn, number, now_us)
-            value, headers = self._made(table, READ, lsn, number, data, named)
-            self._row_header_bytes += self._header_bytes
+            if self._is_event:
+                value, headers = self._event(table, READ, lsn, number, data, headers)
+                self._row_header_bytes += self._header_bytes
+            else:
+                value = b"".join(data)
             made.append((topic, key, value, headers or None))
         return made
 

@@ -48,7 +48,7 @@ _CONTENT: Final = tag(2, LENGTH)
 
 
 class ProtobufEncoder(AvroSnapshotEncoder):
-    """Encodes rows of changes and of snapshots. See `RowEncoder` for the methods."""
+    """Encodes rows of changes and of snapshots. See `Encoder` for the methods."""
 
     def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
         form = ProtobufForm()

@@ -23,7 +23,7 @@ from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.facts import FilterFailed, Observer
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation, Value
-from cdcd.core.records.encoder import Encoded, Encoder, EncoderSettings, Record, RowEncoder, SnapshotPosition
+from cdcd.core.records.encoder import Encoded, Encoder, EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.shaping.in_front import FILTER_FAILED, FILTERED, EncoderInFront, of_row
 from cdcd.core.records.shaping.row_filters import RowFilter, TableFilters, contradiction
 from cdcd.core.records.shaping.row_values import delete_of, insert_of, old_and_new
@@ -37,13 +37,6 @@ def filtered(
 ) -> Encoder:
     """The encoder of a pipeline's changes: `inner` where no table has a filter."""
     return FilterEncoder(inner, filters, settings, observe) if filters else inner
-
-
-def filtered_rows(
-    inner: RowEncoder, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
-) -> RowEncoder:
-    """The encoder of rows that are read from tables: `inner` where no table has a filter."""
-    return FilterRowEncoder(inner, filters, settings, observe) if filters else inner
 
 
 class FilterEncoder(EncoderInFront):
@@ -154,21 +147,7 @@ class FilterEncoder(EncoderInFront):
     def _left_out(self, found: RowFilter, events: int) -> None:
         self._counts[found.name, FILTERED] = self._counts.get((found.name, FILTERED), 0) + events
 
-
-class FilterRowEncoder(FilterEncoder):
-    """The same for rows of COPY."""
-
-    def __init__(
-        self,
-        inner: RowEncoder,
-        filters: tuple[TableFilter, ...],
-        settings: EncoderSettings,
-        observe: Observer,
-    ) -> None:
-        FilterEncoder.__init__(self, inner, filters, settings, observe)
-        self._encoder_of_rows = inner
-
-    def encode_rows(  # noqa: PLR0917 - as `RowEncoder` has it
+    def encode_rows(  # noqa: PLR0917  as in `Encoder`
         self,
         oid: int,
         lines: list[bytes],
@@ -187,4 +166,4 @@ class FilterRowEncoder(FilterEncoder):
             if len(kept) < len(lines):
                 self._left_out(found, len(lines) - len(kept))
             lines = kept
-        return self._encoder_of_rows.encode_rows(oid, lines, position, now_us, out, dropped)
+        return self._inner.encode_rows(oid, lines, position, now_us, out, dropped)

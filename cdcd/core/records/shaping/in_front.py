@@ -14,7 +14,7 @@ from cdcd.core.catalog.relations import Described, TableDescription, TypeDescrip
 from cdcd.core.errors import FatalError
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.encoder import Encoder, Record, TransactionRecords
+from cdcd.core.records.encoder import Encoded, Encoder, Record, SnapshotPosition, TransactionRecords
 from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.transactions.drafts import Draft, SpoolItem
@@ -137,6 +137,17 @@ class EncoderInFront:
 
     def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
         return self._inner.encode_heartbeat(lsn, now_us, out)
+
+    def encode_rows(  # noqa: PLR0917  as in `Encoder`
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        return self._inner.encode_rows(oid, lines, position, now_us, out, dropped)
 
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]

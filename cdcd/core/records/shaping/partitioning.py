@@ -31,7 +31,6 @@ from cdcd.core.records.encoder import (
     Encoder,
     EncoderSettings,
     Record,
-    RowEncoder,
     SnapshotPosition,
 )
 from cdcd.core.records.shaping.in_front import EncoderInFront, of_row
@@ -52,11 +51,6 @@ Texts = tuple[bytes, ...]
 def partitioned(inner: Encoder, settings: EncoderSettings) -> Encoder:
     """The encoder of a pipeline's changes: `inner` where the key chooses the partition of every record."""
     return PartitionEncoder(inner, settings) if settings.partition_rules else inner
-
-
-def partitioned_rows(inner: RowEncoder, settings: EncoderSettings) -> RowEncoder:
-    """The encoder of rows that are read from tables: `inner` where the key chooses the partition of every record."""
-    return PartitionRowEncoder(inner, settings) if settings.partition_rules else inner
 
 
 def partition_header(texts: Texts) -> tuple[str, bytes]:
@@ -199,24 +193,7 @@ class PartitionEncoder(EncoderInFront):
         out += came
         return size
 
-
-def _send(records: list[Record], known: int, topic: str, row: Texts) -> None:
-    """Give the records of a topic behind the first `known` ones the partition of a row. Others are descriptions."""
-    header = partition_header(row)
-    for number in range(known, len(records)):
-        name, key, value, headers = records[number]
-        if name == topic:
-            records[number] = (name, key, value, [*(headers or ()), header])
-
-
-class PartitionRowEncoder(PartitionEncoder):
-    """The same for rows of COPY."""
-
-    def __init__(self, inner: RowEncoder, settings: EncoderSettings) -> None:
-        PartitionEncoder.__init__(self, inner, settings)
-        self._encoder_of_rows = inner
-
-    def encode_rows(  # noqa: PLR0917 - as `RowEncoder` has it
+    def encode_rows(  # noqa: PLR0917  as in `Encoder`
         self,
         oid: int,
         lines: list[bytes],
@@ -226,7 +203,7 @@ class PartitionRowEncoder(PartitionEncoder):
         dropped: set[bytes],
     ) -> Encoded:
         known = len(out)
-        encoded = self._encoder_of_rows.encode_rows(oid, lines, position, now_us, out, dropped)
+        encoded = self._inner.encode_rows(oid, lines, position, now_us, out, dropped)
         parted = self._parted.get(oid)
         if parted is None:
             return encoded
@@ -241,3 +218,12 @@ class PartitionRowEncoder(PartitionEncoder):
                 out[number] = (name, key, value, [*(headers or ()), partition_header(texts)])
         assert next(written, None) is None, "each row has one record"
         return encoded
+
+
+def _send(records: list[Record], known: int, topic: str, row: Texts) -> None:
+    """Give the records of a topic behind the first `known` ones the partition of a row. Others are descriptions."""
+    header = partition_header(row)
+    for number in range(known, len(records)):
+        name, key, value, headers = records[number]
+        if name == topic:
+            records[number] = (name, key, value, [*(headers or ()), header])

@@ -28,7 +28,7 @@ from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Relation, Truncate
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.encoder import Encoded, Encoder, EncoderSettings, Record, RowEncoder, SnapshotPosition
+from cdcd.core.records.encoder import Encoded, Encoder, EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.shaping.in_front import ROUTE_FAILED, EncoderInFront
 from cdcd.core.records.shaping.row_routes import ChosenRoutes, RowRoutes, contradiction
 from cdcd.core.records.shaping.row_values import delete_of, insert_of, old_and_new
@@ -42,13 +42,6 @@ def routed(
 ) -> Encoder:
     """The encoder of a pipeline's changes: `inner` where no table has routes."""
     return RouteEncoder(inner, routes, settings, observe) if routes else inner
-
-
-def routed_rows(
-    inner: RowEncoder, routes: tuple[TableRoutes, ...], settings: EncoderSettings, observe: Observer
-) -> RowEncoder:
-    """The encoder of rows that are read from tables: `inner` where no table has routes."""
-    return RouteRowEncoder(inner, routes, settings, observe) if routes else inner
 
 
 class RouteEncoder(EncoderInFront):
@@ -179,21 +172,7 @@ class RouteEncoder(EncoderInFront):
             if out[place][0] == own:
                 out[place] = self._inner.to_topic(oid, out[place], topic)
 
-
-class RouteRowEncoder(RouteEncoder):
-    """The same for rows of COPY."""
-
-    def __init__(
-        self,
-        inner: RowEncoder,
-        routes: tuple[TableRoutes, ...],
-        settings: EncoderSettings,
-        observe: Observer,
-    ) -> None:
-        RouteEncoder.__init__(self, inner, routes, settings, observe)
-        self._encoder_of_rows = inner
-
-    def encode_rows(  # noqa: PLR0917 - as `RowEncoder` has it
+    def encode_rows(  # noqa: PLR0917  as in `Encoder`
         self,
         oid: int,
         lines: list[bytes],
@@ -204,7 +183,7 @@ class RouteRowEncoder(RouteEncoder):
     ) -> Encoded:
         found = self._routes.get(oid)
         if found is None:
-            return self._encoder_of_rows.encode_rows(oid, lines, position, now_us, out, dropped)
+            return self._inner.encode_rows(oid, lines, position, now_us, out, dropped)
         by_topic: dict[str, list[bytes]] = {}
         for line in lines:
             by_topic.setdefault(found.goes_line(line), []).append(line)
@@ -216,7 +195,7 @@ class RouteRowEncoder(RouteEncoder):
         for number, (topic, each) in enumerate(by_topic.items(), 1):
             known = len(out)
             part = _part(position, rows, len(each), first=number == 1, last=number == len(by_topic))
-            encoded = self._encoder_of_rows.encode_rows(oid, each, part, now_us, out, dropped)
+            encoded = self._inner.encode_rows(oid, each, part, now_us, out, dropped)
             self._give(oid, topic, known, out)
             rows += encoded.rows
             size += encoded.bytes

@@ -65,7 +65,7 @@ from cdcd.core.protocol.messages import (
 from cdcd.core.records.available import format_of
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.flattening import DELETE_TO_TOMBSTONE, REWRITE, TOMBSTONE, Flattening
-from cdcd.core.records.shaping.routed import routed, routed_rows
+from cdcd.core.records.shaping.routed import routed
 from cdcd.core.records.shaping.settings import ASSUMED, Route, TableRoutes
 from cdcd.core.snapshot.beginning import initial
 from cdcd.core.snapshot.progress import Progress
@@ -128,7 +128,7 @@ class Daemon:
         self.facts = Facts()
         self.ledger = Ledger(start.position.end_lsn)
         records = format_of(encoding)
-        encoder = routed(records.changes(encoding, False, self.facts), routes, encoding, self.facts)
+        encoder = routed(records(encoding, False, self.facts), routes, encoding, self.facts)
         self.assembler = Assembler(
             self.ledger, Spool(str(directory), 1 << 20), start.position, encoder.draft_all, abort_info=False
         )
@@ -148,7 +148,7 @@ class Daemon:
             assembler=self.assembler,
             ledger=self.ledger,
             encoder=encoder,
-            rows=routed_rows(records.rows(encoding, False, self.facts), routes, encoding, self.facts),
+            rows=routed(records(encoding, False, self.facts), routes, encoding, self.facts),
             published=self.published,
             observe=self.facts,
             now=self.now,

@@ -35,8 +35,7 @@ def both(golden: Golden, schemas: Schemas, settings: EncoderSettings) -> list[tu
     types = types_of([message for _, message in messages if isinstance(message, Relation)])
     plain = EncoderSettings("test", "golden", "db")
     encoders: list[Encoder] = [
-        format_of(each).changes(each, golden.mode == "v1-binary", lambda _: None)
-        for each in (plain, settings)
+        format_of(each)(each, golden.mode == "v1-binary", lambda _: None) for each in (plain, settings)
     ]
     schemas.register(encoders[1], 0)
     pairs: list[tuple[Record, Record]] = []

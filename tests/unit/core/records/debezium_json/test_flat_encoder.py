@@ -69,7 +69,7 @@ def test_the_records_are_debeziums(mode, writes):
         added(unwrap["transforms.unwrap.add.headers"]),
     )
     settings = flat_settings(flattening, prefix, key_format="json_schema", value_format="json_schema")
-    encoder = format_of(settings).changes(settings, False, lambda _: None)
+    encoder = format_of(settings)(settings, False, lambda _: None)
     assert isinstance(encoder, FlatEncoder)
     encoder.define(ORDERS, TableDescription(("Order no", "line")), {})
     encoder.define(LOG, TableDescription(), {})
@@ -118,7 +118,7 @@ FIELDS = Flattening("rewrite", added(ALL), added(ALL))
 def test_every_field_has_the_value_that_the_envelope_has():
     encoder = an_encoder(FIELDS, (ORDERS, ("Order no", "line")), schemas_topic="p.schemas")
     whole = format_of(EncoderSettings("1", "p", "d", schemas_topic="p.schemas"))
-    plain = whole.changes(EncoderSettings("1", "p", "d", schemas_topic="p.schemas"), False, lambda _: None)
+    plain = whole(EncoderSettings("1", "p", "d", schemas_topic="p.schemas"), False, lambda _: None)
     plain.define(ORDERS, TableDescription(("Order no", "line")), {})
     for run in (encoder, plain):
         run.begin(7, COMMIT_LSN, 0, 800)

@@ -27,7 +27,7 @@ from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
-from cdcd.core.records.shaping.filtering import FilterRowEncoder, filtered, filtered_rows
+from cdcd.core.records.shaping.filtering import FilterEncoder, filtered
 from cdcd.core.records.shaping.settings import ASSUMED, LEAVE_OUT, TableFilter
 from cdcd.core.records.shaping.unanswered import REPORT_S
 
@@ -108,7 +108,7 @@ def told(records: list[Record]) -> list[tuple[str, int, int]]:
 def test_without_a_filter_the_encoders_are_the_formats_own():
     inner, rows = DebeziumJsonEncoder(SETTINGS), SnapshotEncoder(SETTINGS)
     assert filtered(inner, (), SETTINGS, lambda _: None) is inner
-    assert filtered_rows(rows, (), SETTINGS, lambda _: None) is rows
+    assert filtered(rows, (), SETTINGS, lambda _: None) is rows
 
 
 def test_consumers_have_the_rows_that_match_and_every_event_counts_once():
@@ -268,8 +268,8 @@ def test_messages_go_through():
 
 def test_rows_of_a_snapshot_that_do_not_match_have_no_record():
     facts: list[Fact] = []
-    encoder = filtered_rows(SnapshotEncoder(SETTINGS), chosen(), SETTINGS, facts.append)
-    assert isinstance(encoder, FilterRowEncoder)
+    encoder = filtered(SnapshotEncoder(SETTINGS), chosen(), SETTINGS, facts.append)
+    assert isinstance(encoder, FilterEncoder)
     for each in (relation(ORDERS, "orders", "f"), relation(OTHERS, "others", "f")):
         encoder.define(each, TableDescription(("id",)), BUILTIN_TYPES)
     out: list[Record] = []
@@ -286,7 +286,7 @@ def test_rows_of_a_snapshot_that_do_not_match_have_no_record():
 
 def test_a_row_of_a_snapshot_without_an_answer_is_told():
     facts: list[Fact] = []
-    encoder = filtered_rows(
+    encoder = filtered(
         SnapshotEncoder(SETTINGS), chosen("row.status > 'a'", on_error=LEAVE_OUT), SETTINGS, facts.append
     )
     encoder.define(relation(ORDERS, "orders", "d"), TableDescription(("id",)), BUILTIN_TYPES)

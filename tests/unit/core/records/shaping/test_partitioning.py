@@ -38,9 +38,8 @@ from cdcd.core.records.schema_registrations import SchemaIds
 from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.murmur2 import positive_murmur2
 from cdcd.core.records.shaping.partitioning import (
-    PartitionRowEncoder,
+    PartitionEncoder,
     partitioned,
-    partitioned_rows,
     taken_out,
     without_partition,
 )
@@ -212,7 +211,7 @@ def test_other_tables_and_truncates_are_left_alone():
 def test_without_rules_the_encoder_is_the_formats_own():
     inner = SnapshotEncoder(EncoderSettings("1", "shop", "db"))
     assert partitioned(inner, EncoderSettings("1", "shop", "db")) is inner
-    assert partitioned_rows(inner, EncoderSettings("1", "shop", "db")) is inner
+    assert partitioned(inner, EncoderSettings("1", "shop", "db")) is inner
 
 
 @pytest.mark.parametrize("skipped", ["d", "c"])
@@ -348,8 +347,8 @@ class TestRowsThatAreRead:
     def encoded(
         self, lines: list[bytes], dropped: set[bytes], settings: EncoderSettings = SETTINGS
     ) -> list[Record]:
-        encoder = partitioned_rows(SnapshotEncoder(settings), settings)
-        assert isinstance(encoder, PartitionRowEncoder)
+        encoder = partitioned(SnapshotEncoder(settings), settings)
+        assert isinstance(encoder, PartitionEncoder)
         encoder.define(relation(ORDERS, "orders"), KEYED, BUILTIN_TYPES)
         out: list[Record] = []
         encoder.encode_rows(ORDERS, lines, POSITION, 0, out, dropped)
@@ -374,7 +373,7 @@ class TestRowsThatAreRead:
     def test_nor_do_rows_with_values_that_have_no_form(self):
 
         settings = EncoderSettings("1", "shop", "db", partition_rules=RULES, modes=Modes(decimal="precise"))
-        encoder = partitioned_rows(SnapshotEncoder(settings), settings)
+        encoder = partitioned(SnapshotEncoder(settings), settings)
         columns = tuple(
             Column(1, each, kind, -1) for each, kind in (("id", INT4), ("customer", INT4), ("n", 1700))
         )

@@ -32,8 +32,8 @@ from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.flattening import Flattening
-from cdcd.core.records.shaping.filtering import filtered, filtered_rows
-from cdcd.core.records.shaping.routed import RouteEncoder, RouteRowEncoder, routed, routed_rows
+from cdcd.core.records.shaping.filtering import filtered
+from cdcd.core.records.shaping.routed import RouteEncoder, routed
 from cdcd.core.records.shaping.settings import ASSUMED, Route, TableFilter, TableRoutes
 from cdcd.core.records.shaping.unanswered import REPORT_S
 from tests.unit.core.records.avro.reading import Schemas
@@ -133,7 +133,7 @@ def told(records: list[Record]) -> list[tuple[str, str, int, int]]:
 def test_without_routes_the_encoders_are_the_formats_own():
     inner, rows = DebeziumJsonEncoder(SETTINGS), SnapshotEncoder(SETTINGS)
     assert routed(inner, (), SETTINGS, lambda _: None) is inner
-    assert routed_rows(rows, (), SETTINGS, lambda _: None) is rows
+    assert routed(rows, (), SETTINGS, lambda _: None) is rows
 
 
 def test_a_row_that_goes_elsewhere_is_deleted_where_it_was_and_every_event_counts_once():
@@ -355,9 +355,9 @@ def test_a_malformed_row_is_refused_as_without_routes(broken: bytes):
         Encoding().encoder.encode(malformed, False, 0, [])
 
 
-def rows_encoder() -> RouteRowEncoder:
-    encoder = routed_rows(SnapshotEncoder(SETTINGS), chosen(), SETTINGS, lambda _: None)
-    assert isinstance(encoder, RouteRowEncoder)
+def rows_encoder() -> RouteEncoder:
+    encoder = routed(SnapshotEncoder(SETTINGS), chosen(), SETTINGS, lambda _: None)
+    assert isinstance(encoder, RouteEncoder)
     for oid, name in ((ORDERS, "orders"), (OTHERS, "others")):
         encoder.define(relation(oid, name, "f"), TableDescription(("id",)), BUILTIN_TYPES)
     return encoder
@@ -401,7 +401,7 @@ def test_the_first_and_the_last_record_of_a_snapshot_are_marked(lines: list[byte
 
 
 def test_rows_of_a_table_without_a_key_have_no_keys():
-    encoder = routed_rows(SnapshotEncoder(SETTINGS), chosen(), SETTINGS, lambda _: None)
+    encoder = routed(SnapshotEncoder(SETTINGS), chosen(), SETTINGS, lambda _: None)
     columns = tuple(
         Column(0, each.name, each.type_oid, -1) for each in relation(ORDERS, "orders", "n").columns
     )
@@ -416,7 +416,7 @@ def test_rows_of_a_table_without_a_key_have_no_keys():
 def test_rows_of_a_snapshot_are_filtered_before_they_are_routed():
     text = "row.region != 'us'"
     filters = (TableFilter("public.orders", text, parse_expression(text)),)
-    encoder = filtered_rows(rows_encoder(), filters, SETTINGS, lambda _: None)
+    encoder = filtered(rows_encoder(), filters, SETTINGS, lambda _: None)
     encoder.define(relation(ORDERS, "orders", "f"), TableDescription(("id",)), BUILTIN_TYPES)
     out: list[Record] = []
     encoder.encode_rows(ORDERS, LINES, POSITION, 0, out, set())
@@ -449,8 +449,8 @@ def test_all_topics_of_a_table_are_known():
 def test_records_of_every_form_go_where_their_rows_do(form: dict[str, Any]):
     settings = replace(SETTINGS, **form)
     records = format_of(settings)
-    encoder = routed(records.changes(settings, False, lambda _: None), chosen(), settings, lambda _: None)
-    rows = routed_rows(records.rows(settings, False, lambda _: None), chosen(), settings, lambda _: None)
+    encoder = routed(records(settings, False, lambda _: None), chosen(), settings, lambda _: None)
+    rows = routed(records(settings, False, lambda _: None), chosen(), settings, lambda _: None)
     for each in (encoder, rows):
         each.define(relation(ORDERS, "orders", "f"), TableDescription(("id",)), BUILTIN_TYPES)
     encoder.begin(5, 1000, 0, None)
@@ -473,8 +473,8 @@ def test_records_in_avro_have_the_ids_of_their_topics_schemas():
     )
     routes = (TableRoutes("public.orders", rules),)
     records = format_of(settings)
-    encoder = routed(records.changes(settings, False, lambda _: None), routes, settings, lambda _: None)
-    rows = routed_rows(records.rows(settings, False, lambda _: None), routes, settings, lambda _: None)
+    encoder = routed(records(settings, False, lambda _: None), routes, settings, lambda _: None)
+    rows = routed(records(settings, False, lambda _: None), routes, settings, lambda _: None)
     for each in (encoder, rows):
         each.define(relation(ORDERS, "orders", "f"), TableDescription(("id",)), BUILTIN_TYPES)
     assert schemas.register(encoder, ORDERS) == 6
