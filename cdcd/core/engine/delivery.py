@@ -1,8 +1,8 @@
-"""What is on its way to the broker, and which checkpoint is true once it has arrived.
+"""Which batch is being delivered, and which checkpoint is valid once the broker holds it.
 
-The rule: one batch is out at a time. Its checkpoint is made when it is shipped and becomes the session's checkpoint
-when the broker holds the batch. Only then are the ledger's tickets of the batch acknowledged, so that PostgreSQL may
-forget what they stand for.
+The rule: only one batch is delivered at a time. Its checkpoint is made when the batch is taken, and becomes the
+session's checkpoint when the broker holds the batch. Only then are the ledger's tickets of the batch acknowledged,
+so that PostgreSQL may discard the WAL for them.
 """
 
 from dataclasses import replace
@@ -15,13 +15,15 @@ from cdcd.core.transactions.ledger import Ledger
 
 
 class Delivery:
-    """Takes batches out of the queue. `next`, then `delivered`, by turns.
+    """Takes batches out of the queue: the caller calls `next` and `delivered` by turns.
 
     Attributes:
-        checkpoint: the newest one that the broker holds.
-        has_shipped: rows or changes were taken so far, delivered or not. Progress and descriptions are neither.
-        rows, transactions: how many were delivered, rows of snapshots included. A part of a transaction counts when
-            the transaction's last part is delivered, because until then the next session may deliver it again.
+        checkpoint: the newest checkpoint that the broker holds.
+        has_shipped: whether a batch with rows or changes was taken so far, delivered or not. Batches with only
+            progress or descriptions do not count.
+        rows, transactions: number of delivered rows (including those that snapshots read) and transactions. A part
+            of a transaction counts when the transaction's last part is delivered, because until then the next
+            session may deliver it again.
     """
 
     def __init__(
@@ -37,17 +39,17 @@ class Delivery:
         self._ledger = ledger
         self._out: Batch | None = None
         self._again: Batch | None = None
-        """A batch of which Kafka refused records. It goes out once more without them."""
+        """A batch that is delivered again without the records that Kafka refused."""
         self._shipped = start
         ledger.limit = start.flushed_lsn
 
     @property
     def is_out(self) -> bool:
-        """Whether a batch is on its way."""
+        """Whether a batch is being delivered."""
         return self._out is not None or self._again is not None
 
     def next(self, now: float) -> Ship | None:
-        """The batch to deliver now, with its checkpoint; None: none is due, or one is out."""
+        """Return the batch to deliver now, with its checkpoint; None if none is due, or one is being delivered."""
         if self._out is not None:
             return None
         batch = self._again
@@ -77,18 +79,21 @@ class Delivery:
         return not batch.closes or rows > 0 or batch.position != self.checkpoint.position
 
     def next_at(self, now: float) -> float | None:
-        """When `next` has a batch, if nothing else happens before."""
+        """Return when `next` has a batch if nothing else happens before."""
         if self._again is not None:
             return now
         return None if self._out is not None else self._queue.due_at(now)
 
     def refused(self, batch: Batch) -> None:
-        """Kafka refused records of the batch, which are out of it now. Nothing of the batch is delivered."""
+        """Note that Kafka refused records of the batch, which were removed from it.
+
+        Nothing of the batch is delivered.
+        """
         assert batch is self._out
         self._out, self._again = None, batch
 
     def delivered(self, batch: Batch) -> None:
-        """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
+        """Note that the broker holds the batch, and also its checkpoint if the batch closes its Kafka transaction."""
         assert batch is self._out
         self._out = None
         self._queue.delivered(batch)

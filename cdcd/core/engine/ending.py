@@ -1,10 +1,12 @@
-"""Why a session ends, and when: a failure, the end of PostgreSQL, streaming that is possible again, or a wish.
+"""When a session ends and why: a failure, the shutdown of PostgreSQL, streaming that is possible again, or a request to
+stop.
 
-A session that delivers from the durable log ends where the log does, too.
+A session that delivers from the durable log also ends where the log ends.
 
-The rule: a session that fails ends at once, because the next one finds all that it needs in the slot and the
-checkpoint. A session that PostgreSQL's shutdown ends goes on delivering for a grace period, because a fast shutdown
-waits until everything is confirmed. A session that was asked to stop waits for the batch that is out.
+The rule: a session that fails ends at once, because the next session finds everything that it needs in the slot and
+the checkpoint. When PostgreSQL shuts down, the session goes on delivering for a grace period, because a fast
+shutdown waits until everything is confirmed. A session that is asked to stop waits for the batch that is being
+delivered.
 """
 
 from typing import Final
@@ -18,18 +20,23 @@ UNSTREAMED_S: Final = 60.0
 
 
 class StreamingAgainError(TransientError):
-    """The transactions that had to be received without streaming are delivered, so a new session can stream again."""
+    """Ends the session: the transactions that needed streaming to be off are delivered, so a new session can stream
+    again.
+    """
 
 
 class LogDeliveredError(TransientError):
-    """A logged session is delivered, so a new session can go on behind it: with the next one, or with the stream."""
+    """Ends the session: a logged session is delivered, so a new session can continue with the next one, or with the
+    stream.
+    """
 
 
 class TablesRefusedError(TransientError):
-    """Kafka refused records of tables after a part of their transaction was sent: the session starts over without them.
+    """Kafka refused records of tables after a part of their transaction was sent, so the session is started again
+    without these tables.
 
     Attributes:
-        tables: the tables that are set aside.
+        tables: the tables to set aside.
     """
 
     def __init__(self, message: str, tables: tuple[AsideTable, ...]) -> None:
@@ -38,16 +45,17 @@ class TablesRefusedError(TransientError):
 
 
 class SpoolingBeginsError(TransientError):
-    """Kafka is away, so the session ends, and the stream goes to the durable log."""
+    """Ends the session because Kafka is away, so that a spooling session can begin."""
 
 
 class Ending:
-    """Report what may end the session, and ask `error`, `is_stopping` and `is_over`.
+    """Decides when a session ends: the caller reports what may end it, and reads `error`, `is_stopping` and `is_over`.
 
     Args:
-        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
-        logged_until: the frames come from a logged session, which ends there; 0: they come from the server.
-        grace_s: how long the session goes on after PostgreSQL has begun to shut down.
+        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0 if streaming is as
+            configured.
+        logged_until: end of the logged session that the frames come from; 0 if they come from the server.
+        grace_s: seconds for which the session goes on after PostgreSQL has begun to shut down.
         now: monotonic seconds.
     """
 
@@ -55,11 +63,11 @@ class Ending:
         self, *, unstreamed_until: int, grace_s: float, observe: Observer, now: float, logged_until: int = 0
     ) -> None:
         self.error: CdcdError | None = None
-        """Why the session ends now."""
+        """The error that ends the session now, if any."""
         self.is_stopping = False
-        """Somebody asked the session to end."""
+        """Whether the session was asked to stop."""
         self.grace_until: float | None = None
-        """When the session ends because PostgreSQL shuts down; None: PostgreSQL does not."""
+        """When the session ends because PostgreSQL shuts down; None if it does not shut down."""
         self._unstreamed_until = unstreamed_until
         self._logged_until = logged_until
         self._stream_again_at = now + UNSTREAMED_S
@@ -67,7 +75,7 @@ class Ending:
         self._observe = observe
 
     def fail(self, error: CdcdError | None) -> None:
-        """The session cannot go on; the first reason counts. None: nothing has happened."""
+        """End the session with this error; the first one counts, and None is ignored."""
         self.error = self.error or error
 
     def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:
@@ -80,7 +88,7 @@ class Ending:
         self.grace_until = now + self._grace_s
 
     def delivered(self, end_lsn: int, now: float) -> None:
-        """A Kafka transaction was committed that covers everything before `end_lsn`."""
+        """Note that a Kafka transaction was committed which has everything before `end_lsn`."""
         if 0 < self._unstreamed_until < end_lsn and now > self._stream_again_at:
             self.error = StreamingAgainError("Streaming of large transactions is possible again.")
         if 0 < self._logged_until <= end_lsn:
@@ -92,7 +100,7 @@ class Ending:
 
 
 def shut_down() -> TransientError:
-    """The reason for the end of a session `is_over`."""
+    """Return the error that ends a session of which `is_over` is true."""
     return TransientError(
         "PostgreSQL is shutting down.", hint="Reconnecting until it, or its successor, is back."
     )

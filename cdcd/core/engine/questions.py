@@ -1,7 +1,7 @@
-"""Questions about tables: which one is asked next, and who gets the answer.
+"""Which question about tables is asked next, and which object gets its answer.
 
 The rule: an initial snapshot is read to its end before the stream begins. While the stream runs, the publication is
-listed at an interval. Tables that took another one's place, and tables of enums whose labels changed, are looked up.
+listed at an interval. Tables that replaced other tables, and tables of enums whose labels changed, are looked up.
 Tables are read as long as the queue has room.
 """
 
@@ -47,17 +47,18 @@ A broker takes ten times as long for 2,000 topics that are created one by one as
 """
 
 ENDS_AT_ONCE: Final = 500
-"""Number of tables whose former rows end in one batch before an initial snapshot. Their records have about 300 kB."""
+"""Number of tables whose earlier rows are ended in one batch before an initial snapshot. The truncate records for
+them take about 300 kB."""
 
 
 class Questions:
-    """The questions of a session. Ask `next`, and bring each answer by `answered`.
+    """Asks the questions of a session: `next` returns one, and the caller returns the answer by `answered`.
 
     Args:
-        exported: reads the initial snapshot; None: the session has none.
-        relabelled: called with the oid, description and types of a table of enums whose labels changed.
+        exported: reads the initial snapshot; None if the session has none.
+        relabelled: called with oid, description and types of a table with an enum whose labels changed.
         aside: the tables that are set aside, by oid.
-        fault: takes the faults of tables; None: a fault is raised.
+        fault: takes faults of tables; None if a fault is raised as an error.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Questions:
         self._queue = queue
         self._topics = topics
         self._asked: dict[int, tuple[Callable[[object, Answer, float], None], object]] = {}
-        """By ticket: who gets the answer, and what it is for."""
+        """The method that takes the answer to each question, and what the question was about, by ticket."""
         self._next_ticket = 1
         self._to_look_up: deque[int] = deque()
         """Oids of tables that replaced other tables, or whose topics have rows from before a gap."""
@@ -94,16 +95,18 @@ class Questions:
         self._list_at = now if tables.outdated() else now + PUBLISHED_S
         self._has_exported_topics = False
         self._topics_until = 0
-        """The topics of so many of the waiting tables were asked for."""
+        """For how many of the waiting tables the topics were requested."""
 
     @property
     def failure(self) -> CdcdError | None:
-        """Why the session cannot go on, if so."""
+        """The error because of which the session cannot go on; None if there is none."""
         exported = self._exported
         return self._incremental.failure or (None if exported is None else exported.failure)
 
     def next_before_stream(self, now: float) -> Ask | Begin | None:
-        """What to ask for the initial snapshot, or `Begin` when it is read; None: nothing now."""
+        """Return the next question for the initial snapshot, or `Begin` when it is complete; None if there is nothing
+        to ask now.
+        """
         exported, tasks = self._exported, self._incremental.tasks
         if exported is None:
             return None
@@ -131,27 +134,27 @@ class Questions:
         return Begin()
 
     def _outdated(self, exported: Exported) -> list[int]:
-        """The tables, of those that are described at the slot's snapshot, whose topics have rows from before a gap."""
+        """Return the tables that are described at the slot's snapshot and whose topics have rows from before a gap."""
         return [oid for oid in self._tables.outdated() if exported.has(oid)]
 
     def _end_former_rows(self, oids: list[int]) -> None:
-        """End the former rows of these tables. Their truncate records and the new progress are in one batch."""
+        """End the earlier rows of these tables. The truncate records and the new progress are in the same batch."""
         self._tables.end_outdated(oids)
         self._rendering.end_former_rows(oids, self._incremental.tasks.take_numbers(len(oids)))
 
     def list_soon(self, now: float) -> None:
-        """Tables that came back are found by the list of published tables."""
+        """List the published tables as soon as possible, which finds tables that came back."""
         self._list_at = min(self._list_at, now)
 
     def leave(self, oid: int, reason: str) -> None:
-        """The table is set aside: it is not read any more."""
+        """Stop reading the table, because it is set aside."""
         self._tables.forget(oid)
         self._incremental.leave(oid, reason)
         if self._exported is not None:
             self._exported.leave(oid, reason)
 
     def next(self, now: float) -> Ask | None:
-        """What to ask beside the stream; None: nothing now."""
+        """Return the next question beside the stream; None if there is nothing to ask now."""
         if not self._listing and now >= self._list_at:
             self._listing = True
             return self._ask(self._listed, None, ListPublished(self._tables.known_oids()))
@@ -170,7 +173,7 @@ class Questions:
         return None if found is None else self._ask(self._incremental.answered, *found)
 
     def next_topics(self) -> EnsureTopics | None:
-        """The topics that are wanted, and sometimes those of the tables that are read next."""
+        """Return the topics that are needed, sometimes with the topics of the tables that are read next."""
         wanted = self._topics.wanted()
         progress = self._incremental.progress
         if wanted is None or self._exported is not None or progress.begun < self._topics_until:
@@ -182,7 +185,7 @@ class Questions:
         return replace(wanted, ahead=tuple(ahead))
 
     def next_at(self) -> float | None:
-        """When `next` has a question, if nothing else happens before."""
+        """Return when `next` has a question if nothing else happens before."""
         times = [
             self._incremental.next_at() if self._queue.room else None,
             None if self._listing else self._list_at,
@@ -190,7 +193,7 @@ class Questions:
         return min([each for each in times if each is not None], default=None)
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
-        """The answer to the question with this ticket."""
+        """Take the answer to the question with this ticket."""
         take, asked = self._asked.pop(ticket)
         take(asked, answer, now)
 
@@ -219,14 +222,14 @@ class Questions:
             self._labels.failed()
 
     def _relabelled(self, asked: object, answer: Answer, now: float) -> None:
-        """A table with columns of enums, whose labels may have changed, is described."""
+        """Take the description of a table with enums whose labels may have changed."""
         assert isinstance(asked, int)
         if not isinstance(answer, Looked):
             self._labels.failed()
             return
         table = answer.table
         if table is None or self._tables.is_new(table.oid, table.name):
-            # Under a name that the stream has not got to yet, the table is described with its first event.
+            # The stream has not reached this name of the table yet, so the table is described with its first event.
             self._labels.gone()
             return
         if table.oid in self._aside:
@@ -241,7 +244,9 @@ class Questions:
         self._labels.described(asked)
 
     def _define(self, relation: Relation, answer: Looked) -> bool:
-        """Define a table for its rows. False: the table is set aside, because no record can be made of them."""
+        """Define a table for its rows; returns False if the table is set aside, because no records can be made of its
+        rows.
+        """
         try:
             self._rendering.define(relation, answer.description, answer.types)
         except BELONGS as error:
@@ -252,10 +257,12 @@ class Questions:
         return True
 
     def _looked(self, asked: object, answer: Answer, now: float) -> None:
-        """A table that took another one's place is described, for the record that ends the rows of that one."""
+        """Take the description of a table that replaced another one, for the record that ends the
+        other table's rows.
+        """
         assert isinstance(asked, int)
         if isinstance(answer, Looked) and answer.table is not None:
-            # Rows of the table that wait for their place were read by the description that this one replaces.
+            # Rows of the table that wait for delivery were read by the earlier description.
             self._incremental.redefined(answer.table.oid)
             if asked not in self._aside and self._define(answer.table.relation, answer):
                 self._tables.looked(asked, answer.table.name)

@@ -1,19 +1,20 @@
-"""Records that go to Kafka together: batches, which end where a reader may see them end.
+"""Batches of records for Kafka, which end only where readers may see a transaction end.
 
-The rule: a `read_committed` reader sees a source transaction wholly or not at all. So a Kafka transaction ends where a
-source transaction ends. Only a source transaction with more than `whole_bytes_max` of records is cut, at the end of an
-event, and the position says after which one. Small source transactions share a Kafka transaction. A large one is handed
-over in several batches, so that memory stays bounded; all of these but the last leave the Kafka transaction open
-(`Batch.closes`).
+The rule: a `read_committed` reader sees a source transaction wholly or not at all. So a Kafka transaction ends
+where a source transaction ends. Only a source transaction with more than `whole_bytes_max` of records is cut, after
+an event, and the position says after which one. Small source transactions share a Kafka transaction. A large one is
+handed over in several batches, so that memory stays bounded; all of these but the last leave the Kafka transaction
+open (`Batch.closes`).
 
-A batch carries the position that is true when its Kafka transaction is committed, and the ledger's tickets that are
-acknowledged then. It also carries the progress of snapshots, which is taken when the batch ends, after its last record.
+A batch has the position that is valid once its Kafka transaction is committed, and the ledger's tickets that are
+acknowledged then. It also carries the progress of snapshots, which is taken when the batch ends, after its last
+record.
 
-A batch without records still moves the position, after keepalives and after transactions that changed no published
-table. Such a batch waits up to an interval for records, so that an idle database costs one small write now and then.
-The batch waits for nothing if it is the end of a transaction that was cut right behind its last event.
+A batch without records still advances the position, after keepalives and after transactions that changed no
+published table. Such a batch waits up to `idle_s` for records, so that an idle database costs only a small write
+now and then. It does not wait if it is the end of a transaction that was cut right after its last event.
 
-The queue is the source of back-pressure: while `room` is false, neither the socket nor tables are read.
+Back-pressure begins here: while `room` is false, neither the socket nor tables are read.
 """
 
 from collections import deque
@@ -29,10 +30,10 @@ from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.position import Counts, Position
 
 GIVEN_AWAY: Final[Record] = ("", None, None, None)
-"""Stands in a batch for a record that `Batch.give_away` has forgotten."""
+"""Placeholder in a batch for a record that `Batch.give_away` has freed."""
 
 PART: Final = 3
-"""A large transaction is handed over in batches of so many times `bytes_max`, if the queue has room for two of them.
+"""Size of the batches of a large transaction, as a multiple of `bytes_max`, if the queue has room for two of them.
 
 Larger batches are cheaper, because each batch has a fixed cost, and no reader waits for a part of a transaction.
 """
@@ -61,19 +62,21 @@ class Batch:
         items: the records, of which some may be made when they are handed over. To look at records, use `records`.
         has_late: whether `items` has records that are made when they are handed over.
         size: bytes of all keys and values.
-        rows: changes and rows of snapshots of which it has records.
+        rows: number of changes and of snapshot rows whose records it has.
         tickets: the ledger's tickets that are acknowledged with this batch.
-        commit_time: of the last commit in the batch, in microseconds since PostgreSQL's epoch; None: it has no commit.
-        commit_times: of all commits in the batch that have records, likewise.
-        snapshot: how far the reading of tables has got with this batch.
+        commit_time: time of the last commit in the batch, in microseconds since PostgreSQL's epoch; None if it has
+            no commit.
+        commit_times: times of all commits in the batch that have records, in the same unit.
+        snapshot: progress of reading tables at the end of this batch.
         tables: the tables that are set aside with this batch.
         urgent: the batch does not wait for records.
-        heartbeat_bytes: the part of `size` that is a heartbeat; 0: there is none.
-        watermark: what the sink adds behind the records; None: nothing. It is in neither `records` nor `size`.
-        marks: how many records it added, for the metrics.
-        closes: the Kafka transaction ends with this batch. If not, the next batch goes on in the same Kafka
-            transaction, and `position` is still the one before it.
-        handed_over: how many records `hand_over` and `give_away` have given to the producer.
+        heartbeat_bytes: bytes of the heartbeat that are part of `size`; 0 if there is none.
+        watermark: the watermarks that the sink adds after the records; None if there are none. They are not part of
+            `records` and `size`.
+        marks: number of watermark records that the sink added, for the metrics.
+        closes: whether the Kafka transaction ends with this batch. If it does not, the next batch belongs to the
+            same Kafka transaction, and `position` is still the position before it.
+        handed_over: number of records that `hand_over` and `give_away` have passed to the producer.
         topics: the topics of the records that were handed over.
     """
 
@@ -98,7 +101,10 @@ class Batch:
 
     @property
     def records(self) -> list[Record]:
-        """All records of the batch. A record that the caller replaces in this list is handed over as it is then."""
+        """All records of the batch.
+
+        To replace a record that is handed over later, the caller replaces it in this list.
+        """
         if self.has_late:
             made: list[Record | LateRecords] = []
             for item in self.items:
@@ -114,31 +120,32 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """How many records it has."""
+        """Number of records."""
         if not self.has_late:
             return len(self.items)
         return sum([item.count if isinstance(item, LateRecords) else 1 for item in self.items])
 
     def hand_over(self, produce: Produce) -> None:
-        """Give `produce` the records from number `handed_over` on.
+        """Pass the records from index `handed_over` on to `produce`.
 
-        If `produce` raises, `handed_over` is the number of the record that it refused.
+        If `produce` raises, `handed_over` is the index of the record that it refused.
         """
         self._hand_over(produce, -1)
 
     def give_away(self, produce: Produce, keep_over: int) -> None:
-        """Do as `hand_over` does, and forget each record that `produce` has taken.
+        """Hand records over like `hand_over`, and free each record that `produce` has taken.
 
-        Call this method only for records that are never sent again. A record is freed while the processor's cache holds
-        it, and its memory serves for the next records: a large transaction takes a seventh less time.
+        Call this method only for records that are never sent again. Freeing a record while it is in the processor's
+        cache, so that the next one takes its memory, saves a seventh of the time for a large transaction.
 
         Args:
-            keep_over: a record with more bytes of key and value than this is kept, so that a refusal for size finds it.
+            keep_over: a record whose key and value have more bytes than this is kept, so that it is still there if
+                it is refused for its size.
         """
         self._hand_over(produce, keep_over)
 
     def strip(self, topics: Collection[str]) -> tuple[int, int]:
-        """Take the records of these topics out. Returns their bytes and their number."""
+        """Remove the records of these topics, and return their bytes and their number."""
         gone: list[Record | LateRecords] = []
         kept: list[Record | LateRecords] = []
         for item in self.items:
@@ -154,15 +161,15 @@ class Batch:
         return size, count
 
     def _hand_over(self, produce: Produce, keep_over: int) -> None:
-        """Do so, and forget records of at most `keep_over` bytes; -1: forget none.
+        """Hand records over, and free those of at most `keep_over` bytes; -1 frees none.
 
-        The loop stands here, and not with the caller, so that it is compiled.
+        The loop is in this module and not in the caller's, because this module is compiled.
         """
         items = self.items
         last = ""
-        # How many records stand before the item.
+        # These are the numbers of records before the item.
         before = first = 0 if self.has_late else self.handed_over
-        # By number: a copy of the list would touch each record once more, long after it was made.
+        # The loop goes by index, because a copy of the list would touch each record again, long after it was made.
         for index in range(first, len(items)):
             item = items[index]
             if isinstance(item, LateRecords):
@@ -186,7 +193,7 @@ class Batch:
             self.handed_over = before
 
     def _hand_over_late(self, late: LateRecords, before: int, produce: Produce, keep_over: int) -> None:
-        """Hand over the rest of `late`. In the batch, `before` records stand before its first one."""
+        """Hand over the rest of `late`, whose first record is preceded by `before` records in the batch."""
         done = self.handed_over - before
         if done >= late.count:
             return
@@ -201,7 +208,7 @@ class Batch:
 
 
 def _sizes(items: Iterable[Record | LateRecords]) -> tuple[int, int]:
-    """The bytes of keys and values, and the number of records."""
+    """Return the bytes of keys and values, and the number of records."""
     size = count = 0
     for item in items:
         if isinstance(item, LateRecords):
@@ -215,23 +222,24 @@ def _sizes(items: Iterable[Record | LateRecords]) -> tuple[int, int]:
 
 
 class BatchQueue:
-    """A queue of batches, bounded in bytes. Fill it while `room` is true, and `take` batches from its other end.
+    """A queue of batches with a limit in bytes: it is filled while `room` is true, and `take` returns the next batch.
 
-    Between `begin` and `close`, `add` brings the records of a transaction. One batch is out at a time; report it by
-    `delivered`.
+    Between `begin` and `close`, `add` brings the records of a transaction. Only one batch is delivered at a time,
+    and the caller reports it by `delivered`.
 
     Args:
         bytes_max: a batch ends when its keys and values have this size (see also `PART`).
         records_max: a batch ends when it has this many records. A transaction with as many is handed over in parts.
-        whole_bytes_max: a transaction with more bytes of records than this is cut into several Kafka transactions. 0:
-            every part is a Kafka transaction of its own. None: there are no Kafka transactions.
-        queue_bytes_max: `room` is false when this many bytes wait or are out. It must not be less than `bytes_max`: a
-            transaction of a size between the two would wait for room that only its own end could make.
+        whole_bytes_max: a transaction with more bytes of records than this is cut into several Kafka transactions.
+            0: every part is a Kafka transaction of its own. None if there are no Kafka transactions.
+        queue_bytes_max: `room` is false while this many bytes wait or are being delivered. It must not be less than
+            `bytes_max`: a transaction of a size between the two would wait for room that only its own end could
+            make.
         idle_s: how long a batch without records may wait.
-        progress: gives the progress of snapshots, which counts all rows that were added so far.
-        before_cut: called when a part of a transaction is about to count as delivered by itself.
-        counts: gives the records of the open transaction that were added so far, by table.
-        aside: gives the tables that are set aside.
+        progress: returns the progress of snapshots, which counts all rows that were added so far.
+        before_cut: called before a part of a transaction counts as delivered by itself.
+        counts: returns how many records of the open transaction were added so far, by table.
+        aside: returns the tables that are set aside.
     """
 
     def __init__(
@@ -251,12 +259,12 @@ class BatchQueue:
         assert bytes_max <= queue_bytes_max, "a batch must fit into the queue"
         self.size = 0
         self.waiting = 0
-        """Records that wait or are out; `size` is their bytes."""
+        """Number of records that wait or are being delivered; `size` has their bytes."""
         self._bytes_max = bytes_max
         self._part_bytes = max(bytes_max, min(PART * bytes_max, queue_bytes_max // 2))
         self._records_max = records_max
         self.is_transactional = whole_bytes_max is not None
-        """True if records are delivered in Kafka transactions."""
+        """Whether records are delivered in Kafka transactions."""
         self._whole_bytes_max = whole_bytes_max or 0
         self._queue_bytes_max = queue_bytes_max
         self._idle_s = idle_s
@@ -297,11 +305,11 @@ class BatchQueue:
 
     @property
     def events_done(self) -> int:
-        """How many events of the open transaction were added, those that were delivered before included."""
+        """Number of events of the open transaction that were added, including those that were delivered before."""
         return self._events_done
 
     def begin(self, commit_lsn: int, events_done: int) -> None:
-        """A transaction begins. Its first `events_done` events are delivered already."""
+        """Begin a transaction, whose first `events_done` events are delivered already."""
         self._commit_lsn = commit_lsn
         self._events_done = events_done
         self._open = True
@@ -312,7 +320,7 @@ class BatchQueue:
         """Take over `records`, which are `size` bytes for `events` events of the transaction. The list is emptied.
 
         Args:
-            late: more records of these events, behind the others. `size` does not count them.
+            late: more records of these events, which follow the others. `size` does not include them.
 
         Returns:
             True if the transaction was cut here, so that readers see it in parts.
@@ -339,7 +347,7 @@ class BatchQueue:
     def _hand_over_part(self) -> bool:
         filling = self._filling
         if self._whole_size == 0 and (filling.items or filling.tickets or filling.watermark is not None):
-            # The records before are of other transactions, and need not wait for the end of this one.
+            # The records so far belong to other transactions, and need not wait for the end of this one.
             self._turn()
         self._whole_size += self._tail_size
         if self._whole_size < self._whole_bytes_max and not self._cut:
@@ -349,15 +357,16 @@ class BatchQueue:
             return False
         self._cut = True
         self._before_cut()
-        # All records before are of commits that lie before this one, so a position within this commit covers them.
+        # All records so far belong to earlier commits, so a position within this commit is behind them.
         self._append_tail(Position(self._commit_lsn, self._commit_lsn, self._events_done, self._counts()))
         self._turn()
         return True
 
     def append(self, records: list[Record], size: int) -> None:
-        """Take over records behind the last event, which are no event themselves; `close` follows. The list is emptied.
+        """Take over records after the last event that belong to no event; `close` must follow. The list is emptied.
 
-        They are never cut off from the end of the transaction: a restart behind the last event would write them again.
+        They are never cut off from the end of the transaction: a restart behind the last event would write them
+        again.
         """
         self.size += size
         self.waiting += len(records)
@@ -367,7 +376,10 @@ class BatchQueue:
         records.clear()
 
     def close(self, commit_lsn: int, end_lsn: int, commit_time: int | None, tickets: tuple[int, ...]) -> None:
-        """The transaction is complete. `commit_time` is None for a non-transactional message, which is no commit."""
+        """Note that the transaction is complete.
+
+        `commit_time` is None for a non-transactional message, which is no commit.
+        """
         self._open = False
         before = self._filling.position
         parted = self._whole_size > 0
@@ -377,8 +389,8 @@ class BatchQueue:
             self._filling.commit_times.append(commit_time)
         else:
             position = before.moved(end_lsn)
-        # Parts of the transaction are out. Until its end is delivered, readers do not see them, or PostgreSQL keeps all
-        # of its WAL.
+        # Parts of the transaction are sent. Until its end is delivered, readers do not see them, or PostgreSQL keeps
+        # all its WAL.
         self._filling.urgent |= parted or before.events_done > 0
         self._append_tail(position)
         self._owe(tickets)
@@ -386,15 +398,20 @@ class BatchQueue:
             self._turn()
 
     def roll_back(self, end_lsn: int, tickets: tuple[int, ...]) -> None:
-        """A prepared transaction was rolled back: move the position behind it, and acknowledge its tickets."""
+        """Note that a prepared transaction was rolled back: move the position behind it, and
+        acknowledge its tickets.
+        """
         assert not self._open, "it is rolled back between transactions"
         self._filling.position = self._filling.position.moved(end_lsn)
         self._owe(tickets)
 
     def advance(self, ledger: Ledger, wal_end: int, *, asked: bool) -> None:
-        """A keepalive came between transactions: everything before `wal_end` is decoded. `asked`: do not wait."""
+        """Note a keepalive between transactions: everything before `wal_end` is decoded.
+
+        `asked` means that the next batch must not wait.
+        """
         assert not self._open, "a keepalive counts between transactions only"
-        # After a restart the checkpoint in Kafka may be further than the position that was reported to PostgreSQL.
+        # After a restart, the checkpoint in Kafka may be ahead of the position that was reported to PostgreSQL.
         idle = ledger.is_last(self._idle_ticket)
         untold = wal_end > ledger.flushed and (idle or not ledger.open_entries)
         if untold or wal_end > self._filling.position.end_lsn:
@@ -408,7 +425,7 @@ class BatchQueue:
     def insert(self, records: list[Record], size: int, rows: int = 0) -> None:
         """Take over records of a snapshot, `size` bytes for `rows` rows, between two transactions.
 
-        The progress counts the rows already.
+        The progress already counts these rows.
         """
         assert not self._open, "rows of a snapshot stand between transactions"
         self.size += size
@@ -423,7 +440,7 @@ class BatchQueue:
             self._turn()
 
     def beat(self, records: list[Record], size: int) -> None:
-        """Take over a heartbeat, `size` bytes, between two transactions. The list is emptied."""
+        """Take over a heartbeat of `size` bytes between two transactions. The list is emptied."""
         self._filling.heartbeat_bytes = size
         self.insert(records, size)
 
@@ -434,16 +451,16 @@ class BatchQueue:
         self._filling.urgent = True
 
     def touch(self) -> None:
-        """The progress of snapshots has changed. It goes out soon, if need be without records."""
+        """Note that the progress of snapshots has changed, so that it is delivered soon, even without records."""
         self._filling.urgent = True
 
     def due_at(self, now: float) -> float | None:
-        """When a batch may be taken; None: there is nothing to take."""
+        """Return when a batch may be taken; None if there is nothing to take."""
         if self._full:
             return now
         filling = self._filling
         if self._open and self._whole_size and not self._cut:
-            # This batch may not end the Kafka transaction that is open.
+            # This batch must not end the Kafka transaction that is open.
             return None
         if filling.items or filling.urgent or len(filling.tickets) >= TICKETS_MAX:
             return now
@@ -452,7 +469,7 @@ class BatchQueue:
         return now if self._asked else self._taken_at + self._idle_s
 
     def take(self, now: float) -> Batch:
-        """The next batch; call it when `due_at` says so, and `delivered` when the broker holds it."""
+        """Return the next batch; call it when `due_at` says so, and `delivered` when the broker holds the batch."""
         if not self._full:
             self._turn()
         self._taken_at = now
@@ -460,7 +477,7 @@ class BatchQueue:
         return self._full.popleft()
 
     def strip(self, batch: Batch, topics: Collection[str]) -> None:
-        """Take the records of these topics out of `batch`, which was taken, and of all that waits."""
+        """Remove the records of these topics from `batch`, which was taken, and from everything that waits."""
         aside = self._aside()
         for each in (batch, *self._full, self._filling):
             size, count = each.strip(topics)
@@ -475,7 +492,7 @@ class BatchQueue:
         self.waiting -= count
 
     def delivered(self, batch: Batch) -> None:
-        """The broker holds the batch, so its bytes count no longer."""
+        """Note that the broker holds the batch, so its bytes do not count any more."""
         self.size -= batch.size
         self.waiting -= batch.count
 
@@ -489,7 +506,8 @@ class BatchQueue:
             filling.items += self._tail
             self._tail.clear()
         else:
-            # The list itself, not a copy: most records of a large transaction have left the processor's caches.
+            # The list itself is used instead of a copy, because most records of a large transaction are no longer in
+            # the processor's caches.
             filling.items = self._tail
             self._tail = []
         filling.has_late = filling.has_late or self._tail_has_late

@@ -1,8 +1,8 @@
-"""Rows whose record is certainly larger than the producer takes: refused by their length, before they are decoded.
+"""Refuses rows whose record is certainly larger than the producer takes, by their length and before they are decoded.
 
-The record of a row has the text of each column, which JSON makes no shorter, or its bytes. So the sizes of the large
-columns, which stand in the frame, are a lower bound for the size of the record. It holds only if each row has a record
-with all of its columns (`EngineSettings.record_bytes_max`).
+The record of a row has the text of each column, which JSON does not make shorter, or its bytes. So the sizes of the
+large columns in the frame are a lower bound for the size of the record. This is true only if each row has a record
+with all its columns (`EngineSettings.record_bytes_max`).
 """
 
 from collections.abc import Collection
@@ -16,17 +16,17 @@ from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import HEADER_NEW_KEY, Encoder, Record
 
 LOOKED_AT_BYTES: Final = 1 << 20
-"""Smaller rows are encoded first, so that the error can name the key."""
+"""Size up to which rows are encoded first, so that the error can name the key."""
 
 ANY_SIZE: Final = 1 << 62
-"""A number of bytes that no record has."""
+"""A limit that no record reaches."""
 
 _TEXTS: Final = frozenset((25, 114, 1042, 1043, 3802))
 """The oids of text, json, bpchar, varchar and jsonb: types that every format writes as their text."""
 
 _HEX_HEAD: Final = 2
 _COPIED_HEX_HEAD: Final = 3
-"""Bytes before the digits of a bytea: in the stream, and in COPY, which escapes the backslash."""
+"""Number of bytes before the digits of a bytea: in the stream, and in COPY, which escapes the backslash."""
 
 _HINT: Final = (
     "Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, or set "
@@ -35,10 +35,10 @@ _HINT: Final = (
 
 
 def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> None:
-    """Refuse the row in the frame if its record has more than `bytes_max` bytes, whatever else is in it.
+    """Refuse the row in the frame if its record has more than `bytes_max` bytes in any case.
 
     Raises:
-        SinkError: it has.
+        SinkError: the record is too large.
     """
     if peek.tag_of(frame) not in {peek.INSERT, peek.UPDATE}:
         return
@@ -59,10 +59,10 @@ def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> N
 
 
 def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int) -> None:
-    """Refuse a row that was read by COPY, as `refuse` does.
+    """Refuse rows of COPY in the same way as `refuse` does.
 
     Raises:
-        SinkError: the record of a row has more than `bytes_max` bytes, whatever its other columns hold.
+        SinkError: the record of a row has more than `bytes_max` bytes in any case.
     """
     described = encoder.description(oid)
     if described is None:
@@ -82,7 +82,7 @@ def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int)
 
 
 def too_large(topic: str, key: bytes | None, size: int, commit_lsn: int, bytes_max: int) -> SinkError:
-    """The error of a record that was made, and that Kafka does not take."""
+    """Return the error for a finished record that Kafka does not take."""
     named = "" if key is None else f" with a key of {len(key)} bytes"
     return SinkError(
         f"A record of {size} bytes for topic {topic}{named}, of the transaction that commits at {Lsn(commit_lsn)}: "
@@ -92,13 +92,13 @@ def too_large(topic: str, key: bytes | None, size: int, commit_lsn: int, bytes_m
 
 
 def without_large(records: list[Record], place: int, topics: Collection[str]) -> tuple[list[Record], int]:
-    """Take a table's records out of `records`, from the event on to which the record at `place` belongs.
+    """Remove a table's records from `records`, beginning with the event to which the record at index `place` belongs.
 
     Args:
-        topics: those of the table.
+        topics: topics of the table.
 
     Returns:
-        The records that were taken out, and the place of the first record behind them.
+        The removed records, and the index of the first record after them.
     """
     begin = place
     while begin and records[begin - 1][0] in topics and _is_left_row(records[begin - 1]):
@@ -109,19 +109,19 @@ def without_large(records: list[Record], place: int, topics: Collection[str]) ->
 
 
 def _is_left_row(record: Record) -> bool:
-    """Whether the record is the delete, or its tombstone, of an update that gives a row another key."""
+    """Whether the record is the delete, or its tombstone, for an update that changes the key of a row."""
     return any(name == HEADER_NEW_KEY for name, _ in record[3] or ())
 
 
 def least_bytes_of_line(line: bytes, relation: Relation) -> int:
-    """The least size of the record of a row that COPY sent, in bytes; 0: it is not known."""
+    """Return a lower bound for the bytes of the record of a row of COPY; 0 if none is known."""
     least = at = 0
     for column in relation.columns:
         end = line.find(b"\t", at)
         if end < 0:
             end = len(line) - 1
         if column.type_oid in _TEXTS:
-            # Each escape has at least one backslash and gives at least one byte.
+            # Each escape has at least one backslash, and stands for at least one byte.
             least += end - at - line.count(b"\\", at, end)
         elif column.type_oid == BYTEA:
             least += max(0, end - at - _COPIED_HEX_HEAD) // 2
@@ -130,11 +130,11 @@ def least_bytes_of_line(line: bytes, relation: Relation) -> int:
 
 
 def least_bytes(frame: bytes, in_stream: bool, relation: Relation) -> int:
-    """The least size of the record of a row, in bytes; 0: it is not known."""
+    """Return a lower bound for the bytes of the record of a row; 0 if none is known."""
     try:
         sizes = peek.new_row_sizes(frame, in_stream)
     except (ValueError, IndexError):
-        # The encoder says what is wrong.
+        # The encoder reports what is malformed.
         return 0
     if len(sizes) != len(relation.columns):
         return 0

@@ -1,21 +1,22 @@
-"""All decisions of a session's start: requests out, answers in, and at the end what the session begins with.
+"""All decisions at the start of a session: it makes requests, takes the answers, and returns what the session begins
+with.
 
-`STEPS` is the order, which is the only safe one. Each step is a generator: it yields a `Request`, is resumed with the
-answer, and decides. The daemon (`daemon/start_requests.py`) and the simulator only carry the requests out.
+`STEPS` has the steps in the only order that is safe. Each step is a generator: it yields a `Request`, is resumed
+with the answer, and decides. The daemon (`daemon/start_requests.py`) and the simulator only carry the requests out.
 
 1. Take the advisory lock, which a heartbeat keeps from then on. No other instance of the pipeline is active on this
-   server any more, and the stream of a former one is ended.
-2. Make sure that the topics exist, and look at the checkpoint without a trace. The checkpoint is compared with server,
-   slot and publication before another instance could notice anything. So a daemon that must refuse to start, because
-   its configuration names a former primary or another cluster, disturbs no healthy instance.
+   server any more, and the stream of an earlier one is ended.
+2. Make sure that the topics exist, and read the checkpoint without changing anything. The checkpoint is compared
+   with server, slot and publication before another instance could notice anything. So a daemon that must refuse to
+   start, because its configuration names a former primary or another cluster, disturbs no healthy instance.
 3. Fence: `init_transactions` shuts out a former instance that is still alive somewhere. Read the checkpoint again,
    because only now it cannot change any more, and compare again. This second comparison is the one that counts.
 4. Ensure the publication and the slot, which are created if they are missing. A missing slot is a gap if there is a
    checkpoint. The creation may wait, so afterwards the published tables are listed again.
-5. Bind the rules that protect columns, and write the checkpoint to resume from with these bindings, so that a column
-   that is renamed after a kill stays protected. Replication is then started from the slot's own position. cdcd skips
-   the changes that the checkpoint covers, because a server that starts at a later position would leave out prepared
-   transactions that are not decided yet. An initial snapshot is read before replication starts.
+5. Bind the rules that protect columns, and write the checkpoint to resume from with these bindings, so that a
+   column that is renamed after a kill stays protected. Replication is then started from the slot's own position.
+   cdcd skips the changes that the checkpoint covers, because a server that starts at a later position would leave
+   out prepared transactions that are not decided yet. An initial snapshot is read before replication starts.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -95,8 +96,8 @@ from cdcd.core.snapshot.progress import EXPORTED, Progress
 from cdcd.core.snapshot.table_task import TableTask
 
 ASKED_MESSAGES: Final = ("postgres.messages", 0)
-"""In the settings of a checkpoint: logical messages have records only if somebody asked for them. Checkpoints of
-versions that delivered all messages by default do not have it."""
+"""Entry among the settings of a checkpoint, which says that logical messages have records only if the configuration
+asks for them. Checkpoints of versions that delivered all messages by default do not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +106,20 @@ class StartSettings:
 
     Attributes:
         name, slot, publication, checkpoint_topic: names.
-        protocol, streaming, two_phase, messages, origin: as `versions.start_options` takes them.
-        delivers_messages: logical messages have records, also those that nobody asked for. None: this is so if the
-            checkpoint is of a version that delivered them by default.
-        publishes_messages: some logical messages are events of the outbox.
+        protocol, streaming, two_phase, messages, origin: arguments of `versions.start_options`.
+        delivers_messages: whether logical messages have records, even if the configuration does not ask for them.
+            None: only if the checkpoint was written by a version that delivered them by default.
+        publishes_messages: whether some logical messages are events of the outbox.
         failover: standbys get a copy of the slot.
         snapshot_mode, snapshot_method, exclude: as in the configuration, under `snapshot`.
-        counts_epochs: Kafka does not fence writers (`delivery: at_least_once`), so checkpoints count them.
+        counts_epochs: whether checkpoints count epochs, because Kafka does not fence writers (`delivery:
+            at_least_once`).
         topics: the names of the pipeline's topics.
-        records: the settings that decide how rows become records; None: they are not compared.
-        authenticates: the pipeline has a key, so its checkpoints have tags.
-        protects: rules protect columns.
-        truncate: TRUNCATE makes a record.
-        sets_aside: a fault of a table ends no start, because the table is set aside.
+        records: the settings that decide how rows become records; None if they are not compared.
+        authenticates: whether the checkpoint has tags, because the pipeline has a key for it.
+        protects: whether rules protect columns.
+        truncate: whether TRUNCATE makes a record.
+        sets_aside: whether a fault of a table sets the table aside instead of ending the start.
     """
 
     slot: str
@@ -149,17 +151,17 @@ LEFT_ROWS_HINT: Final = (
     "topics.skipped_operations leaves out truncate records. When the tables are read, `cdcd verify` names these rows, "
     "and `cdcd mirror --snapshot` replaces the table of a mirror."
 )
-"""Hint about rows that `snapshot.mode: when_needed` cannot end without truncate records. `cdcd check` has it too."""
+"""Hint about rows that `snapshot.mode: when_needed` cannot end without truncate records; `cdcd check` shows it too."""
 
 ENDED_ROWS_HINT: Final = (
     "Nothing needs to be done. In the topic of each table that is read again, a truncate record ends the former rows "
     "before the new ones, so that rows that were deleted since the slot was lost end, too. Changes that were undone or "
     "overwritten since then have no records."
 )
-"""Hint about the effect of `snapshot.mode: when_needed`. `cdcd check` has it too."""
+"""Hint about the effect of `snapshot.mode: when_needed`; `cdcd check` shows it too."""
 
 TABLES_NAMED: Final = 20
-"""Number of tables that the event names, of those that are read again after a gap."""
+"""Maximum number of tables that the event names of those that are read again after a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +169,16 @@ class Ready:
     """What the session begins with.
 
     Attributes:
-        checkpoint: where it resumes.
+        checkpoint: the checkpoint from which the session resumes.
         published: the published tables as `schema.table`, by oid.
-        exported: the tables at the slot's snapshot, which are read before replication starts; None: it starts at once.
-        options: what START_REPLICATION is told.
+        exported: the tables at the slot's snapshot, which are read before replication starts; None if it starts at
+            once.
+        options: options of START_REPLICATION.
         flushed: the position that PostgreSQL is told first.
-        slot_confirmed: where the slot stands.
-        logged: the logged session that is delivered instead of the stream; None: the stream.
-        money_digits: how many digits of money stand behind the point.
-        delivers_messages: logical messages have records, also those that nobody asked for.
+        slot_confirmed: the confirmed position of the slot.
+        logged: the logged session that is delivered instead of the stream; None for the stream.
+        money_digits: number of decimal digits of money.
+        delivers_messages: whether logical messages have records, even if the configuration does not ask for them.
     """
 
     checkpoint: Checkpoint
@@ -200,19 +203,20 @@ FirstTables = Callable[[Tables, Tables, Tables | None], tuple[Tables, Tables]]
 
 
 class Start:
-    """One start of a session: `run` it once, and answer every request that it yields.
+    """The start of one session: `run` it once, and answer every request that it yields.
 
     Args:
-        flushed: the position that PostgreSQL was told by former sessions of this process.
-        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: as configured.
-        binary: values come in binary form.
-        accept_gap: start although slot and checkpoint do not meet.
-        steps: the steps in their order; a planted bug has others.
-        first_tables: as `beginning.first_tables`; a planted bug has another one.
-        without_conditions: as `beginning.without_conditions`; a planted bug has another one.
-        end_former_rows: as `beginning.end_former_rows`; a planted bug has another one.
-        first: how far it has got that makes a slot; a planted bug has another one.
-        aside: tables that the former session has set aside, without a checkpoint that says so.
+        flushed: the position that PostgreSQL was told by earlier sessions of this process.
+        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0 if streaming is as
+            configured.
+        binary: whether values are sent in binary form.
+        accept_gap: whether to start although changes between checkpoint and slot are lost.
+        steps: the steps in their order; tests plant a bug by other steps.
+        first_tables: `beginning.first_tables`; tests plant a bug by another function.
+        without_conditions: `beginning.without_conditions`; tests plant a bug by another function.
+        end_former_rows: `beginning.end_former_rows`; tests plant a bug by another function.
+        first: how far a start that creates a slot has got; tests plant a bug by another object.
+        aside: tables that the previous session has set aside and that are not in a checkpoint yet.
     """
 
     def __init__(
@@ -255,7 +259,7 @@ class Start:
         self._via_root: bool | None = None
         self._roots_gap: PositionError | None = None
         self.slot_made = False
-        """This start created the slot."""
+        """Whether this start created the slot."""
         self._snapshot: str | None = None
         self._beginning: Beginning | None = None
         self._progress = Progress()
@@ -266,15 +270,15 @@ class Start:
     def leaves(
         self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
     ) -> Leaving:
-        """What becomes of a slot that this start made, when the session ends (`FirstStart.leaves`)."""
+        """Return what happens to a slot that this start created when the session ends (`FirstStart.leaves`)."""
         return self._first.leaves(error, has_shipped=has_shipped, outcome_unknown=outcome_unknown)
 
     def run(self) -> Generator[Request[Any], Any, Ready]:
-        """Take every step.
+        """Do all steps, and return what the session begins with.
 
         Raises:
             TransientError: the server is a standby.
-            FatalError: configuration or positions: a person must act.
+            FatalError: configuration or positions are wrong, so a person must act.
         """
         for step in self._steps:
             yield from step(self)
@@ -287,10 +291,10 @@ class Start:
         yield TakeLock()
 
     def connect_catalog(self) -> Step:
-        """TransientError if the server is a standby, because a standby may be promoted at any moment.
+        """Raise TransientError if the server is a standby, which may be promoted at any moment.
 
-        A standby can decode since 16. It cannot write what orders a snapshot against the stream (a position in the
-        WAL), and its recovery would end our readers.
+        A standby can decode since PostgreSQL 16. But it cannot write the WAL position that orders a snapshot
+        against the stream, and its recovery would end the connections that read tables.
         """
         if (yield ConnectCatalog()):
             raise TransientError(
@@ -326,20 +330,22 @@ class Start:
     def prepare_sink(self) -> Step:
         assert self._options is not None
         settings = self.settings
-        # If the checkpoint decides and says yes, a former version has made the topic.
+        # If the checkpoint decides and says yes, an earlier version has created the topic.
         have_records = bool(settings.delivers_messages) or settings.publishes_messages
         yield PrepareSink(self._options.messages and have_records)
 
     def judge(self) -> Step:
-        """Refuse before anybody is shut out, if the comparison that counts is bound to refuse too."""
+        """Refuse to start before another instance is shut out, if the comparison after the fence would refuse too."""
         yield from self.positions.judge()
 
     def fence(self) -> Step:
-        """The comparison that counts: the checkpoint cannot change any more."""
+        """Compare after the fence, when the checkpoint cannot change any more."""
         yield from self.positions.fence()
 
     def remove_delivered_logs(self) -> Step:
-        """Before live streaming: a log that exists always begins at or before the checkpoint."""
+        """Remove delivered logs before live streaming, because a log that exists must begin at or before the
+        checkpoint.
+        """
         if self.positions.delivered_logs:
             yield RemoveLogged(self.positions.delivered_logs)
 
@@ -352,7 +358,9 @@ class Start:
         self._published = yield EnsurePublication(known_roots(None if found is None else found.settings))
 
     def judge_roots(self) -> Step:
-        """Compare how partitioned tables are published before the fence, so that a refusal disturbs nobody."""
+        """Compare how partitioned tables are published before the fence, so that a refusal disturbs
+        no other instance.
+        """
         yield from self.compare_roots()
 
     def compare_roots(self) -> Step:
@@ -366,7 +374,7 @@ class Start:
             raise self._roots_gap
 
     def refuse_collisions(self) -> Step:
-        """Two tables with one topic are refused before there is a slot, which would hold WAL for nobody."""
+        """Refuse two tables with the same topic before the slot is created, so that no slot holds back WAL in vain."""
         if self.settings.sets_aside:
             return
         tables = [(schema, name) for schema, _, name in map(_split, self._published.values())]
@@ -388,12 +396,14 @@ class Start:
         else:
             yield from self._settle_two_phase(positions.slot)
         assert positions.slot is not None
-        # After a slot was created with an exported snapshot, another command would end that snapshot.
+        # After a slot was created with an exported snapshot, any other command would end that snapshot.
         if self._snapshot is None and settings.failover and not positions.slot.failover:
             yield SetFailover()
 
     def _progress_of(self, found: Checkpoint | None) -> Progress | None:
-        """The progress that the checkpoint has, without conditions that a stranger may have written: they are SQL."""
+        """Return the progress in the checkpoint, without conditions that somebody else may have written, because
+        conditions are run as SQL.
+        """
         if found is None or found.snapshot is None:
             return None
         progress, dropped = self._without_conditions(found.snapshot, found.authentic)
@@ -416,12 +426,12 @@ class Start:
         positions.made(made.slot)
         self.slot_made = True
         self._snapshot = made.snapshot
-        # A slot in place of one that was lost belongs to a pipeline that has delivered.
+        # This slot replaces a lost one, so the pipeline has delivered before.
         self._first.made = positions.found is None
         self._first.reads_rows = beginning.initial
 
     def _settle_two_phase(self, slot: SlotSeen) -> Step:
-        """A slot that has two_phase, against the configuration, loses it where the server can take it away."""
+        """Take two_phase away from a slot that has it against the configuration, if the server can do that."""
         two_phase = self.settings.two_phase
         if slot.two_phase and not two_phase:
             two_phase = self._server_version < ALTER_TWO_PHASE_SINCE
@@ -448,7 +458,7 @@ class Start:
         self._exported = exported
 
     def choose_tables(self) -> Step:
-        """List the published tables again if the slot was created: its creation may have waited for hours."""
+        """List the published tables again if the slot was created, because that may have taken hours."""
         beginning, exported = self._beginning, self._exported
         assert beginning is not None
         before = self._published
@@ -478,7 +488,7 @@ class Start:
             )
 
     def write_checkpoint(self) -> Step:
-        """Write where this session begins, if the former one did not end there."""
+        """Write the checkpoint with which this session begins, if the last session did not end with it."""
         settings, positions = self.settings, self.positions
         slot = positions.slot
         assert slot is not None
@@ -545,7 +555,7 @@ class Start:
         )
 
     def _delivers_messages(self) -> bool:
-        """Whether logical messages have records, also those that nobody asked for."""
+        """Whether logical messages have records, even if the configuration does not ask for them."""
         found, settings = self.positions.found, self.settings
         if settings.delivers_messages is not None:
             return settings.delivers_messages
@@ -555,7 +565,7 @@ class Start:
         return True
 
     def _records_now(self) -> RecordSettings | None:
-        """The settings of records, with what the server says of them."""
+        """Return the settings of records, with the digits of money from the server."""
         now = self.settings.records
         return None if now is None else with_money_digits(now, self._money_digits)
 
@@ -566,7 +576,7 @@ class Start:
         return with_roots(now, None if found is None else found.settings, self._via_root)
 
     def _compare_settings(self) -> None:
-        """Tell which settings of records are not those of the checkpoint, before the checkpoint has the new ones."""
+        """Report the settings of records that differ from the checkpoint's, before a checkpoint has the new ones."""
         found, now = self.positions.found, self._records_now()
         if found is None or found.settings is None or now is None:
             return
@@ -595,7 +605,7 @@ STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
     Start.choose_tables,
     Start.write_checkpoint,
 )
-"""What is done before a session runs, in this order."""
+"""The steps before a session runs, in this order."""
 
 
 def _split(name: str) -> tuple[str, str, str]:

@@ -1,12 +1,13 @@
-"""Steps of a session's start: whether the slot continues where the checkpoint ends, and where the session resumes.
+"""Steps of the start that check whether the slot continues where the checkpoint ends, and decide where the session
+resumes.
 
-The rule: slot and checkpoint are compared twice. The first comparison (`judge`) comes before another instance could
-notice anything, so that a daemon that must refuse to start disturbs no healthy one. The second (`fence`) counts,
-because the checkpoint cannot change any more. Each time the slot is looked at before the comparison.
+The rule: slot and checkpoint are compared twice. The first comparison (`judge`) is made before another instance
+could notice anything, so that a daemon that must refuse to start disturbs no healthy one. The second one (`fence`)
+decides, because the checkpoint cannot change any more. Each time, the slot is read before the comparison.
 
-Readers may see a commit late, or only after the next commit: a broker that dies after it has acknowledged a commit may
-not tell the partitions (`commit_delay.py`). So the first comparison refuses only if the newest checkpoint that was
-written does not fit either. The transaction of this checkpoint may be committed, open or aborted.
+Readers may see a commit late, or only after the next commit: a broker that dies after it has acknowledged a commit
+may not have told the partitions (`commit_delay.py`). So the first comparison refuses only if the newest checkpoint
+that was written does not match either. The transaction of this checkpoint may be committed, open or aborted.
 """
 
 from collections.abc import Generator
@@ -30,25 +31,27 @@ Step = Generator[Request[Any], Any, None]
 
 
 def first_flush(told: int, start: Checkpoint, slot_confirmed: int) -> int:
-    """The flushed position that a session begins with: PostgreSQL may forget everything before it.
+    """Return the flushed position that a session begins with, before which PostgreSQL may discard everything.
 
     Args:
-        told: the position that former sessions of this process reported. Another instance may have been active since,
-            and may hold an undecided PREPARE before that position. So the position in the checkpoint is the limit.
+        told: the position that earlier sessions of this process reported. Another instance may have been active
+            since, and may need an undecided PREPARE before that position. So the position is at most the one in the
+            checkpoint.
     """
     return max(slot_confirmed, min(told, start.flushed_lsn))
 
 
 class Positions:
-    """What is known of slot and checkpoint. `judge` first, then `fence`; then `made` if the slot was created.
+    """What is known about slot and checkpoint; `judge` comes first, then `fence`, and then `made` if the slot was
+    created.
 
-    What a durable log holds counts as not confirmed, because it is delivered from there (`transactions/logged.py`). A
-    log that does not fit is refused also where a gap is accepted.
+    Changes in a durable log count as not confirmed, because they are delivered from there
+    (`transactions/logged.py`). A log that does not match is refused even if a gap is accepted.
 
     Args:
-        pipeline, slot_name: whose log it must be.
-        accept_gap: start although slot and checkpoint do not meet.
-        when_needed: `snapshot.mode: when_needed`: a slot that is lost is replaced, and the tables are read again.
+        pipeline, slot_name: names that the log must have.
+        accept_gap: whether to start although changes between checkpoint and slot are lost.
+        when_needed: whether a lost slot is replaced and the tables are read again (`snapshot.mode: when_needed`).
     """
 
     def __init__(
@@ -59,46 +62,52 @@ class Positions:
         self.accept_gap = accept_gap
         self._when_needed = when_needed
         self.slot: SlotSeen | None = None
-        """The slot, if there is one that can be used."""
+        """The slot; None if there is none that can be used."""
         self.unusable: PositionError | None = None
-        """Why the slot that is there cannot be used."""
+        """Why the existing slot cannot be used; None if it can."""
         self.found: Checkpoint | None = None
         """The newest checkpoint."""
         self.gap: PositionError | None = None
-        """What lies between checkpoint and slot, if that is accepted."""
+        """The gap between checkpoint and slot that was accepted; None if there is none."""
         self.logged: LoggedSession | None = None
-        """What is delivered from the durable log before live streaming; None: nothing."""
+        """The logged session to deliver before live streaming; None if there is none."""
         self.delivered_logs: tuple[int, ...] = ()
-        """Numbers of logged sessions that are of no more use."""
+        """Numbers of logged sessions that are not needed any more."""
         self._source: Source | None = None
         self._told = 0
         """A position that PostgreSQL was told because of a checkpoint in Kafka."""
 
     def judge(self) -> Step:
-        """Compare with what readers see, and with what they may see soon if that does not fit."""
+        """Compare the slot with the checkpoint that readers see, and if they do not match, with the newest one that was
+        written.
+        """
         yield from self._look_at_slot()
         self.found = yield PeekCheckpoint(told=self._slot_confirmed)
         try:
             yield from self._compare()
         except PositionError:
-            # Again: an instance that stood still after its look may find what another one has done since.
+            # The slot is read again, because another instance may have moved it since this one read it.
             yield from self._look_at_slot()
             self.found = yield PeekCheckpoint(newest=True, told=self._slot_confirmed)
             yield from self._compare()
 
     @property
     def _slot_confirmed(self) -> int:
-        """The position that PostgreSQL was told, if nothing was confirmed without Kafka; 0: it is not known."""
+        """The position that PostgreSQL was told, if nothing was confirmed without Kafka; 0 if not known."""
         return 0 if self.slot is None else self.slot.confirmed or 0
 
     def fence(self) -> Step:
-        """The slot is looked at afterwards: a former instance may have moved it until it was shut out."""
+        """Shut out other writers, read the checkpoint and then the slot, which an earlier instance may have moved until
+        it was shut out.
+        """
         self.found = yield Fence(self._told)
         yield from self._look_at_slot()
         yield from self._compare()
 
     def _look_at_slot(self) -> Step:
-        """To be done before the checkpoint is read: a running instance writes it first, and moves the slot later."""
+        """Read the slot; this must come before reading the checkpoint, because a running instance writes the checkpoint
+        first, and moves the slot later.
+        """
         slot: SlotSeen | None = yield LookAtSlot()
         self.unusable = None if slot is None else slot.problem
         if self.unusable is not None and not self._when_needed:
@@ -106,16 +115,16 @@ class Positions:
         self.slot = None if self.unusable is not None else slot
 
     def _compare(self) -> Step:
-        """Find out whether the slot continues where the checkpoint ends.
+        """Check whether the slot continues where the checkpoint ends.
 
         Raises:
-            PositionError: it does not, and nobody accepts the gap; or the pipeline is sealed.
+            PositionError: it does not and the gap is not accepted, or the pipeline is sealed.
         """
         slot, found = self.slot, self.found
         refuse_sealed(found)
         source: Source = yield ReadSource(found, None if slot is None else slot.confirmed)
         log: DurableLog | None = yield LookAtLog()
-        # Positions in the log were confirmed without Kafka. The log begins at a position that Kafka had reached.
+        # Positions in the log were confirmed without Kafka, and the log begins at a position that Kafka had reached.
         sessions = () if log is None else log.sessions
         self._told = sessions[0].begin if sessions else source.slot_confirmed or 0
         self.logged, self.delivered_logs = None, ()
@@ -131,7 +140,7 @@ class Positions:
         except PositionError as gap:
             if not (self.accept_gap or self._reads_again(source)):
                 raise
-            # Without a slot, only the gap is known. A slot that exists but cannot be used has a reason of its own.
+            # If there is no slot, the gap is the reason; a slot that exists but cannot be used has its own reason.
             self.gap = gap if self.unusable is None else self.unusable
         else:
             self.gap = None
@@ -143,19 +152,19 @@ class Positions:
 
     @property
     def reads_because(self) -> PositionError | None:
-        """Why the tables are read again; None: they are not."""
+        """The reason why the tables are read again; None if they are not."""
         if self.unusable is not None:
             return self.unusable
         assert self._source is not None
         return self.gap if self._reads_again(self._source) else None
 
     def made(self, slot: SlotSeen) -> None:
-        """The slot was created."""
+        """Note that the slot was created."""
         assert self._source is not None
         self.slot = slot
         self._source = replace(self._source, slot_confirmed=slot.confirmed)
 
     def resumed(self) -> Checkpoint:
-        """The checkpoint from which the session goes on."""
+        """Return the checkpoint from which the session resumes."""
         assert self._source is not None
         return resume(self.found, self._source, accept_gap=self.gap is not None)

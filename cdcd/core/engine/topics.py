@@ -1,6 +1,7 @@
-"""Which topics exist, and which schemas are registered: what must be there before the records that need it.
+"""Which topics exist and which schemas are registered, as both must be before records need them.
 
-A topic is made, and a schema registered, when a table has its first record. Each is asked for once, several at a time.
+A topic is created, and a schema registered, before the first record of a table. Each is requested once, and several
+are requested together.
 """
 
 from collections.abc import Collection
@@ -10,12 +11,13 @@ from cdcd.core.records.schema_registrations import SchemaUse
 
 
 class Topics:
-    """The topics and schemas of a session. The caller carries out `wanted` and `wanted_schemas`.
+    """Keeps the topics and schemas of a session; the caller carries out `wanted` and `wanted_schemas`.
 
-    Whoever has records for a topic asks `is_ready` and, if the encoder lacks ids of schemas, `are_registered`.
+    Before records are sent to a topic, `is_ready` must be true, and `are_registered` if the encoder lacks ids of
+    schemas.
 
     Args:
-        marked: every topic has records without a key, which are watermarks.
+        marked: whether every topic gets watermarks, which are records without a key.
     """
 
     def __init__(self, *, marked: bool = False) -> None:
@@ -30,11 +32,11 @@ class Topics:
 
     @property
     def awaited(self) -> bool:
-        """Whether a topic was wanted that is not ready yet, or a schema that is not registered yet."""
+        """Whether a topic is requested and not ready yet, or a schema is requested and not registered yet."""
         return bool(self._wanted or self._asked or self._schemas_wanted or self._schemas_asked)
 
     def is_ready(self, topic: str) -> bool:
-        """Whether records may go to the topic; if not, it is wanted."""
+        """Whether records may go to the topic; if not, the topic is requested."""
         if topic in self._ready:
             return True
         if topic not in self._asked:
@@ -46,11 +48,11 @@ class Topics:
         return topic in self._ready
 
     def keep_keyless(self, topic: str) -> None:
-        """The topic's records have no key, so the topic must not be compacted."""
+        """Note that the topic has records without a key, so it must not be compacted."""
         self._keyless.add(topic)
 
     def wanted(self) -> EnsureTopics | None:
-        """The topics that are to be created or checked now; None: there is none."""
+        """Return the topics to create or check now; None if there are none."""
         if not self._wanted:
             return None
         topics = tuple(self._wanted)
@@ -63,12 +65,12 @@ class Topics:
         )
 
     def ready(self, topics: Collection[str]) -> None:
-        """Records may go to these topics from now on."""
+        """Note that records may go to these topics."""
         self._ready.update(topics)
         self._asked.difference_update(topics)
 
     def forget(self, topics: Collection[str]) -> None:
-        """These topics are refused, or must be looked at again before further records go to them."""
+        """Note that these topics were refused, or must be checked again before more records go to them."""
         self._ready.difference_update(topics)
         self._asked.difference_update(topics)
         self._again.update(topics)
@@ -76,20 +78,22 @@ class Topics:
             self._wanted.pop(topic, None)
 
     def forget_schemas(self, schemas: Collection[SchemaUse]) -> None:
-        """These schemas are refused."""
+        """Note that these schemas were refused."""
         self._schemas_asked.difference_update(schemas)
         for use in schemas:
             self._schemas_wanted.pop(use, None)
 
     def are_registered(self, lacking: Collection[SchemaUse]) -> bool:
-        """Whether a table's records lack no schema (`Encoder.unregistered`); if they do, the schemas are wanted."""
+        """Whether no schema is lacking for a table's records (`Encoder.unregistered`); if some are,
+        they are requested.
+        """
         for use in lacking:
             if use not in self._schemas_asked:
                 self._schemas_wanted[use] = None
         return not lacking
 
     def wanted_schemas(self) -> EnsureSchemas | None:
-        """The schemas that are to be registered now; None: there is none."""
+        """Return the schemas to register now; None if there are none."""
         if not self._schemas_wanted:
             return None
         schemas = tuple(self._schemas_wanted)
@@ -98,5 +102,5 @@ class Topics:
         return EnsureSchemas(schemas)
 
     def registered(self, schemas: Collection[SchemaUse]) -> None:
-        """These schemas have ids from now on."""
+        """Note that these schemas have ids."""
         self._schemas_asked.difference_update(schemas)

@@ -1,10 +1,10 @@
-"""What a person asks of a running daemon, as the content of a logical message with the prefix `cdcd.snapshot`.
+"""Requests of a person to a running daemon, as the content of a logical message with the prefix `cdcd.snapshot`.
 
     SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{"action": "start", "tables": ["public.orders"]}');
 
-The message has a place in the stream like any change, so that it is taken once, however often the daemon is killed.
-Whoever may connect can send one, and the WAL does not say who did. So a request needs a `token`, unless the operator
-allows requests from anybody. What is malformed is refused and reported, and never stops the pipeline.
+The message has a position in the stream like any change, so it is handled once, however often the daemon is killed.
+Everybody who may connect can send one, and the WAL does not show who did. So a request needs a `token`, unless the
+operator allows requests from everybody. A malformed request is refused and reported, and never stops the pipeline.
 """
 
 import hashlib
@@ -14,16 +14,16 @@ from typing import Final
 
 PREFIX: Final = "cdcd.snapshot"
 WATERMARK: Final = "cdcd.watermark"
-"""The prefix of messages that make the server write out its WAL, and say nothing else."""
+"""Prefix of messages that only make the server write out its WAL."""
 RESERVED: Final = (PREFIX, WATERMARK)
-"""Messages with these prefixes are the daemon's own and make no record."""
+"""Prefixes of messages that are for the daemon, and that have no record."""
 
 ADDED: Final = "added"
 REPLACED: Final = "replaced"
 RESUMED: Final = "resumed"
 OWN_REQUESTS: Final = ("", ADDED, REPLACED, RESUMED)
-"""What asks for a table where nobody sent a request: the initial snapshot, changes of the publication, the return of a
-table that was set aside."""
+"""Values of `TableTask.request` for tables that nobody requested: the initial snapshot, changes of the publication,
+the return of a table that was set aside."""
 
 STOP_TABLES: Final = "stop_tables"
 RESUME_TABLES: Final = "resume_tables"
@@ -32,10 +32,11 @@ RESUME_TABLES: Final = "resume_tables"
 TABLES_MAX: Final = 1000
 NAME_MAX: Final = 200
 WHERE_MAX: Final = 4000
-"""Characters that a request's texts may have."""
+"""Maximum number of characters in a request's texts."""
 
 CONTENT_MAX: Final = 1 << 20
-"""Bytes of a message. It becomes objects of 30 times its size, and PostgreSQL sends up to 1 GB."""
+"""Maximum of bytes in a message, because parsing makes objects of 30 times its size, and PostgreSQL sends up to 1
+GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,12 @@ class Signal:
     """One request.
 
     Attributes:
-        action: start, pause, resume or cancel, of snapshots; stop_tables or resume_tables.
-        tables: `schema.table` each; for cancel, () means all.
-        where: for start, SQL that rows must satisfy.
-        request: a name of the caller's choice, shown in the status.
-        pipeline: whom it is for, where several daemons read one database; "" for all.
-        token: a secret that the daemon has, too.
+        action: start, pause, resume or cancel (for snapshots), stop_tables or resume_tables.
+        tables: the tables as `schema.table`; for cancel, () means all.
+        where: for start, an SQL condition on rows.
+        request: a name of the sender's choice, which the status shows.
+        pipeline: the pipeline that the request is for, if several daemons read one database; "" for all.
+        token: a secret that the daemon has too.
     """
 
     action: str
@@ -59,7 +60,7 @@ class Signal:
     token: str = field(default="", repr=False)
 
     def encode(self) -> str:
-        """The message's content."""
+        """Return the content of the message."""
         fields = {
             "action": self.action,
             "tables": list(self.tables),
@@ -72,7 +73,7 @@ class Signal:
 
     @classmethod
     def decode(cls, content: bytes) -> "Signal":
-        """Read a message's content; ValueError says what is wrong with it, for a person."""
+        """Parse the content of a message; the text of a ValueError explains to a person what is wrong with it."""
         if len(content) > CONTENT_MAX:
             raise ValueError(f"it has {len(content)} bytes, and {CONTENT_MAX} are allowed")
         try:
@@ -102,12 +103,12 @@ class Signal:
 
 
 def token_digest(token: str) -> str:
-    """What the daemon keeps of a token, also in a recording: SHA-256."""
+    """Return the SHA-256 of a token, which is all that the daemon keeps of it, even in a recording."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _is_plain(text: str) -> bool:
-    """Whether PostgreSQL can be sent it: JSON may name halves of characters, and NUL."""
+    """Whether the text can be sent to PostgreSQL; JSON can contain half characters and NUL, which cannot."""
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:

@@ -1,15 +1,15 @@
 """Debezium's envelope in Avro: each value in Confluent's wire format, with the id of its schema before it.
 
-Topics, descriptions, events and their order are those of `debezium_json/encoder.py`, which this encoder is but for the
-bytes of rows, source blocks and keys. The schemas are the Connect schemas of `format: json_schema`, as Confluent's
+Topics, descriptions, events and their order are the same as in `debezium_json/encoder.py`; only the bytes of rows,
+source blocks and keys differ. The schemas are the Connect schemas of `format: json_schema`, as Confluent's
 AvroConverter writes them (`schemas.py`).
 
-There is one way to write a row, compiled or not: value after value into a buffer. A value that the server did not send
-(unchanged TOAST) is copied from the old row, if that has it. Else Debezium's placeholder stands there. If the
-column's type has no room for the placeholder, null stands there. The header `cdcd.unchanged` names the column, as in
-JSON.
+There is one way to write a row, compiled or not: value after value into a buffer. A value that the server did not
+send (unchanged TOAST) is copied from the old row, if that has it. If it does not, Debezium's placeholder is
+written. If the placeholder is not a value of the column's type, null is written. The header `cdcd.unchanged` has
+the names of such columns, as in JSON.
 
-Rows of streamed transactions are not drafted: they wait as frames for the commit.
+Rows of streamed transactions are not drafted, but are kept as frames until the commit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 LSN_MAX: Final = 2**63 - 1
 
 _SOME: Final = 2
-"""The content of a logical message is there."""
+"""Union branch for a logical message whose content is there."""
 
 NULL_IN_KEY: Final = (
     "it is NULL in a column of the key, where Avro has no null",
@@ -84,7 +84,7 @@ NULL_IN_KEY: Final = (
 )
 
 _EMPTY: Final = b"\x00\x00"
-"""Neither `schema_id` nor `transaction`."""
+"""Bytes for no `schema_id` and no `transaction`."""
 
 
 class AvroEncoder(RecordStream):
@@ -112,7 +112,7 @@ class AvroEncoder(RecordStream):
             self._around = self._flat
         self._avro: dict[int, AvroTable] = {}
         self._latest: AvroTable | None = None
-        """Of the last row."""
+        """The table of the last row."""
         self._part = BytesWriter()
         self._of_messages = AvroTableSource("", "", None)
         self._message_key_use, self._message_value_use = message_uses(
@@ -122,14 +122,14 @@ class AvroEncoder(RecordStream):
         self._message_uses: tuple[SchemaUse, ...] = tuple([use for use in uses if use is not None])
         self._messages_told = False
         self._metadata_uses: tuple[SchemaUse, ...] = ()
-        """The schemas of BEGIN and END, if there are such records."""
+        """The schemas of BEGIN and END if there are such records."""
         self._metadata_told = False
         if self.metadata is not None:
             metadata = RegisteredTransactionMetadata(settings, self.metadata.topic, self._form)
             self.metadata, self._metadata_uses = metadata, metadata.uses
         self._avro_heartbeats = AvroHeartbeats(settings, self._form)
         self._header_bytes = 0
-        """Of the last record, if headers count (`Encoder.encode`)."""
+        """Bytes of the headers of the last record, if they count (`Encoder.encode`)."""
 
     # Schemas.
 
@@ -161,14 +161,14 @@ class AvroEncoder(RecordStream):
         self._latest = None
 
     def _table_source(self, fragments: TableFragments) -> AvroTableSource:
-        """What follows the rows in the records of a table."""
+        """Return the object that writes what follows the rows in a table's records."""
         relation, schema_id = fragments.relation, fragments.schema_id
         if self.metadata is None:
             return AvroTableSource(relation.schema, relation.name, schema_id)
         return CountedAvroSource(relation.schema, relation.name, schema_id, self.metadata)
 
     def _value_schema(self, envelope: Schema) -> Schema:
-        """The schema of a table's values. `envelope` has everything that may be in it, the rows first."""
+        """Return the schema of a table's values; `envelope` has everything that may be in it, the rows first."""
         return envelope
 
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
@@ -188,14 +188,16 @@ class AvroEncoder(RecordStream):
         return known_id(self._settings, use)
 
     def _tell(self, uses: Sequence[SchemaUse], out: list[Record]) -> None:
-        """Name the ids of schemas in the schemas topic, if there is one."""
+        """Write the ids of schemas to the schemas topic, if there is one."""
         topic = self._settings.schemas_topic
         if topic is not None:
             ids = self._settings.schema_ids
             out.extend([(topic, *ids.record(use), None) for use in uses])
 
     def _ready(self, table: AvroTable, out: list[Record]) -> None:
-        """Before the first record of a table as it is described now: take its schemas' ids, and name them."""
+        """Take the ids of the table's schemas before its first record under this description, and write them to the
+        schemas topic.
+        """
         value_head = self._form.head(self._id(table.value_use))
         if table.key_use is not None:
             table.key_head = self._form.head(self._id(table.key_use))
@@ -211,7 +213,7 @@ class AvroEncoder(RecordStream):
             self._metadata_told = True
 
     def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
-        """See `Encoder`. A registry may give a schema another id under the subjects of another topic."""
+        """See `Encoder`. A registry may have another id for the same schema under the subjects of another topic."""
         _, key, value, headers = record
         table = self._avro[relation_oid]
         heads = table.routed_heads.get(topic)
@@ -229,7 +231,7 @@ class AvroEncoder(RecordStream):
             ]
         return topic, key, value, headers
 
-    # What stands around a row.
+    # These methods make the parts around a row.
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
         """See `Encoder`."""
@@ -280,7 +282,7 @@ class AvroEncoder(RecordStream):
         table.fragments.tally.counts[op] += 1
 
     def _end(self, table: AvroTable, op: int) -> bytes:
-        """The value whose rows are in the buffer."""
+        """Return the value whose rows are in the buffer."""
         self._count(table, op)
         return self._around.end(table, op, self._lsn, self._serial)
 
@@ -333,7 +335,7 @@ class AvroEncoder(RecordStream):
             avro.takes_null = False
 
     def _record(self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None) -> Record:
-        """The record whose row is in the buffer."""
+        """Return the record whose row is in the buffer."""
         return table.fragments.topic, key, self._end(table, op), headers
 
     def _put(
@@ -356,7 +358,7 @@ class AvroEncoder(RecordStream):
         headers: Headers | None,
         out: list[Record],
     ) -> int:
-        """Append the records of an event: of a delete none, one or two, of a truncate none."""
+        """Append the records of an event: for a delete none, one or two, for a truncate none."""
         if op == TRUNCATED:
             return 0
         size = 0
@@ -435,7 +437,7 @@ class AvroEncoder(RecordStream):
         return self._put(table, UPDATED, key, both or None, out)
 
     def _last_row(self, table: AvroTable, frame: bytes, at: int, has_old: bool, whole: bool) -> list[int]:
-        """Write the row with which the frame ends; the columns whose value was not sent."""
+        """Write the row at the end of the frame, and return the columns whose value was not sent."""
         unchanged: list[int] = []
         if write_row(frame, at, table, self._around.out, unchanged, has_old, whole) != len(frame):
             raise ValueError("the row does not end with the frame")
@@ -477,7 +479,7 @@ class AvroEncoder(RecordStream):
     def _put_message(
         self, message: LogicalMessage, value: bytes, headers: Headers | None, out: list[Record]
     ) -> int:
-        """Append the record of a logical message, and before the first one its schemas."""
+        """Append the record of a logical message, preceded by its schemas if it is the first one."""
         if self._message_key_use is not None:
             key = self._form.head(self._id(self._message_key_use)) + self._form.message_key(message.prefix)
         else:
@@ -508,7 +510,7 @@ class AvroEncoder(RecordStream):
 
 
 def size_of(record: Record) -> int:
-    """The bytes of a record's key and value."""
+    """Return the bytes of a record's key and value."""
     _, key, value, _ = record
     return len(key or b"") + len(value or b"")
 
@@ -522,15 +524,15 @@ def write_row(  # noqa: PLR0917  a call would cost as much as a column
     has_old: bool,
     whole: bool,
 ) -> "i64":
-    """Append the row whose first value is at `start`, and return where it ends by what it says itself.
+    """Append the row whose first value is at `start`, and return its end according to its own lengths.
 
     Args:
-        unchanged: gets the column of each value that was not sent and that the old row does not have.
-        has_old: the row that was written to `out` before is the old row of the same event.
-        whole: the old row has all values, else only those of the replica identity.
+        unchanged: gets the column of each value that was not sent, and that the old row does not have either.
+        has_old: whether the row that was written to `out` before is the old row of the same event.
+        whole: whether the old row has all values; if not, it has those of the replica identity.
 
     Raises:
-        ValueError, IndexError: the row is malformed, or has a value without a form (UnwritableError).
+        ValueError, IndexError: the row is malformed, or has a value that cannot be represented (UnwritableError).
         SourceError: a value of the key is missing.
     """
     at: i64 = start
@@ -578,7 +580,7 @@ def _write_unchanged(  # noqa: PLR0917  as `write_row`
     has_old: bool,
     whole: bool,
 ) -> None:
-    """Append a value that was not sent: from the old row, or the placeholder."""
+    """Append a value that was not sent, from the old row or as the placeholder."""
     if has_old and place.usable and (whole or table.fragments.identity[place.column]):
         old: i64 = place.begin
         while old < place.end:
@@ -594,8 +596,11 @@ def _write_unchanged(  # noqa: PLR0917  as `write_row`
 
 
 def write_null(table: AvroTable, place: AvroPlace, out: BytesWriter) -> None:
-    """Append NULL. UnwritableError: the column is of the key, and nothing may stand for NULL yet."""
-    # NULL is no large value: where one is unchanged, PostgreSQL did not send the old one.
+    """Append NULL; UnwritableError if the column belongs to the key, and nothing may be written in
+    place of NULL yet.
+    """
+    # An unchanged large value is never NULL, so a NULL in the old row means that PostgreSQL did not send the old
+    # value.
     place.usable = False
     if not place.visible:
         return
@@ -610,14 +615,14 @@ def write_null(table: AvroTable, place: AvroPlace, out: BytesWriter) -> None:
 
 
 def _refuse(table: AvroTable, place: AvroPlace) -> None:
-    """Raise SourceError: a value of the key was not sent."""
+    """Raise SourceError, because a value of the key was not sent."""
     fragments = table.fragments
     fragments.stand_in(fragments.event_template.copy(), [fragments.plan[place.column][0]])
     raise AssertionError("only a column of the key has no placeholder")
 
 
 def _named(table: AvroTable, columns: list[int]) -> Headers:
-    """The header that names columns whose value is missing, if there are any."""
+    """Return the header with the names of columns whose value is missing, if there are any."""
     if not columns:
         return []
     names = table.fragments.names

@@ -1,7 +1,8 @@
-"""What differs between binary formats with schemas in a registry. Here as Avro has it, in `protobuf/form.py` the other.
+"""What differs between binary formats with schemas in a registry: this module is for Avro, `protobuf/form.py` for
+Protobuf.
 
-Everything else is the same for both: which records there are, which columns, which converters, when schemas are
-registered (`encoder.py`, `tables.py`, `converters.py`).
+Everything else is shared: which records there are, which columns, which converters, and when schemas are registered
+(`encoder.py`, `tables.py`, `converters.py`).
 """
 
 from collections.abc import Mapping
@@ -18,22 +19,22 @@ from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.schema_registrations import SchemaUse
 
 AVRO: Final = "avro"
-"""The format whose records these are."""
+"""Name of the format in the configuration."""
 
 Numbers = Mapping[str, int | None]
-"""The attribute number of each column by its name; None: it is not known."""
+"""The attribute number of each column by its name; None if it is not known."""
 
 _HEAD: Final = b"\x00"
 _ID_BYTES: Final = 4
 
 
 def head(schema_id: int) -> bytes:
-    """What a record begins with in Confluent's wire format: zero, and the id of the schema."""
+    """Return the beginning of a record in Confluent's wire format: zero, and the id of the schema."""
     return _HEAD + schema_id.to_bytes(_ID_BYTES, "big")
 
 
 def subject_of(settings: EncoderSettings, topic: str, record: str, part: str) -> str:
-    """The subject of a schema, by Confluent's strategies. `record` is its full name, `part` is key or value."""
+    """Return the subject of a schema by Confluent's strategies; `record` is its full name, `part` is key or value."""
     return {
         "topic": f"{topic}-{part}",
         "record": record,
@@ -42,10 +43,10 @@ def subject_of(settings: EncoderSettings, topic: str, record: str, part: str) ->
 
 
 def known_id(settings: EncoderSettings, use: SchemaUse) -> int:
-    """The id of a schema. TransientError: it has none yet."""
+    """Return the id of a schema; TransientError if it has none yet."""
     schema_id = settings.schema_ids.get(use)
     if schema_id is None:
-        # The labels of an enum may have changed while rows of its table were on their way.
+        # The labels of an enum may have changed while rows of its table were being encoded.
         raise TransientError(
             f"The schema of subject {use.subject} has changed, and is not registered yet.",
             hint="The next session has it registered before it makes records with it.",
@@ -54,10 +55,10 @@ def known_id(settings: EncoderSettings, use: SchemaUse) -> int:
 
 
 class AvroForm(Primitives):
-    """Avro.
+    """Writes schemas, fields and records in Avro.
 
     Attributes:
-        format: its name in the configuration.
+        format: name of the format in the configuration.
     """
 
     def __init__(self) -> None:
@@ -65,47 +66,47 @@ class AvroForm(Primitives):
         self.format = AVRO
 
     def head(self, schema_id: int) -> bytes:
-        """What a record begins with."""
+        """Return the beginning of a record with this schema."""
         return head(schema_id)
 
     def use(self, settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
-        """A schema under its subject. `part` is key or value."""
+        """Return a schema with its subject; `part` is key or value."""
         return SchemaUse(
             subject_of(settings, topic, adjusted_full_name(schema["name"]), part), schema_text(schema)
         )
 
     def of_key(self, schema: Schema, numbers: Numbers) -> Schema:
-        """The Connect schema of keys, as this format needs it."""
+        """Return the Connect schema of keys in the form that this format needs."""
         return schema
 
     def of_value(self, schema: Schema, numbers: Numbers) -> Schema:
-        """The same of values, whose first fields are the rows."""
+        """Return the Connect schema of values in the form that this format needs; its first fields are the rows."""
         return schema
 
     def converter(self, json: Converter, schema: Schema) -> AvroConverter:
-        """The converter of a column."""
+        """Return the converter of a column."""
         return converter_of(json, schema, self)
 
     def opening(self, schema: Schema) -> bytes | None:
-        """What stands before a value of a field that is not NULL; None: nothing, because it is never NULL."""
+        """Return the bytes before a value that is not NULL; None if there are none, because the field is never NULL."""
         if not schema["optional"]:
             return None
         return bytes([FIRST if has_default(schema) else SECOND])
 
     def null(self, schema: Schema) -> bytes | None:
-        """What stands for NULL; None: the field has no null."""
+        """Return the bytes for NULL; None if the field cannot be null."""
         if not schema["optional"]:
             return None
         return bytes([SECOND if has_default(schema) else FIRST])
 
     def zero(self, schema: Schema) -> bytes:
-        """What stands for NULL in a column of the key that has no null."""
+        """Return the bytes in place of NULL in a column of the key, if that cannot be null."""
         return zero(schema)
 
     def placeholder(self, schema: Schema, json_text: bytes) -> bytes | None:
-        """What stands for a value of a column that was not sent; None: the field has no null.
+        """Return the bytes in place of a value that was not sent; None if the field cannot be null.
 
-        It is null, if the placeholder of JSON is not of the column's type.
+        They are those of null if JSON's placeholder is not a value of the column's type.
         """
         if not schema["optional"]:
             return None
@@ -115,17 +116,17 @@ class AvroForm(Primitives):
             return self.null(schema)
 
     def field(self, schema: Schema, json_text: bytes) -> bytes:
-        """A field of this value, which may be null. UnfitError: the value is not of the schema's form."""
+        """Return a field with this value, which may be null; UnfitError if the value does not match the schema."""
         return encoded(schema, json_text)
 
     def root(self, schema: Schema) -> bytes:
-        """What stands between the head of a value and its first field."""
+        """Return the bytes between the head of a value and its first field."""
         return self.opening(schema) or b""
 
     def record(self, schema: Schema, json_text: bytes) -> bytes:
-        """A key or a value that has this JSON, without its head."""
+        """Return a key or a value that has this JSON, without its head."""
         return encoded(schema, json_text)
 
     def message_key(self, prefix: str) -> bytes:
-        """The key of a logical message, without its head."""
+        """Return the key of a logical message, without its head."""
         return optional(text(prefix))

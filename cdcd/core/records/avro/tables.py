@@ -1,4 +1,4 @@
-"""What of a table's records in Avro is made once: its schemas, and the converters of its columns."""
+"""The parts of a table's records in Avro that are made once: its schemas, and the converters of its columns."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def message_uses(settings: EncoderSettings, topic: str, form: AvroForm) -> tuple[SchemaUse | None, SchemaUse]:
-    """The schemas of the keys, if those have one in the registry, and of the values of logical messages."""
+    """Return the schemas of logical messages: of keys, if these have one in the registry, and of values."""
     key = form.use(settings, topic, MESSAGE_KEY, "key") if settings.key_format == form.format else None
     return key, form.use(settings, topic, message_schema(settings.modes), "value")
 
@@ -39,15 +39,16 @@ class AvroPlace:
     """A column of the relation, in the relation's order.
 
     Attributes:
-        column: its number, from 0.
+        column: index of the column.
         visible: whether it is in the records.
-        converter: makes the value in Avro.
-        branch: what stands before a value that is not NULL; None: nothing, because the column is never NULL.
-        null: what stands for NULL; None: the column is of the key, which has no null.
-        zero: of a column of the key, what stands for a value that has no form (`unwritable.py`).
-        placeholder: what stands for a value that the server did not send; None: it cannot be missing.
-        begin, end: between which its value lies in the row that was written last. If `usable` is false, there is none.
-        data, at, until, kind: the value as it came, if it is of the key: in `data[at:until]`, of this kind.
+        converter: converts values into Avro.
+        branch: bytes before a value that is not NULL; None if there are none, because the column is never NULL.
+        null: bytes for NULL; None if the column belongs to the key, which cannot be null.
+        zero: bytes in place of a value of the key that cannot be represented (`unwritable.py`).
+        placeholder: bytes in place of a value that the server did not send; None if it cannot be missing.
+        begin, end: where its value is in the last written row. If `usable` is false, there is none.
+        data, at, until, kind: the value as it arrived, if the column belongs to the key: it is `data[at:until]`,
+            and its kind is `kind`.
     """
 
     __slots__ = (
@@ -87,20 +88,21 @@ class AvroPlace:
 
 
 class AvroTable:
-    """A relation as its last description has it, ready to write rows of it.
+    """A relation with its latest description, prepared for writing its rows.
 
     Attributes:
-        fragments: what JSON needs of the same description; it has the columns' JSON converters, topic and key.
+        fragments: the parts for JSON by the same description, including the columns' JSON converters, topic and
+            key.
         schema: the Connect schema of values.
-        key_use, value_use: the schemas of keys, if those have one in the registry, and of values.
-        places: of the columns; `key_places` are those of the key, in its order.
-        key_head, value_head: what keys and values begin with, once the schemas have ids; else empty.
-        source: what follows the rows in its records.
-        routed_uses: by topic, the same schemas under the subjects of the other topics that rows are routed to.
-        routed_heads: by topic, what keys and values begin with there, once the schemas have ids.
-        is_told: the schemas topic names the schemas.
-        constants: what each row begins with: the values of constant fields.
-        takes_null: NULL in a column of the key is written as the zero of its type, else it is refused.
+        key_use, value_use: the schemas of keys, if these have one in the registry, and of values.
+        places: the columns; `key_places` has those of the key, in the key's order.
+        key_head, value_head: beginnings of keys and values, once the schemas have ids; empty before.
+        source: writes what follows the rows in its records.
+        routed_uses: the same schemas under the subjects of other topics that rows are routed to, by topic.
+        routed_heads: beginnings of keys and values in these topics, once the schemas have ids.
+        is_told: whether the schemas topic has the ids of the schemas.
+        constants: beginning of each row: the values of constant fields.
+        takes_null: whether NULL in a column of the key is written as the zero of its type; if not, it is refused.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class AvroTable:
             value = form.of_value(value_schema(envelope), numbers)
             fields_of_row = value["fields"][0]["fields"]
         else:
-            # A flattened row has its columns' numbers, as a key has them.
+            # A flattened row has the numbers of its columns, as a key has.
             value = form.of_key(
                 flat_schema(
                     shown,
@@ -192,15 +194,15 @@ class AvroTable:
 
     @property
     def uses(self) -> tuple[SchemaUse, ...]:
-        """The schemas that the records use."""
+        """The schemas that the records use, each once."""
         found: list[SchemaUse | None] = [self.key_use, self.value_use]
         for pair in self.routed_uses.values():
             found += pair
-        # Under the strategy `record`, the subjects of several topics are one.
+        # Under the strategy `record`, several topics have the same subject.
         return tuple(dict.fromkeys([use for use in found if use is not None]))
 
     def key(self, out: BytesWriter, part: BytesWriter) -> bytes | None:
-        """The key of the row that was written last to `out`; None: the table has no key."""
+        """Return the key of the last row that was written to `out`; None if the table has no key."""
         if not self.key_places:
             return None
         part.truncate(0)

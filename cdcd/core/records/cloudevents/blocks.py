@@ -1,4 +1,6 @@
-"""What events say of the transaction that is open. It is noted where the source block of an envelope is begun."""
+"""Facts about the open transaction for its events, which are kept where the source block of an
+envelope would be begun.
+"""
 
 from cdcd.core.records.avro.source_block import AvroSourceBlock
 from cdcd.core.records.debezium_json.source_block import SourceBlock
@@ -6,14 +8,15 @@ from cdcd.core.records.encoder import EncoderSettings
 
 
 class TransactionFacts:
-    """The transaction that is open.
+    """Facts about the open transaction.
 
     Attributes:
-        xid: None: there is none.
-        unix_us: its commit, in microseconds since 1970.
-        last_commit_lsn: of the transaction before it; None: not known.
-        snapshot: the marker of rows of a snapshot, else "false".
-        origin, origin_lsn: where the transaction was made, and its commit there; None: here, not known.
+        xid: transaction id; None if it has none.
+        unix_us: time of its commit in microseconds since 1970.
+        last_commit_lsn: commit LSN of the previous transaction; None if not known.
+        snapshot: marker of rows that a snapshot read, otherwise "false".
+        origin, origin_lsn: the server where the transaction was made, and its commit LSN there; None if it was made
+            here, or if not known.
     """
 
     __slots__ = ("commit_lsn", "last_commit_lsn", "origin", "origin_lsn", "snapshot", "unix_us", "xid")
@@ -40,7 +43,7 @@ class TransactionFacts:
 
 
 class EventBlock(SourceBlock):
-    """A source block that notes what it is told. `facts` is the same object in all transactions."""
+    """A source block that keeps what it is told; `facts` is the same object in all transactions."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         SourceBlock.__init__(self, settings)
@@ -62,12 +65,12 @@ class EventBlock(SourceBlock):
         self.facts.origin, self.facts.origin_lsn = name, lsn
 
     def pieces(self, table: str) -> tuple[bytes, bytes, bytes]:
-        """No record has an envelope."""
+        """Return nothing, because events have no envelope."""
         return b"", b"", b""
 
 
 class FlatEventBlock(EventBlock):
-    """The same for flattened rows, to which fields of `source` may be added."""
+    """An `EventBlock` for flattened rows, to which fields of `source` may be added."""
 
     def begin(
         self,
@@ -88,7 +91,7 @@ class FlatEventBlock(EventBlock):
 
 
 class AvroEventBlock(AvroSourceBlock):
-    """The same where data is in Avro."""
+    """An `EventBlock` for data in Avro."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         AvroSourceBlock.__init__(self, settings)
@@ -110,7 +113,7 @@ class AvroEventBlock(AvroSourceBlock):
         self.facts.origin, self.facts.origin_lsn = name, lsn
 
     def encoded_pieces(self, table: bytes) -> tuple[bytes, bytes, bytes]:
-        """No record has an envelope."""
+        """Return nothing, because events have no envelope."""
         return b"", b"", b""
 
     def sequence_head(self) -> bytes:

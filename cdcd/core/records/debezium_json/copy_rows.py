@@ -24,12 +24,13 @@ _TRUE: Final = b"true"
 
 
 def convert_rows(lines: list[bytes], converters: list[Converter]) -> list[tuple[list[bytes], bool]]:
-    """Convert rows, each with its newline, column by column: a call of a type's converter is the exception, and what
-    has to be looked at in each value is looked at once for all of them.
+    """Convert rows, which are lines with their newlines, column by column.
+
+    The values of a column are examined together, so a converter is called only for values that need it.
 
     Returns:
-        For each column the JSON of its values, in the rows' order; and whether that is all of it. Else (only where the
-        mode is one of `QUOTED`) quotes belong around each.
+        For each column: the JSON of its values, in the order of the rows; and whether the JSON is complete. If it is
+        not, which happens only where the mode is one of `QUOTED`, quotes must be put around each value.
 
     Raises:
         ValueError, IndexError: a row is malformed; `explain_row` says how.

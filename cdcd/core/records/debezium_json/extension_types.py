@@ -1,4 +1,4 @@
-"""Types that extensions bring and that are not their text: hstore, pgvector's, PostGIS's."""
+"""Converts types of extensions that do not stay text: hstore, those of pgvector, those of PostGIS."""
 
 import re
 from typing import ClassVar, Literal
@@ -11,7 +11,9 @@ from cdcd.core.records.debezium_json.strings import quote
 
 
 class Hstore(Converter):
-    """`"a"=>"1", "b"=>NULL`: an object inside a string, as in Debezium with `hstore.handling.mode=json`."""
+    """Converts hstore (`"a"=>"1", "b"=>NULL`) to an object inside a string, as Debezium does with
+    `hstore.handling.mode=json`.
+    """
 
     def binary(self, data: bytes) -> str:
         return self.json(hstore_text(data))
@@ -25,7 +27,7 @@ class Hstore(Converter):
 
 
 class Vector(Number):
-    """pgvector's vector and halfvec: `[1,2.5]`."""
+    """Converts pgvector's vector and halfvec (`[1,2.5]`)."""
 
     def json(self, text: str) -> str:
         if not (text.startswith("[") and text.endswith("]")):
@@ -37,7 +39,7 @@ class Vector(Number):
 
 
 class SparseVector(Converter):
-    """pgvector's sparsevec: `{1:1.5,3:2}/5`."""
+    """Converts pgvector's sparsevec (`{1:1.5,3:2}/5`)."""
 
     _FORM: ClassVar[re.Pattern[str]] = re.compile(r"\{([^{}]*)\}/(\d+)", re.ASCII)
 
@@ -51,7 +53,7 @@ class SparseVector(Converter):
 
 
 class Geometry(Converter):
-    """PostGIS's geometry and geography: hexadecimal EWKB, whose SRID is there where bit 29 of its type says so."""
+    """Converts PostGIS's geometry and geography: hexadecimal EWKB, which has an SRID if bit 29 of its type is set."""
 
     def json(self, text: str) -> str:
         data = bytes.fromhex(text)

@@ -1,21 +1,23 @@
-"""Converters of the logical types that only modes make (`catalog/modes.py`), as Debezium 3.7 writes their values.
+"""Converters of the logical types that only exist under some modes (`catalog/modes.py`); values are written as by
+Debezium 3.7.
 
 The rules for what is rare but legal:
 
-- numeric as bytes (`precise`): the unscaled number, big-endian in two's complement, with the declared scale. Without a
-  declared precision it is an object `{"scale","value"}`, zeros at the fraction's end left out. These forms have no NaN
-  and no infinities: null stands for them, as in Debezium (`records/unwritable.py`). In a key, numbers beyond those that
-  the column can have stand for them. A value that the server did not send is the placeholder's bytes.
-- numeric as a double: the nearest one; "NaN", "Infinity" and "-Infinity" as in float8. A value that the server did not
-  send is NaN, because a reader expects a number.
-- timestamp in nanoseconds: 64 bits hold 1677-09-21 to 2262-04-11. Null stands for any other, as in Debezium; in a key,
-  the end of this time that is nearer. In microseconds, the year 294247 is the end.
+- numeric as bytes (`precise`): the unscaled number, big-endian in two's complement, with the declared scale.
+  Without a declared precision it is an object `{"scale","value"}`, zeros at the fraction's end left out. These
+  forms have no NaN and no infinities: null stands for them, as in Debezium (`records/unwritable.py`). In a key,
+  numbers beyond those that the column can have stand for them. A value that the server did not send is the
+  placeholder's bytes.
+- numeric as a double: the nearest one; "NaN", "Infinity" and "-Infinity" as in float8. A value that the server did
+  not send is NaN, because a reader expects a number.
+- timestamp in nanoseconds: 64 bits hold 1677-09-21 to 2262-04-11. Null stands for any other, as in Debezium; in a
+  key, the end of this time that is nearer. In microseconds, the year 294247 is the end.
 - infinite timestamps: as `infinite` in each converter's entry says. `connect`: 9223372036825200000 and
   -9223372036832400000; in micro- and nanoseconds the greatest and the least number of 64 bits; as text
-  `+292278994-08-16T23:00:00Z` and `-292275055-05-16T23:00:00Z`. Infinite dates: `connect` 2146033979 and -2147472691,
-  as text `+5877611-06-21Z` and `-5877611-06-22Z`. No real value is any of these.
-- interval in microseconds: a month has 30.4375 days. What is beyond 64 bits, as the infinities, is the greatest or the
-  least number.
+  `+292278994-08-16T23:00:00Z` and `-292275055-05-16T23:00:00Z`. Infinite dates: `connect` 2146033979 and
+  -2147472691, as text `+5877611-06-21Z` and `-5877611-06-22Z`. No real value is any of these.
+- interval in microseconds: a month has 30.4375 days. What is beyond 64 bits, as the infinities, is the greatest or
+  the least number.
 - `24:00:00` stays so as text (`24:00:00Z`).
 """
 
@@ -47,7 +49,8 @@ MAX_64: Final = 2**63 - 1
 MIN_64: Final = -(2**63)
 
 _INT_DIGITS_MAX: Final = 4000
-"""Digits that `int` takes; it refuses texts of more than 4300 (sys.set_int_max_str_digits)."""
+"""Maximum number of digits that are passed to `int`, which refuses texts of more than 4300
+(sys.set_int_max_str_digits)."""
 
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 _NO_SPECIAL: Final = (
@@ -59,14 +62,14 @@ _TOO_PRECISE: Final = (
     "Set format.decimal_handling_mode to string, which has room for them.",
 )
 _BEYOND: Final = "e131072"
-"""Ends the text of a number that no numeric of PostgreSQL reaches, and that its server never writes so."""
+"""End of the text of a number that no numeric of PostgreSQL reaches."""
 _IN_KEYS: Final[Mapping[str, str]] = {"NaN": "2", "Infinity": "1", "-Infinity": "-1"}
-"""What stands for them in a column of the key, in units beyond all numbers that the column can have."""
+"""Numbers in place of these values in a key, in units beyond all numbers that the column can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The timestamps that 64 bits hold in a unit: of the first one and the last one, the text; and what is said of
+    """The timestamps that 64 bits can hold in a unit: the texts of the first and of the last one, and the error for
     others.
     """
 
@@ -91,7 +94,7 @@ _MICROSECONDS: Final = Bounds(
 
 
 class Read(Converter):
-    """The binary form is read into the text, and that is converted."""
+    """Reads the binary form into the text, which is then converted."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -105,11 +108,11 @@ def _integer(digits: str) -> int:
 
 
 def unscaled(text: str, scale: int) -> bytes:
-    """A number's digits up to so many behind the point, as Java's BigInteger.toByteArray has them.
+    """Return the digits of a number with `scale` decimal digits, as bytes like those of Java's BigInteger.toByteArray.
 
     Raises:
         ValueError: it is not a number.
-        UnwritableError: it has more digits behind the point.
+        UnwritableError: the number has more decimal digits.
     """
     if not text[-1:].isdigit():
         raise ValueError(f"{text!r} is not a number")
@@ -122,7 +125,7 @@ def unscaled(text: str, scale: int) -> bytes:
         raise UnwritableError(*_TOO_PRECISE)
     else:
         digits = digits[:zeros]
-    # Of a zero, nothing but the sign may be left.
+    # For a zero, nothing or only the sign may be left.
     return _twos_complement(_integer(digits) if digits[-1:].isdigit() else 0)
 
 
@@ -132,7 +135,7 @@ def _twos_complement(number: int) -> bytes:
 
 
 class DecimalBytes(Read):
-    """A number with a scale that all values of the column have, and so many digits at most."""
+    """Converts numbers with a fixed scale and a maximum number of digits to bytes."""
 
     def __init__(self, precision: int, scale: int, reader: Reader = numeric_text) -> None:
         Read.__init__(self, reader)
@@ -152,7 +155,7 @@ class DecimalBytes(Read):
 
 
 class DecimalVariable(Read):
-    """A number with a scale of its own."""
+    """Converts numbers to an object that has the scale of each value."""
 
     def __init__(self) -> None:
         Read.__init__(self, numeric_text)
@@ -176,7 +179,7 @@ def _variable(scale: int, value: bytes) -> str:
 
 
 class DecimalDouble(Read):
-    """The nearest double."""
+    """Converts numbers to the nearest double."""
 
     def __init__(self, reader: Reader = numeric_text) -> None:
         Read.__init__(self, reader)
@@ -197,7 +200,7 @@ _SPECIAL_DOUBLES: Final[Mapping[str, str]] = {
 
 
 class MoneyBytes(DecimalBytes):
-    """Money with the digits behind the point that the database's default of lc_monetary has."""
+    """Converts money to bytes, with as many decimal digits as the database's default of lc_monetary has."""
 
     def __init__(self, digits: int) -> None:
         DecimalBytes.__init__(self, money.PRECISION, digits, money_text)
@@ -208,7 +211,7 @@ class MoneyBytes(DecimalBytes):
 
 
 class MoneyDouble(DecimalDouble):
-    """Money as a double."""
+    """Converts money to a double."""
 
     def __init__(self, digits: int) -> None:
         DecimalDouble.__init__(self, money_text)
@@ -219,7 +222,7 @@ class MoneyDouble(DecimalDouble):
 
 
 class ReadNumber(Number):
-    """As `Read`, for what is a JSON number."""
+    """Reads the binary form into the text, which is then converted to a JSON number."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -228,7 +231,7 @@ class ReadNumber(Number):
         return str(self.number(text))
 
     def number(self, text: str) -> int:
-        """The number that the text is."""
+        """Return the number for the text."""
         raise NotImplementedError
 
     def binary(self, data: bytes) -> str:
@@ -236,7 +239,7 @@ class ReadNumber(Number):
 
 
 class DateConnect(ReadNumber):
-    """Days since 1970, with the infinities of Debezium 3.7."""
+    """Converts dates to days since 1970, with the infinities of Debezium 3.7."""
 
     _INFINITE: ClassVar[dict[str, int]] = {"infinity": 2146033979, "-infinity": -2147472691}
 
@@ -249,7 +252,7 @@ class DateConnect(ReadNumber):
 
 
 class TimeIn(ReadNumber):
-    """Time of the day in microseconds, times `times`, divided by `by`."""
+    """Converts a time of the day to microseconds times `times`, divided by `by`."""
 
     def __init__(self, times: int = 1, by: int = 1) -> None:
         ReadNumber.__init__(self, time_text)
@@ -261,7 +264,9 @@ class TimeIn(ReadNumber):
 
 
 class TimestampIn(ReadNumber):
-    """Microseconds since 1970, times `times`, divided by `by`; `infinite` are the two infinities."""
+    """Converts timestamps to microseconds since 1970 times `times`, divided by `by`; `infinite` has
+    the two infinities.
+    """
 
     def __init__(
         self, infinite: tuple[int, int], times: int = 1, by: int = 1, bounds: Bounds = _MICROSECONDS
@@ -284,7 +289,7 @@ class TimestampIn(ReadNumber):
 
 
 class DateIso(Read):
-    """`2024-01-31Z`."""
+    """Converts dates to texts such as `2024-01-31Z`."""
 
     _INFINITE: ClassVar[dict[str, str]] = {"infinity": "+5877611-06-21Z", "-infinity": "-5877611-06-22Z"}
 
@@ -297,7 +302,7 @@ class DateIso(Read):
 
 
 class TimeIso(Read):
-    """`12:34:56.789Z`."""
+    """Converts times to texts such as `12:34:56.789Z`."""
 
     def __init__(self) -> None:
         Read.__init__(self, time_text)
@@ -307,7 +312,7 @@ class TimeIso(Read):
 
 
 class TimestampIso(Read):
-    """`2024-01-31T12:34:56.789Z`, with as many digits behind the second as are not zeros at its end."""
+    """Converts timestamps to texts such as `2024-01-31T12:34:56.789Z`, without zeros at the end of the fraction."""
 
     _INFINITE: ClassVar[dict[str, str]] = {
         "infinity": "+292278994-08-16T23:00:00Z",
@@ -326,7 +331,7 @@ class TimestampIso(Read):
 
 
 class IntervalMicros(ReadNumber):
-    """An interval as one number."""
+    """Converts intervals to microseconds."""
 
     _INFINITE: ClassVar[dict[str, int]] = {"infinity": MAX_64, "-infinity": MIN_64}
 
@@ -341,7 +346,7 @@ class IntervalMicros(ReadNumber):
 
 
 class BytesText(Read):
-    """bytea as a text that `write` makes of its bytes."""
+    """Converts bytea to a text, which `write` makes of its bytes."""
 
     def __init__(self, write: Callable[[bytes], str]) -> None:
         Read.__init__(self, bytea_text)
@@ -357,7 +362,9 @@ class BytesText(Read):
 
 
 class BytesHex(BytesText):
-    """`ff00`; what stands for a value that was not sent is the placeholder itself, as in Debezium."""
+    """Converts bytea to hexadecimal digits (`ff00`); the placeholder for a value that was not sent stays as it is, as
+    in Debezium.
+    """
 
     def __init__(self) -> None:
         BytesText.__init__(self, lambda data: f'"{data.hex()}"')
@@ -371,7 +378,7 @@ def _base64_url(data: bytes) -> str:
 
 
 class HstoreMap(Read):
-    """hstore as an object."""
+    """Converts hstore to an object."""
 
     def __init__(self) -> None:
         Read.__init__(self, hstore_text)
@@ -418,4 +425,4 @@ MODE_CONVERTERS: Final[Mapping[str, Callable[[LogicalType], Converter]]] = {
     "timestamp_micros": _always(TimestampIn((MAX_64, MIN_64))),
     "timestamp_nanos": _always(TimestampIn((MAX_64, MIN_64), times=1000, bounds=_NANOSECONDS)),
 }
-"""The converter of each logical type that a mode makes."""
+"""The converter of each logical type that exists only under some modes."""

@@ -1,4 +1,4 @@
-"""Dates, times and intervals; the rules for infinities, BC and far years are in `converters.py`."""
+"""Converts dates, times and intervals; `converters.py` has the rules for infinities, BC and distant years."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 TIME_DIGITS: Final = 6
-"""Digits after the second where a time type has no declared precision."""
+"""Number of decimal digits of seconds for a time type without a declared precision."""
 
 DATES_MAX: Final = 8192
-"""Dates whose number is remembered, since tables have few different ones; about 1 MB."""
+"""Maximum number of dates whose result is kept, because tables have few different ones; they take about 1 MB."""
 
 _FULL: Final = 29
-"""The length of a timestamp with time zone with a year of four and a fraction of six digits."""
+"""Length of a timestamp with time zone that has a four-digit year and six decimal digits."""
 
 _FAR_DAYS: Final = 2**31 - 1
 """PostgreSQL's dates end before this many days on either side of 2000; from there on they are infinite."""
 
 _NEAR_US: Final = 2**61
-"""In microseconds to either side of 2000: 73,000 years, from which on a sum may need more than 64 bits."""
+"""Distance from 2000 in microseconds (73,000 years) from which on a sum may need more than 64 bits."""
 
 
 class Date(Number):
-    """`2024-01-31`, `0044-03-15 BC`."""
+    """Converts dates (`2024-01-31`, `0044-03-15 BC`)."""
 
     _INFINITE: ClassVar[dict[str, int]] = {"infinity": -2147472692, "-infinity": -2147472691}
 
@@ -73,7 +73,7 @@ class Date(Number):
 
 
 def _named(numbers: Mapping[str, int], text: str) -> int:
-    """The number that stands for one of the infinities."""
+    """Return the number for one of the infinities."""
     number = numbers.get(text)
     if number is None:
         raise ValueError(f"{text!r} is not a date or time")
@@ -81,7 +81,7 @@ def _named(numbers: Mapping[str, int], text: str) -> int:
 
 
 class Time(Number):
-    """`17:00:00.25`; the modifier is the declared precision, as for all that follow."""
+    """Converts times (`17:00:00.25`); the modifier is the declared precision, as in the classes below."""
 
     def __init__(self, modifier: int) -> None:
         self._unit_us = 1000 if 0 <= modifier <= 3 else 1
@@ -94,7 +94,7 @@ class Time(Number):
 
 
 class TimeTz(Converter):
-    """`17:00:00.25+02`."""
+    """Converts times with time zone (`17:00:00.25+02`)."""
 
     def json(self, text: str) -> str:
         return f'"{temporal.iso_time(text)}"'
@@ -105,7 +105,7 @@ class TimeTz(Converter):
 
 
 class Timestamp(Number):
-    """`2024-01-31 17:00:00.25`."""
+    """Converts timestamps (`2024-01-31 17:00:00.25`)."""
 
     _INFINITE_US: ClassVar[dict[str, int]] = {
         "infinity": 9_223_372_036_825_200_000,
@@ -145,7 +145,7 @@ class Timestamp(Number):
 
 
 class TimestampTz(Converter):
-    """`2024-01-31 17:00:00.25+00`."""
+    """Converts timestamps with time zone (`2024-01-31 17:00:00.25+00`)."""
 
     def __init__(self, modifier: int) -> None:
         self._digits = modifier if modifier >= 0 else TIME_DIGITS
@@ -157,7 +157,7 @@ class TimestampTz(Converter):
 
     def wire(self, value: bytes) -> bytes:
         if len(value) == _FULL and self._digits == TIME_DIGITS and value[-3:] == b"+00" and value[4] == MINUS:
-            # The usual form, as `temporal.iso_timestamp` knows it.
+            # This is the usual form, which `temporal.iso_timestamp` handles in the same way.
             return b'"%bT%bZ"' % (value[:10], value[11:26])
         return Converter.wire(self, value)
 
@@ -181,7 +181,7 @@ class TimestampTz(Converter):
 
 
 class IntervalString(Converter):
-    """interval under `interval: iso8601`."""
+    """Converts interval under `interval: iso8601`."""
 
     def json(self, text: str) -> str:
         if text in ("infinity", "-infinity"):

@@ -1,6 +1,6 @@
-"""Dates and times of the usual form, years 1 to 9999, written from machine integers (`writing.py`).
+"""Writes dates and times of the years 1 to 9999 in the usual form, from machine integers (`writing.py`).
 
-What is not of that form (infinities, BC, far years) is left to `catalog/temporal.py`, which knows all of them.
+Other values (infinities, BC, distant years) are left to `catalog/temporal.py`, which handles all of them.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 _CYCLE_DAYS: Final = 146_097
-"""Of the 400 years after which the calendar repeats."""
+"""Days in the 400 years after which the calendar repeats."""
 
 _PLUS: Final = 0x2B  # +
 _T: Final = 0x54  # T
@@ -31,7 +31,9 @@ _ZONE_BYTES: Final = 3
 
 
 def write_timestamp_text(data: bytes, at: "i64", end: "i64", digits: "i64", out: BytesWriter) -> bool:
-    """Append `2024-01-31 12:34:56.789+00` as `iso_timestamp` has it, in quotes. False: it is not of that form."""
+    """Append `2024-01-31 12:34:56.789+00` in the form of `iso_timestamp`, in quotes; returns False if the text is not
+    in this form.
+    """
     size: i64 = end - at
     fraction: i64 = size - TIMESTAMP_BYTES - 1 - _ZONE_BYTES
     if fraction < -1 or not fraction or fraction > FRACTION_DIGITS or data[at + 4] != MINUS:
@@ -55,7 +57,9 @@ def write_timestamp_text(data: bytes, at: "i64", end: "i64", digits: "i64", out:
 
 
 def write_timestamp(micros: "i64", digits: "i64", out: BytesWriter) -> bool:
-    """Append microseconds since 1970-01-01 as `iso_timestamp_of` has it, in quotes. False: the year is a far one."""
+    """Append microseconds since 1970-01-01 in the form of `iso_timestamp_of`, in quotes; returns False if the year is
+    outside 1 to 9999.
+    """
     days: i64 = micros // DAY_US
     within: i64 = micros - days * DAY_US
     days += MARCH_0000_DAYS

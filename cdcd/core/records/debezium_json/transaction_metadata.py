@@ -1,15 +1,16 @@
-"""Debezium's transaction metadata: BEGIN and END of each transaction, and the `transaction` of its records.
+"""Debezium's transaction metadata: BEGIN and END records of each transaction, and the `transaction` block of its
+records.
 
-The rule: a record counts if and only if it has a `transaction` block. So a consumer that has `event_count` records with
-the transaction's id has all of them. Records of changes and of TRUNCATE count, each half of a changed key for itself.
-Tombstones, logical messages, events of an outbox and skipped operations do not count. A transaction of which no record
-counts has neither BEGIN nor END.
+The rule: a record counts if and only if it has a `transaction` block. So a consumer that has `event_count` records
+with the transaction's id has all of them. Records of changes and of TRUNCATE count; an update that changes the key
+counts as two. Tombstones, logical messages, events of an outbox and skipped operations do not count. A transaction
+without counted records has neither BEGIN nor END.
 
-`total_order` and `data_collection_order` are given when a record gets its source block, which is after the commit, so
-that what was rolled back has no number.
+A record gets its `total_order` and `data_collection_order` together with its source block, which is after the
+commit, so changes that were rolled back have no numbers.
 
-The counts of a transaction that is delivered in several Kafka transactions are in the checkpoint
-(`transactions/position.py`), because a restart within it does not see the former records again.
+If a transaction is delivered in several Kafka transactions, its counts are in the checkpoint
+(`transactions/position.py`), because after a restart within it, its earlier records are not read again.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -38,7 +39,7 @@ _ORDER: Final = b',"data_collection_order":'
 
 
 class TableCount:
-    """Records of one table in the transaction that is open."""
+    """Number of records of one table in the open transaction."""
 
     __slots__ = ("records",)
 
@@ -47,14 +48,15 @@ class TableCount:
 
 
 class TransactionMetadata:
-    """The transaction that is open: its id, and how many records of it there are so far.
+    """Counts the records of the open transaction.
 
-    The encoder calls `begin` and `between`; records count themselves (`CountedTableSource`). The engine calls `restore`
-    after `begin` if the first events are delivered already, `begun` after each step, and `ended` at the commit.
+    The encoder calls `begin` and `between`, and records are counted in `CountedTableSource`. The engine calls
+    `restore` after `begin` if the first events are delivered already, `begun` after each step, and `ended` at the
+    commit.
 
     Attributes:
-        total: records of the transaction.
-        id: `<xid>:<commit LSN>` as JSON; empty: none is open.
+        total: number of records of the transaction.
+        id: `<xid>:<commit LSN>` as JSON; empty if no transaction is open.
     """
 
     def __init__(self, settings: EncoderSettings, topic: str) -> None:
@@ -68,7 +70,7 @@ class TransactionMetadata:
         self._value_head = opening(TRANSACTION_VALUE) if settings.value_format == WITH_SCHEMA else b""
 
     def begin(self, xid: int, commit_lsn: int, unix_us: int) -> None:
-        """Register that a transaction begins."""
+        """Begin a transaction."""
         self.id = b'"%d:%d"' % (xid, commit_lsn)
         self._time_ms = unix_us // 1000
         self.total = 0
@@ -76,22 +78,24 @@ class TransactionMetadata:
         self._is_begun = False
 
     def between(self) -> None:
-        """What follows is no part of a transaction."""
+        """Note that what follows belongs to no transaction."""
         self.id = b""
 
     def table(self, name: str) -> TableCount:
-        """The count of a table, by its name as `schema.table`."""
+        """Return the count of a table, given by its name as `schema.table`."""
         count = self._tables.get(name)
         if count is None:
             count = self._tables[name] = TableCount()
         return count
 
     def counts(self) -> Counts:
-        """For the checkpoint: how many records of each table there are so far."""
+        """Return how many records each table has so far, for the checkpoint."""
         return tuple([(name, count.records) for name, count in self._tables.items() if count.records])
 
     def restore(self, counts: Counts) -> None:
-        """The transaction that has begun is delivered in part; BEGIN is in that part if it has a record."""
+        """Set the counts of a transaction that is partly delivered; BEGIN is in the delivered part if that has a
+        record.
+        """
         self.total = 0
         for name, records in counts:
             self.table(name).records = records
@@ -104,7 +108,9 @@ class TransactionMetadata:
         self.total -= records
 
     def begun(self, records: list[Record]) -> int:
-        """If these are the first records of the transaction, put BEGIN before them; the bytes of BEGIN."""
+        """Insert BEGIN before the first records of the transaction, and return its bytes; 0 if
+        these are not the first.
+        """
         if self._is_begun or not self.total:
             return 0
         self._is_begun = True
@@ -113,7 +119,7 @@ class TransactionMetadata:
         return size
 
     def ended(self, records: list[Record]) -> int:
-        """At the commit: append END if there was a BEGIN; its bytes."""
+        """Append END at the commit if there was a BEGIN, and return its bytes."""
         if not self._is_begun:
             return 0
         tables = b",".join(
@@ -144,7 +150,7 @@ class TransactionMetadata:
 
 
 class CountedTableSource(TableSource):
-    """As `TableSource`, and each record of a transaction counts and says its place in the transaction."""
+    """A `TableSource` that counts the records of a transaction, and writes the position of each into it."""
 
     __slots__ = ("_before_total", "_count", "_described", "_is_counted", "_metadata", "_name", "_op_closings")
 
@@ -171,14 +177,16 @@ class CountedTableSource(TableSource):
             self._before_total = self._described + metadata.id + _TOTAL
 
     def _place(self) -> bytes:
-        """Count a record: the `transaction` of it, up to its last number, with the end of the source block before."""
+        """Count a record, and return its `transaction` block up to the last number, preceded by the end of the source
+        block.
+        """
         metadata, count = self._metadata, self._count
         metadata.total += 1
         count.records += 1
         return b"%b%d%b%d" % (self._before_total, metadata.total, _ORDER, count.records)
 
     def ending(self, op: int, processed_at: bytes) -> bytes:
-        """See `TableSource`. `joined` puts the place in the transaction before it."""
+        """See `TableSource`. `joined` puts the position in the transaction before it."""
         if not self._is_counted:
             return TableSource.ending(self, op, processed_at)
         return self._op_closings[op] + processed_at + self._end

@@ -1,6 +1,6 @@
-"""Debezium's envelope in Protobuf, around the rows of a value.
+"""Debezium's envelope in Protobuf around the rows of a value.
 
-A message has its length before it, so that a row is written to a buffer first, and copied from there into the record.
+A message is preceded by its length, so a row is written to a buffer first and then copied into the record.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,7 @@ _AFTER: Final = tag(2, LENGTH)
 
 
 class ProtobufEnvelope(Around):
-    """Debezium's envelope in Protobuf."""
+    """Writes Debezium's envelope in Protobuf."""
 
     def __init__(self) -> None:
         Around.__init__(self)
@@ -28,7 +28,7 @@ class ProtobufEnvelope(Around):
         self._record = BytesWriter()
         self._has_before = self._has_after = False
         self._split: i64 = 0
-        """Where the row of `before` ends in the buffer, and the row of `after` begins."""
+        """Where the row of `before` ends in the buffer, and where the row of `after` begins."""
 
     def set_now(self, now_us: int) -> None:
         """See `Around`."""
@@ -44,7 +44,7 @@ class ProtobufEnvelope(Around):
         self._split = len(self.out)
 
     def new_record(self) -> BytesWriter:
-        """An empty buffer for a whole value."""
+        """Return an empty buffer for a whole value."""
         if len(self._record) > BUFFER_BYTES_MAX:
             self._record = BytesWriter()
         self._record.truncate(0)
@@ -56,7 +56,8 @@ class ProtobufEnvelope(Around):
         record.write(table.value_head)
         rows = self.out.getvalue()
         if len(rows) > BUFFER_BYTES_MAX:
-            # The rows are written again, after their length, so that two buffers do not hold a large record at once.
+            # The rows are copied behind their length, so this buffer is released, because two buffers would hold a
+            # large record.
             self.out = BytesWriter()
         if self._has_before:
             record.write(_BEFORE)

@@ -1,4 +1,4 @@
-"""Protobuf as a binary format with schemas in a registry: what differs from Avro (`avro/form.py`)."""
+"""The parts in which Protobuf differs from Avro, as a binary format with schemas in a registry (`avro/form.py`)."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 PROTOBUF: Final = "protobuf"
-"""The format whose records these are."""
+"""Name of the format in the configuration."""
 
 _NULL: Final = b"null"
 
@@ -39,14 +39,14 @@ _FIRST_MESSAGE: Final = b"\x00"
 """Confluent's list of message indexes for the first message of a file, which the list `[0]` is shortened to."""
 
 _ROWS: Final = 2
-"""So many fields of an envelope are rows: `before` and `after`."""
+"""Number of an envelope's fields that are rows: `before` and `after`."""
 
 PREFIX: Final = 1
-"""The number of a logical message's prefix, in its key and in its value."""
+"""Number of the field with a logical message's prefix, in its key and in its value."""
 
 
 class ProtobufForm(AvroForm):
-    """Protobuf."""
+    """Writes schemas, fields and records in Protobuf."""
 
     def __init__(self) -> None:
         AvroForm.__init__(self)
@@ -70,7 +70,7 @@ class ProtobufForm(AvroForm):
         return encoded(schema, json_text)
 
     def head(self, schema_id: int) -> bytes:
-        """See `AvroForm`. After the id stands which message of the file the record is."""
+        """See `AvroForm`. After the id comes the index of the record's message in the .proto file."""
         return head(schema_id) + _FIRST_MESSAGE
 
     def use(self, settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
@@ -88,7 +88,7 @@ class ProtobufForm(AvroForm):
         return {**schema, "fields": [*rows, *schema["fields"][_ROWS:]]}
 
     def converter(self, json: Converter, schema: Schema) -> AvroConverter:
-        """See `AvroForm`. Connect's logical types are messages here."""
+        """See `AvroForm`. Connect's logical types are messages in Protobuf."""
         if schema.get("name") in LOGICAL:
             return AnyValue(json, schema, self)
         return converter_of(json, schema, self)
@@ -98,11 +98,11 @@ class ProtobufForm(AvroForm):
         return tag(schema[NUMBER], wire_of(schema))
 
     def null(self, schema: Schema) -> bytes | None:
-        """See `AvroForm`. A field that is not there is null."""
+        """See `AvroForm`. A field that is missing is null."""
         return b""
 
     def zero(self, schema: Schema) -> bytes:
-        """See `AvroForm`. No column lacks a null."""
+        """See `AvroForm`. Every column can be null."""
         return b""
 
     def placeholder(self, schema: Schema, json_text: bytes) -> bytes | None:
@@ -113,7 +113,7 @@ class ProtobufForm(AvroForm):
             return b""
 
     def field(self, schema: Schema, json_text: bytes) -> bytes:
-        """See `AvroForm`. A field that is null is not there."""
+        """See `AvroForm`. A field that is null is left out."""
         return (
             b"" if json_text == _NULL else tag(schema[NUMBER], wire_of(schema)) + encoded(schema, json_text)
         )

@@ -1,12 +1,12 @@
-"""What expressions are given of a table's rows, and the events that an update is divided into.
+"""The values of rows for expressions, and the events into which an update is divided.
 
-The rule: PostgreSQL sends of an old row what the replica identity has, all of it under REPLICA IDENTITY FULL, and
-nothing if the identity did not change: then its columns are those of the new row. What it does not send is not known,
-and `Missing` stands for it. A value of the new row that was not sent because it did not change (TOAST) is that of the
-old row, if that was sent.
+The rule: of an old row, PostgreSQL sends the replica identity, which is the whole row under REPLICA IDENTITY FULL;
+it sends nothing if the identity did not change, because the new row has the same values. Values that it does not
+send are not known, and are represented by `Missing`. A large value of the new row that was not sent because it is
+unchanged (TOAST) is the old row's value, if that was sent.
 
-Of a row of a partitioned table, PostgreSQL sends what the replica identity of its partition has, and calls it whole
-where that of the partitioned table is FULL. A replica identity has no NULL, so NULL stands for what was not sent
+For a row of a partitioned table, PostgreSQL sends the replica identity of the partition, but marks the row as whole
+if the partitioned table has FULL. A replica identity never has NULL, so NULL means that the value was not sent
 (`replica_identity.py`).
 """
 
@@ -31,19 +31,20 @@ from cdcd.core.records.shaping.evaluation import Missing, Values
 NOT_SENT: Final = "PostgreSQL did not send the old row"
 
 ORDINARY: Final = TableDescription()
-"""A table without partitions."""
+"""Description of a table without partitions."""
 
 
 class RowValues:
-    """Picks the values that expressions ask for out of rows. A `RowValues` belongs to one description of a table.
+    """Selects the values that expressions use from rows, for one description of a table.
 
     Attributes:
-        name: of the table, as `schema.table`.
-        problem: why the expressions have no answer for any row: they do not fit the table, or contradict each other;
-            "": they fit. A start refuses such expressions, so the table was altered or made since.
-        reason: why there was no answer for the row that was looked at last; "": there was one.
-        width: how many columns its rows have.
-        indexes: the columns that the expressions ask for, by their places in the relation, in rising order.
+        name: the table as `schema.table`.
+        problem: why the expressions have no answer for any row: they do not match the table, or contradict each
+            other; "" if they match. A start refuses such expressions, so the table was altered or created
+            afterwards.
+        reason: why the last evaluated row had no answer; "" if it had one.
+        width: number of columns in its rows.
+        indexes: indexes of the columns that the expressions use, in ascending order.
     """
 
     def __init__(self, relation: Relation, problem: str, table: TableDescription = ORDINARY) -> None:
@@ -57,20 +58,20 @@ class RowValues:
         self._unsent = frozenset([column for column, _ in table.unsent])
 
     def _use(self, columns: list[ColumnValues]) -> dict[str, tuple[int, str]]:
-        """Expressions ask for these columns. Their places and kinds by name, as `compile_expression` wants them."""
+        """Select these columns, and return their positions and kinds by name, for `compile_expression`."""
         self._columns = columns
         self.indexes = [each.index for each in columns]
         return {each.name: (place, each.kind) for place, each in enumerate(columns)}
 
     def _new_values(self, values: Sequence[Value]) -> Values:
-        """What expressions are given of a row with these values, of the columns `indexes`."""
+        """Return the values for expressions, given a row's values of the columns `indexes`."""
         return [each.of(values[place]) for place, each in enumerate(self._columns)]
 
     def _old_values(self, old: Sequence[Value], whole: bool) -> Values:
-        """The same for what PostgreSQL has sent of an old row.
+        """Return the values for expressions, given what PostgreSQL has sent of an old row.
 
         Args:
-            whole: PostgreSQL calls it all of it; else it is the replica identity, and other columns are not known.
+            whole: whether PostgreSQL marks the row as whole; if not, only the replica identity is known.
         """
         return [
             each.of(value) if self._is_known(each, value, whole) else Missing(NOT_SENT)
@@ -78,15 +79,15 @@ class RowValues:
         ]
 
     def _is_known(self, column: ColumnValues, value: Value, whole: bool) -> bool:
-        """Whether a column had this value, as `_old_values` says."""
+        """Whether the old value of a column is known, as `_old_values` says."""
         if value is None:
             return whole and column.name not in self._unsent
         return whole or self._identity[column.index]
 
     def _line_values(self, line: bytes) -> list[Value] | None:
-        """The values of the columns `indexes` in a row of COPY, with its newline.
+        """Return the values of the columns `indexes` in a line of COPY, with its newline.
 
-        None: it has another number of columns. The format's encoder says what is wrong with it.
+        None if it has another number of columns. The format's encoder then reports the error.
         """
         fields = split_row(line)
         if len(fields) != self.width:
@@ -95,7 +96,7 @@ class RowValues:
         return [None if field == NULL else unescape(field) for field in values]
 
     def completed_values(self, new: Sequence[Value], old: Sequence[Value], *, whole: bool) -> Sequence[Value]:
-        """As `completed`, for the values of the columns `indexes`."""
+        """Return the result of `completed` for the values of the columns `indexes`."""
         if UNCHANGED not in new:
             return new
         return [
@@ -106,16 +107,16 @@ class RowValues:
         ]
 
     def old_of(self, new: TupleData) -> TupleData:
-        """The replica identity of an updated row, if PostgreSQL sent none because it did not change."""
+        """Return the replica identity of an updated row, for which PostgreSQL sent none because it did not change."""
         return tuple([value if is_key else None for value, is_key in zip(new, self._identity, strict=True)])
 
     def completed(self, new: TupleData, old: TupleData | None, *, whole: bool) -> TupleData:
-        """The new row, with the old row's values where the server has sent none because they did not change."""
+        """Return the new row, with the old row's values where the server sent none because they did not change."""
         if old is None or UNCHANGED not in new:
             return new
         values: list[Value] = list(new)
         for index, value in enumerate(values):
-            # NULL stands for a value that was not sent, because the row's partition has another replica identity.
+            # NULL means that the value was not sent, because the row's partition has another replica identity.
             if value is UNCHANGED and old[index] is not None and (whole or self._identity[index]):
                 values[index] = old[index]
         return tuple(values)
@@ -123,8 +124,9 @@ class RowValues:
 
 @dataclass(frozen=True, slots=True)
 class UnknownColumns:
-    """Columns of which PostgreSQL does not send all old values: their names, why (the end of a sentence) and what to do
-    about it."""
+    """Columns whose old values PostgreSQL does not always send: their names, the reason (as the end of a sentence) and
+    what to do.
+    """
 
     columns: str
     reason: str
@@ -134,9 +136,9 @@ class UnknownColumns:
 def unknown_columns(
     relation: Relation, table: TableDescription, columns: Iterable[ColumnValues]
 ) -> UnknownColumns | None:
-    """Those of the columns of which PostgreSQL does not send all old values; None: there are none.
+    """Return the columns whose old values PostgreSQL does not always send; None if there are none.
 
-    None also for a table without a replica identity, whose updates and deletes PostgreSQL rejects.
+    It is also None for a table without a replica identity, whose updates and deletes PostgreSQL rejects.
     """
     columns, unsent = tuple(columns), dict(table.unsent)
     by_partitions = [each.name for each in columns if each.name in unsent]
@@ -163,12 +165,12 @@ def unknown_columns(
 def old_and_new(
     found: RowValues, frame: bytes, in_stream: bool
 ) -> tuple[Sequence[Value], Sequence[Value], bool]:
-    """Of a row's event: the values of the old row, those of the new one, and whether all of the old row was sent.
+    """Return the values of an event's old row, those of its new row, and whether the old row was sent completely.
 
-    Of an insert, both are the new row; of a delete, both are the old one.
+    For an insert, both are the new row; for a delete, both are the old one.
 
     Raises:
-        ValueError, IndexError: the event is malformed. The format's encoder says how.
+        ValueError, IndexError: the event is malformed. The format's encoder reports how.
     """
     tag, at = peek.tag_of(frame), peek.first_row(in_stream)
     kind = frame[at]
@@ -187,7 +189,7 @@ def old_and_new(
 
 
 def delete_of(found: RowValues, frame: bytes, in_stream: bool) -> bytes:
-    """The delete of the old row of an update."""
+    """Return the delete of the old row for an update."""
     update = read_message(frame, XLOG_HEADER, in_stream=in_stream)
     assert isinstance(update, Update), "only updates are divided"
     old = found.old_of(update.new) if update.old is None else update.old
@@ -196,7 +198,7 @@ def delete_of(found: RowValues, frame: bytes, in_stream: bool) -> bytes:
 
 
 def insert_of(found: RowValues, frame: bytes, in_stream: bool, *, whole: bool) -> bytes:
-    """The insert of the new row of an update. `whole`: all of the old row was sent."""
+    """Return the insert of the new row for an update; `whole` says whether the old row was sent completely."""
     update = read_message(frame, XLOG_HEADER, in_stream=in_stream)
     assert isinstance(update, Update), "only updates are divided"
     new = found.completed(update.new, update.old, whole=whole)
@@ -212,13 +214,13 @@ def used_columns(
     table: TableDescription,
     shown: str,
 ) -> list[ColumnValues]:
-    """The columns with these names, which expressions ask for, in the table's order.
+    """Return the columns with these names, which expressions use, in the table's order.
 
     Args:
-        shown: what would show the values of a protected column, in words.
+        shown: words for what would reveal the values of a protected column.
 
     Raises:
-        ExpressionError: one is not there, has no CEL type or is protected.
+        ExpressionError: a column is missing, has no CEL type or is protected.
     """
     found: list[ColumnValues] = []
     places = {column.name: index for index, column in enumerate(relation.columns)}

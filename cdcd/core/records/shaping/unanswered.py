@@ -51,8 +51,7 @@ class UnansweredRows:
 
         Returns:
             The number of rows that were not reported since the last report, if this one is to be reported. None if
-                this one
-            is not to be reported.
+            this one is not to be reported.
         """
         due_us, left_out = self._quiet.get(table, (0, 0))
         if now_us < due_us:
