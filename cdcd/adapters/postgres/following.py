@@ -47,7 +47,7 @@ class Desired:
 
     @property
     def is_stated(self) -> bool:
-        """Whether any key names tables. Otherwise the publication alone decides."""
+        """True if any key names tables. Otherwise the publication alone decides."""
         return self.tables is not None or self.selection.include is not None
 
     def wants(self) -> Callable[[PublishedTable], bool]:
@@ -347,5 +347,5 @@ def grant(table: PublishedTable, role: str) -> str:
 
 
 def is_refusal(error: CdcdError) -> bool:
-    """Whether PostgreSQL refused for lack of a right, rather than for one of the tables."""
+    """Return whether PostgreSQL refused for lack of a right, rather than for one of the tables."""
     return getattr(error.__cause__, "sqlstate", "") == "42501"

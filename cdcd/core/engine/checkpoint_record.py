@@ -100,7 +100,7 @@ class Judging:
         self._proven = 0
         """The highest serial of an authentic record so far."""
         self._emptied = False
-        """Whether a tombstone of the pipeline follows all its records."""
+        """True if a tombstone of the pipeline follows all its records."""
         self._foreign: dict[bytes, int] = {}
         self._count = 0
         self._first = self._last = -1
@@ -158,11 +158,11 @@ class Judging:
         return "it is a copy of a former record" if found.serial < latest.serial else ""
 
     def _is_late(self, found: Checkpoint, latest: Checkpoint) -> bool:
-        """Whether the record was sent late, by a writer that was already shut out."""
+        """Return whether the record was sent late, by a writer that was already shut out."""
         return found.epoch < latest.epoch and self._is_proven(found) == self._is_proven(latest)
 
     def _is_proven(self, found: Checkpoint) -> bool:
-        """Whether the record was certainly written by this pipeline, in this process or an earlier one."""
+        """Return whether the record was certainly written by this pipeline, in this process or an earlier one."""
         return self._records.has_key and found.authentic
 
     def _take_foreign(self, offset: int, key: bytes | None, value: bytes | None) -> None:
@@ -190,7 +190,7 @@ class Judging:
         return Ignored(self._count, self._first, self._last, self._why) if self._count else None
 
     def is_settled(self, told: int) -> bool:
-        """Whether records before those that were taken cannot change the result.
+        """Return whether records before those that were taken cannot change the result.
 
         Args:
             told: a position that PostgreSQL was told because of a checkpoint in this topic. A checkpoint with a

@@ -45,7 +45,7 @@ class Delivery:
 
     @property
     def is_out(self) -> bool:
-        """Whether a batch is being delivered."""
+        """True if a batch is being delivered."""
         return self._out is not None or self._again is not None
 
     def next(self, now: float) -> Ship | None:

@@ -65,7 +65,7 @@ class Ending:
         self.error: CdcdError | None = None
         """The error that ends the session now, if any."""
         self.is_stopping = False
-        """Whether the session was asked to stop."""
+        """True if the session was asked to stop."""
         self.grace_until: float | None = None
         """When the session ends because PostgreSQL shuts down; None if it does not shut down."""
         self._unstreamed_until = unstreamed_until
@@ -95,7 +95,7 @@ class Ending:
             self.error = LogDeliveredError("A part of the durable log is delivered.")
 
     def is_over(self, now: float, *, undelivered: bool) -> bool:
-        """Whether PostgreSQL shuts down and needs nothing more of this session, or the grace period is over."""
+        """Return whether PostgreSQL shuts down and needs nothing more of this session, or the grace period is over."""
         return self.grace_until is not None and (now >= self.grace_until or not undelivered)
 
 

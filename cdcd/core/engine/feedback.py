@@ -28,7 +28,7 @@ def interval_for(status_interval_s: float, wal_sender_timeout_s: float) -> float
 
 
 def reply_requested(frames: list[bytes]) -> bool:
-    """Whether one of the frames is a keepalive that asks for an answer."""
+    """Return whether one of the frames is a keepalive that asks for an answer."""
     for frame in frames:  # noqa: SIM110  a generator costs as much again for each frame
         if asks_for_reply(frame):
             return True

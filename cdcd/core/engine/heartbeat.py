@@ -52,11 +52,11 @@ class Heartbeat:
         """When the next heartbeat is due; None if the stream has not begun."""
         self._query_at: float | None = None
         self._is_out = False
-        """Whether a heartbeat is in the queue or is being delivered."""
+        """True if a heartbeat is in the queue or is being delivered."""
         self._lacks_schemas = False
-        """Whether a heartbeat is due, but its schemas are not registered yet."""
+        """True if a heartbeat is due, but its schemas are not registered yet."""
         self._is_running = False
-        """Whether the query is being run."""
+        """True if the query is being run."""
         self._records: list[Record] = []
 
     def begin(self, now: float) -> None:

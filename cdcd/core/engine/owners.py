@@ -91,7 +91,7 @@ class Owners:
         return tuple(sorted(self._vacated))
 
     def owns(self, oid: int, name: str) -> bool:
-        """Whether the topic of this name has the rows of this table and no others."""
+        """Return whether the topic of this name has the rows of this table and no others."""
         owner = self._owners.get(name)
         if owner is not None:
             return owner == oid
@@ -111,7 +111,7 @@ class Owners:
         return self._vacated.get(checksum, self._vacated.get(ANY_NAME))
 
     def owns_any(self, oid: int) -> bool:
-        """Whether the table owns a topic."""
+        """Return whether the table owns a topic."""
         return oid in self._sums
 
     def take(self, oid: int, name: str) -> None:

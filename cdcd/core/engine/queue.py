@@ -264,7 +264,7 @@ class BatchQueue:
         self._part_bytes = max(bytes_max, min(PART * bytes_max, queue_bytes_max // 2))
         self._records_max = records_max
         self.is_transactional = whole_bytes_max is not None
-        """Whether records are delivered in Kafka transactions."""
+        """True if records are delivered in Kafka transactions."""
         self._whole_bytes_max = whole_bytes_max or 0
         self._queue_bytes_max = queue_bytes_max
         self._idle_s = idle_s
@@ -290,7 +290,7 @@ class BatchQueue:
 
     @property
     def room(self) -> bool:
-        """Whether more may be added before something is delivered."""
+        """True if more may be added before something is delivered."""
         return self.size < self._queue_bytes_max
 
     @property
@@ -300,7 +300,7 @@ class BatchQueue:
 
     @property
     def between(self) -> bool:
-        """Whether no transaction is open."""
+        """True if no transaction is open."""
         return not self._open
 
     @property

@@ -82,7 +82,7 @@ class Reachability:
         self._observe = observe
         self._waiting = waiting
         self.up: dict[Side, bool] = {}
-        """Whether the last attempt got an answer, by side. A side that was not asked yet has no entry."""
+        """True if the last attempt got an answer, by side. A side that was not asked yet has no entry."""
         self.outages: dict[Side, Outage] = {}
 
     def observe(self, observe: Observer) -> None:

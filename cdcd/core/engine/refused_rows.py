@@ -109,7 +109,7 @@ def without_large(records: list[Record], place: int, topics: Collection[str]) ->
 
 
 def _is_left_row(record: Record) -> bool:
-    """Whether the record is the delete, or its tombstone, for an update that changes the key of a row."""
+    """Return whether the record is the delete, or its tombstone, for an update that changes the key of a row."""
     return any(name == HEADER_NEW_KEY for name, _ in record[3] or ())
 
 

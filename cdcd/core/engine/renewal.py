@@ -38,7 +38,7 @@ class Renewal:
         self._at = 0.0
         self._end_lsn = 0
         self.is_pending = False
-        """Whether a large message came over this connection."""
+        """True if a large message came over this connection."""
 
     def arrived(self, size: int, now: float) -> None:
         """Note that a message of this size in bytes was received."""
@@ -53,7 +53,7 @@ class Renewal:
             self._end_lsn = end_lsn
 
     def is_due(self, told: int, now: float) -> bool:
-        """Whether the session should end. `told` is the position that PostgreSQL was told as flushed."""
+        """Return whether the session should end. `told` is the position that PostgreSQL was told as flushed."""
         return self.is_pending and 0 < self._end_lsn <= told and now >= self._at + self._quiet_s
 
     def next_at(self, told: int) -> float | None:

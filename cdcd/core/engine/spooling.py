@@ -66,6 +66,6 @@ def spools_at(away_since: float, after_s: float, *, log_goes_on: bool) -> float:
 
 
 def may_begin(checkpoint: Checkpoint, *, all_is_read: bool) -> bool:
-    """Whether a log may begin after this checkpoint, which it may not while tables are being read."""
+    """Return whether a log may begin after this checkpoint, which it may not while tables are being read."""
     snapshot = checkpoint.snapshot
     return all_is_read and (snapshot is None or snapshot.is_done)

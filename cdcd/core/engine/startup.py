@@ -259,7 +259,7 @@ class Start:
         self._via_root: bool | None = None
         self._roots_gap: PositionError | None = None
         self.slot_made = False
-        """Whether this start created the slot."""
+        """True if this start created the slot."""
         self._snapshot: str | None = None
         self._beginning: Beginning | None = None
         self._progress = Progress()
@@ -555,7 +555,7 @@ class Start:
         )
 
     def _delivers_messages(self) -> bool:
-        """Whether logical messages have records, even if the configuration does not ask for them."""
+        """Return whether logical messages have records, even if the configuration does not ask for them."""
         found, settings = self.positions.found, self.settings
         if settings.delivers_messages is not None:
             return settings.delivers_messages

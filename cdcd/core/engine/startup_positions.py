@@ -146,7 +146,7 @@ class Positions:
             self.gap = None
 
     def _reads_again(self, source: Source) -> bool:
-        """Whether `snapshot.mode: when_needed` closes the gap by reading the tables again."""
+        """Return whether `snapshot.mode: when_needed` closes the gap by reading the tables again."""
         found = self.found
         return self._when_needed and found is not None and only_slot_is_lost(found, source)
 

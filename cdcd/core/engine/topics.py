@@ -32,11 +32,11 @@ class Topics:
 
     @property
     def awaited(self) -> bool:
-        """Whether a topic is requested and not ready yet, or a schema is requested and not registered yet."""
+        """True if a topic is requested and not ready yet, or a schema is requested and not registered yet."""
         return bool(self._wanted or self._asked or self._schemas_wanted or self._schemas_asked)
 
     def is_ready(self, topic: str) -> bool:
-        """Whether records may go to the topic; if not, the topic is requested."""
+        """Return whether records may go to the topic; if not, the topic is requested."""
         if topic in self._ready:
             return True
         if topic not in self._asked:
@@ -44,7 +44,7 @@ class Topics:
         return False
 
     def has(self, topic: str) -> bool:
-        """Whether records may go to the topic."""
+        """Return whether records may go to the topic."""
         return topic in self._ready
 
     def keep_keyless(self, topic: str) -> None:
@@ -84,8 +84,8 @@ class Topics:
             self._schemas_wanted.pop(use, None)
 
     def are_registered(self, lacking: Collection[SchemaUse]) -> bool:
-        """Whether no schema is lacking for a table's records (`Encoder.unregistered`); if some are,
-        they are requested.
+        """Return whether a table's records have all their schemas (`Encoder.unregistered`); those that are lacking are
+        requested.
         """
         for use in lacking:
             if use not in self._schemas_asked:

@@ -46,7 +46,7 @@ class Watermarks:
         self._due_at: float | None = None
         """When the next watermarks are due; None if the stream has not begun."""
         self._is_out = False
-        """Whether watermarks are in the queue or are being delivered."""
+        """True if watermarks are in the queue or are being delivered."""
         self._last = 0
         """The LSN of the last watermarks."""
 
@@ -68,7 +68,7 @@ class Watermarks:
         self._queue.mark(Watermark(self._last, self._topics()))
 
     def _waits(self) -> bool:
-        """Whether no watermarks can be made until something else is reported."""
+        """Return whether something else must be reported before watermarks can be made."""
         return self._is_out or self._lsn() <= self._last or not self._queue.between
 
     def _lsn(self) -> int:

@@ -55,11 +55,11 @@ class Flattening:
 
     @property
     def rewrites(self) -> bool:
-        """Whether a delete becomes a record with the old row, and each record has the field `__deleted`."""
+        """True if a delete becomes a record with the old row, and each record has the field `__deleted`."""
         return self.deletes in {REWRITE, REWRITE_WITH_TOMBSTONE}
 
     def has_tombstones(self, tombstones: bool) -> bool:
-        """Whether a delete has a record without a value; `tombstones` as in `EncoderSettings`."""
+        """Return whether a delete has a record without a value; `tombstones` as in `EncoderSettings`."""
         if self.deletes == DELETE_TO_TOMBSTONE:
             return True
         return tombstones and self.deletes in {TOMBSTONE, REWRITE_WITH_TOMBSTONE}

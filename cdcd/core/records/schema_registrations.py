@@ -90,7 +90,7 @@ class SchemaIds:
 
 
 def is_registration(value: bytes) -> bool:
-    """Whether a record of the schemas topic has the id of a schema, which means that records use a registry."""
+    """Return whether a record of the schemas topic has the id of a schema, which means that records use a registry."""
     return _read(value) is not None
 
 

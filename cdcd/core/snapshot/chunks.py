@@ -72,7 +72,7 @@ class Chunks:
         self._put_off = deque(chunk for chunk in self._put_off if _key(chunk.task) != key)
 
     def has(self, task: TableTask) -> bool:
-        """Whether the task was added and not dropped."""
+        """Return whether the task was added and not dropped."""
         return _key(task) in self._tasks
 
     def next(self) -> Chunk | None:
@@ -147,7 +147,7 @@ class Chunks:
         return [task for task in self._tasks.values() if not self.is_exhausted(task)]
 
     def is_exhausted(self, task: TableTask) -> bool:
-        """Whether every chunk of the task was handed out and settled."""
+        """Return whether every chunk of the task was handed out and settled."""
         key = _key(task)
         return (
             key in self._tasks

@@ -68,7 +68,7 @@ class Requested:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all tables of the request have ended."""
+        """True if all tables of the request have ended."""
         return self.complete + self.failed >= self.tables
 
     def end_table(self, rows: int, error: str, code: int, unix_s: int) -> Self:

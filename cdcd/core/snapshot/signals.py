@@ -108,7 +108,7 @@ def token_digest(token: str) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether the text can be sent to PostgreSQL; JSON can contain half characters and NUL, which cannot."""
+    """Return whether the text can be sent to PostgreSQL; JSON can contain half characters and NUL, which cannot."""
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:

@@ -35,7 +35,7 @@ class Visibility:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, sorted(self.in_progress)))}"
 
     def sees(self, xid: int) -> bool:
-        """Whether the snapshot sees the committed transaction with the 32-bit id `xid`."""
+        """Return whether the snapshot sees the committed transaction with the 32-bit id `xid`."""
         full = self.xmax - self.xmax % _ROUND + xid
         if full - self.xmax > _HALF:
             full -= _ROUND

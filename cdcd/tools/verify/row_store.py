@@ -92,7 +92,7 @@ class Moves:
         self._sql.close()
 
     def has(self, table: int) -> bool:
-        """Whether a row of the table has another key and lacks values."""
+        """Return whether a row of the table has another key and lacks values."""
         return table in self._tables
 
     def add(self, table: int, key: bytes, place: Place, former: bytes) -> None:

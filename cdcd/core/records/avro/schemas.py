@@ -76,7 +76,7 @@ def schema_text(schema: Schema) -> str:
 
 
 def is_string_map(schema: Schema) -> bool:
-    """Whether a Connect map becomes a map in Avro too."""
+    """Return whether a Connect map becomes a map in Avro too."""
     return bool(schema["keys"]["type"] == "string" and not schema["keys"]["optional"])
 
 
@@ -88,7 +88,7 @@ def _any(schema: Schema, known: dict[str, Schema]) -> Any:
 
 
 def has_default(schema: Schema) -> bool:
-    """Whether a schema has a default that is not null."""
+    """Return whether a schema has a default that is not null."""
     return schema.get("default") is not None
 
 

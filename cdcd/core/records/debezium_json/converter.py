@@ -45,7 +45,7 @@ class Converter:
     mode: ClassVar[int] = CONVERTED
 
     binary_is_text: bool = False
-    """Whether the binary form is the text, and the mode is STRING."""
+    """True if the binary form is the text, and the mode is STRING."""
 
     def json(self, text: str) -> str:
         """Return the JSON of a value in text form; both are wire text."""

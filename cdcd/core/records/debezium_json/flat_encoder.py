@@ -128,7 +128,7 @@ class FlatEncoder(SnapshotEncoder):
         self._flat_tables[fragments.relation.oid] = FlatTable(form, schema)
 
     def _has_schema(self) -> bool:
-        """Whether values begin with their schema."""
+        """Return whether values begin with their schema."""
         return self._settings.value_format == WITH_SCHEMA
 
     def _flat_table(self, table: TableFragments) -> FlatTable:

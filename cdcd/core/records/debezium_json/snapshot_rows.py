@@ -166,7 +166,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         return _literal(begin) + row + _literal(end) + b"%b" + _literal(after)
 
     def has_key(self, oid: int) -> bool:
-        """Whether the table has a key, by which its rows are distinguished."""
+        """Return whether the table has a key, by which its rows are distinguished."""
         return bool(self._tables[oid].key_slots)
 
 

@@ -53,7 +53,7 @@ def escaped(value: bytes) -> bytes:
 
 
 def has_escaped(value: bytes) -> bool:
-    """Whether `value` has a byte that JSON does not allow unescaped in a string."""
+    """Return whether `value` has a byte that JSON does not allow unescaped in a string."""
     if len(value) <= PIECE_BYTES:
         return find_escaped(value) is not None
     for at in range(0, len(value), PIECE_BYTES):

@@ -239,7 +239,9 @@ def _names(schema: Schema) -> list[tuple[Schema, str]]:
 
 
 def _is_bracketed(name: str) -> bool:
-    """Whether the name is in brackets, which in Protobuf's JSON only extensions have, so no field may have it."""
+    """Return whether the name is in brackets, which in Protobuf's JSON only extensions have, so no
+    field may have it.
+    """
     return name.startswith("[") and name.endswith("]")
 
 

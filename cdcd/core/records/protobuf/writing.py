@@ -134,7 +134,7 @@ def wire_of(schema: Schema) -> int:
 
 
 def is_scalar(schema: Schema) -> bool:
-    """Whether values are not messages, so that a field without `optional` is left out if it is zero."""
+    """Return whether values are not messages, so that a field without `optional` is left out if it is zero."""
     return schema["type"] in {*RANGES, "boolean", "float", "double", "string", "bytes"} and (
         schema.get("name") not in LOGICAL
     )

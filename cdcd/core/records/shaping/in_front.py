@@ -46,7 +46,7 @@ class EncoderInFront:
         self._inner = inner
 
     def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
-        """Whether the event is one for `_shape`; drafts are not."""
+        """Return whether the event is one for `_shape`; drafts are not."""
         return False
 
     def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:

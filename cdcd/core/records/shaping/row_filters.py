@@ -78,12 +78,12 @@ class RowFilter(RowValues):
             self.problem = str(error)
 
     def keeps(self, values: Sequence[Value]) -> bool:
-        """Whether the topic has a row with these values, which are those of the columns `indexes`."""
+        """Return whether the topic has a row with these values, which are those of the columns `indexes`."""
         found = self._answer(self._new_values(values))
         return self._keeps_unanswered if found is None else found
 
     def kept(self, old: Sequence[Value], *, whole: bool) -> bool:
-        """Whether the topic may have had a row with these values, which are those of the columns `indexes`.
+        """Return whether the topic may have had a row with these values, which are those of the columns `indexes`.
 
         Args:
             old: the part of the old row that PostgreSQL has sent.
@@ -96,7 +96,7 @@ class RowFilter(RowValues):
         return found is not False
 
     def keeps_line(self, line: bytes) -> bool:
-        """Whether the topic has this row, which is a line of COPY with its newline."""
+        """Return whether the topic has this row, which is a line of COPY with its newline."""
         values = self._line_values(line)
         return True if values is None else self.keeps(values)
 

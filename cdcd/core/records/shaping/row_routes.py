@@ -64,7 +64,7 @@ class RouteRule(Condition):
         self.places = places
 
     def lacks_values(self, row: Values) -> bool:
-        """Whether PostgreSQL did not send a value that the rule uses."""
+        """Return whether PostgreSQL did not send a value that the rule uses."""
         for place in self.places:
             value = row[place]
             if isinstance(value, Missing) and value.reason in (NOT_SENT, UNSENT):

@@ -79,7 +79,7 @@ class RowValues:
         ]
 
     def _is_known(self, column: ColumnValues, value: Value, whole: bool) -> bool:
-        """Whether the old value of a column is known, as `_old_values` says."""
+        """Return whether the old value of a column is known, as `_old_values` says."""
         if value is None:
             return whole and column.name not in self._unsent
         return whole or self._identity[column.index]

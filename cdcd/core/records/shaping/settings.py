@@ -17,8 +17,8 @@ NEXT_RULE: Final = "next_rule"
 
 REQUIRED: Final = "required"
 ASSUMED: Final = "assumed"
-"""Whether expressions may use values of old rows that PostgreSQL does not send (`TableFilter.old_row`,
-`TableRoutes.old_row`)."""
+"""Two choices: expressions must not (REQUIRED) or may (ASSUMED) use values of old rows that PostgreSQL does not send
+(`TableFilter.old_row`, `TableRoutes.old_row`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Outbox:
 
     @property
     def is_on(self) -> bool:
-        """Whether events can be published at all."""
+        """True if events can be published at all."""
         return self.messages or bool(self.tables)
 
 
