@@ -315,6 +315,17 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _hears_of_partitions(self) -> "Config":
+        if self.snapshot.changed_partitions == "read" and (
+            not self.hears_messages or self.snapshot.signals == "off"
+        ):
+            raise ValueError(
+                "snapshot.changed_partitions: read needs snapshot.signals other than off, and postgres.messages other "
+                "than false, because tables are read again by requests in the stream"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _updates_for_snapshots(self) -> "Config":
         snapshot = self.snapshot
         reads = snapshot.mode != "never" or self.reads_added or snapshot.signals != "off"

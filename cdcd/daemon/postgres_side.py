@@ -9,7 +9,8 @@ from cdcd.adapters.postgres.conversion import Conversion
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.lease import took_over
 from cdcd.adapters.postgres.lock import LockHeld
-from cdcd.adapters.postgres.partition_tree import Leaf, happened, read_leaves
+from cdcd.adapters.postgres.logical_message import emit_message
+from cdcd.adapters.postgres.partition_tree import Leaf, happened, read_leaves, to_read_again
 from cdcd.adapters.postgres.publication import ensure_publication, has_publication, who_holds_up
 from cdcd.adapters.postgres.refusals import Answer, TableBusyError, translated
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
@@ -39,6 +40,7 @@ from cdcd.core.facts import (
 )
 from cdcd.core.facts_operation import PostgresWarned, TableLocked, WalShort
 from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.snapshot.signals import PREFIX, RESUME_TABLES, STOP_TABLES, Signal
 from cdcd.telemetry.state import ActiveElsewhere, Telemetry
 
 PARTITIONS_S: Final = 30.0
@@ -278,9 +280,22 @@ class PostgresSide:
         self._partitions_at = now + PARTITIONS_S
         leaves = await read_leaves(sql, self._config.postgres.publication)
         if self._leaves is not None:
-            for fact in happened(self._leaves, leaves):
+            facts = happened(self._leaves, leaves)
+            for fact in facts:
                 self._observe(fact)
+            if self._config.snapshot.changed_partitions == "read":
+                await self._read_again(sql, to_read_again(facts))
         self._leaves = leaves
+
+    async def _read_again(self, sql: Connection, tables: list[str]) -> None:
+        """Request that the former rows of these tables end and that the tables are read again.
+
+        Both requests are in the stream like those of `cdcd tables`: the table is set aside, and comes back at once.
+        """
+        for table in tables:
+            for action in (STOP_TABLES, RESUME_TABLES):
+                signal = Signal(action, (table,), pipeline=self._config.name, token=PROCESS_TOKEN)
+                await emit_message(sql, PREFIX, signal.encode())
 
     def _forecast(self, state: SlotState) -> None:
         """Measure how fast WAL is written, and warn if the slot may soon be lost."""

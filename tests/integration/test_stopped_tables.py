@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from cdcd.daemon.postgres_side import PARTITIONS_S
+from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.daemon import WAIT_S, Daemon, configuration, until
 from tests.integration.forked import run_cdcd
 
 pytestmark = pytest.mark.postgres(only=[14, 18])
@@ -97,3 +99,61 @@ def test_a_table_is_stopped_and_comes_back_by_command_and_by_http(
     assert refused.returncode == 2
     assert "There is no table public.nothing" in refused.stderr
     assert process.stop() == 0
+
+
+@pytest.mark.parametrize("change", ["ALTER TABLE whole DETACH PARTITION part_0", "TRUNCATE part_0"])
+def test_a_table_whose_partition_lost_its_rows_unseen_is_read_again_by_choice(
+    change: str,
+    database: Database,
+    broker: KafkaBroker,
+    daemon: Callable[[Mapping[str, Any]], Daemon],
+    unique: str,
+):
+    database.execute("CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    for number in range(2):
+        database.execute(
+            f"CREATE TABLE part_{number} PARTITION OF whole FOR VALUES FROM ({number}) TO ({number + 1})"
+        )
+    database.execute("INSERT INTO whole VALUES (0), (1)")
+    database.execute(
+        f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE whole WITH (publish_via_partition_root = true)'
+    )
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            snapshot={"mode": "initial", "signals_from": "authorized", "changed_partitions": "read"},
+        )
+    )
+    process.await_event("table.read", table="public.whole", rows=2)
+    process.await_streaming()
+    process.await_metric("cdcd_retained_wal_bytes", lambda value: value >= 0)
+
+    # WHEN rows are gone of which PostgreSQL sends nothing
+    database.execute(change)
+
+    # THEN the former rows end in the topic, and those that are left are read
+    after = process.mark()
+    process.await_event("table.returned", after=after, table="public.whole", timeout_s=PARTITIONS_S + WAIT_S)
+    process.await_event("table.read", after=after, table="public.whole", rows=1)
+    process.await_metric("cdcd_snapshot_tables", lambda value: value == 0)
+    assert process.stop() == 0
+    assert folded(broker, unique) == {1}
+
+
+def folded(broker: KafkaBroker, pipeline: str) -> set[int]:
+    """The ids of the rows that a reader of the topics has."""
+    found: set[int] = set()
+    with Reader(broker.bootstrap_servers, pipeline) as reader:
+        for raw in reader.read_all():
+            if raw.value is None:
+                continue
+            value = json.loads(raw.value)
+            if value["op"] == "t":
+                found.clear()
+            elif value["op"] == "d":
+                found.discard(value["before"]["id"])
+            else:
+                found.add(value["after"]["id"])
+    return found

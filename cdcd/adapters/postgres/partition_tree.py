@@ -5,7 +5,7 @@ partitioned table, change the rows of the table and send nothing (pgoutput.c, pg
 longer matches the table afterwards.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,6 +82,17 @@ async def read_leaves(connection: Connection, publication: str) -> dict[int, Lea
         query = _TREE.format(schemas=schemas).encode()
         rows: Any = await (await connection.execute(query, (publication,))).fetchall()
     return {oid: Leaf(*leaf) for oid, *leaf in rows}
+
+
+def to_read_again(facts: Iterable[Fact]) -> list[str]:
+    """Return the partitioned tables whose topics have other rows than the table, each once."""
+    tables: dict[str, None] = {}
+    for fact in facts:
+        if isinstance(fact, PartitionDetached | PartitionTruncated) or (
+            isinstance(fact, PartitionAttached) and fact.rows
+        ):
+            tables[fact.table] = None
+    return list(tables)
 
 
 def happened(before: Mapping[int, Leaf], now: Mapping[int, Leaf]) -> list[Fact]:

@@ -47,6 +47,14 @@ class SnapshotConfig(Section):
         description="Whether a table that is added to the publication later is read too. null: true if "
         "postgres.publication_changes lets cdcd add tables, else false.",
     )
+    changed_partitions: Literal["tell", "read"] = Field(
+        "tell",
+        description="What cdcd does when a partition of a table that is published as a whole was detached, dropped or "
+        "truncated by its own name, or attached with rows (by the server's statistics), of which PostgreSQL sends "
+        "nothing. tell: an event. read: also, the former rows of the table end in its topic, and the table is read "
+        "again; needs PostgreSQL 14 and snapshot.signals. tell is the default because large tables with partitions "
+        "that come and go would be read often.",
+    )
     exclude: TablePatterns | None = Field(
         None,
         description="Tables of which only changes are delivered, as patterns like those of postgres.tables, such as "

@@ -31,7 +31,14 @@ def test_writers_are_counted_where_kafka_fences_none(delivery: str, counts: bool
 
 
 NOT_CONFIGURED = {"large_bytes", "quiet_s"}
-OF_FORMER_RECORDINGS = {"request_tokens", "record_bytes_max", "rereads_per_hour_max", "tables_ahead"}
+OF_FORMER_RECORDINGS = {
+    "request_tokens",
+    "record_bytes_max",
+    "rereads_per_hour_max",
+    "tables_ahead",
+    "sets_aside",
+    "fails_over_bytes",
+}
 """Settings that former versions did not have: their defaults are what these versions did."""
 
 

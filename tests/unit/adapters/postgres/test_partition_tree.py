@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cdcd.adapters.postgres.partition_tree import Leaf, happened
+from cdcd.adapters.postgres.partition_tree import Leaf, happened, to_read_again
 from cdcd.core.facts import PartitionAttached, PartitionDetached, PartitionTruncated
 
 JANUARY = Leaf("public.events", "public.events_01", 501, 1000, False, "c")
@@ -32,6 +32,18 @@ def test_a_partition_that_goes_is_told():
     assert happened(BEFORE, {1: JANUARY}) == [
         PartitionDetached(table="public.events", partition="public.events_02")
     ]
+
+
+def test_tables_whose_partitions_lost_or_brought_rows_are_read_again_once():
+    facts = [
+        PartitionDetached(table="public.a", partition="public.a1"),
+        PartitionTruncated(table="public.a", partition="public.a2"),
+        PartitionAttached(table="public.b", partition="public.b1", rows=0, command=""),
+        PartitionAttached(table="public.c", partition="public.c1", rows=5, command="x"),
+        PartitionTruncated(table="public.d", partition="public.d1"),
+    ]
+    assert to_read_again(facts) == ["public.a", "public.c", "public.d"]
+    assert to_read_again([]) == []
 
 
 def test_the_first_partitions_of_a_new_table_are_not_told():
