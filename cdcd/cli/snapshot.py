@@ -67,14 +67,15 @@ def start(
 ) -> int:
     """Read published tables again, beside the stream.
 
-    Tables and condition are checked first, as the daemon does it: that each table is published and has a key, that the
-    condition is one, and that the role may read.
+    Tables and condition are checked first, as the daemon does it: that each table is published, that the condition is
+    one, and that the role may read. For a table without a key, a truncate record ends the former rows of the topic, and
+    all rows follow.
 
     \b
     Exits with
       0    the request was sent; with --wait: everything is read
       2    a table or the condition is wrong, or the daemon's settings do not allow the request
-      3    PostgreSQL refuses, a table has no key, or (--wait) a table could not be read
+      3    PostgreSQL refuses, a table has no key and truncate records are off, or (--wait) a table could not be read
       4    (--wait) Kafka refuses a topic, or the checkpoint cannot be read
       9    (--wait) cancelled, or not complete within --timeout
       130  interrupted; the request goes on

@@ -30,6 +30,8 @@ from cdcd.core.engine.actions import (
     Enums,
     FindEnums,
     FindWriters,
+    Gone,
+    LetGo,
     ListPublished,
     Look,
     Looked,
@@ -37,6 +39,8 @@ from cdcd.core.engine.actions import (
     Published,
     Question,
     Read,
+    Taken,
+    TakeSnapshot,
     Writers,
 )
 from cdcd.core.engine.exported import ExportedTables
@@ -97,10 +101,13 @@ class SnapshotDriver:
         self._exported = ""
         """Name of the slot's snapshot, exported again by `_holder`, for readers that are opened later."""
         self._holder: SnapshotReader | None = None
+        self._kept: dict[int, SnapshotReader] = {}
+        """Sessions that keep a snapshot for the reading of one table, by the number of the snapshot."""
         limit = config.snapshot.parallelism
         self._at_the_slot = ReaderPool(self._open_at_the_slot, limit)
         self._idle = ReaderPool(self._open_reader, limit)
         stack.callback(self._idle.close)
+        stack.callback(self._let_go_of_all)
         stack.callback(self.close_export)
 
     async def published(self) -> dict[int, str]:
@@ -159,6 +166,11 @@ class SnapshotDriver:
                 return await self._read(question)
             if isinstance(question, Look):
                 return await self._look(question)
+            if isinstance(question, TakeSnapshot):
+                return await self._take_snapshot(question)
+            if isinstance(question, LetGo):
+                self._let_go(question.number)
+                return Gone()
             if isinstance(question, FindWriters):
                 found = await self._writers.ask(question.oids)
                 return Writers(found.names, found.seen, found.people)
@@ -170,7 +182,48 @@ class SnapshotDriver:
         except TransientError as error:
             return Lost(error)
 
+    async def _take_snapshot(self, question: TakeSnapshot) -> Answer:
+        access = self._readers.of(question.table.name)
+        try:
+            reader = await self._open_reader(access)
+        except FatalError as error:
+            if access.place is None:
+                raise
+            return _refused(access, error)
+        try:
+            seen, after = await reader.take_snapshot()
+            await self._marker.mark()
+        except BaseException:
+            reader.close()
+            raise
+        self._kept[question.number] = reader
+        return Taken(seen, after)
+
+    def _let_go(self, number: int) -> None:
+        reader = self._kept.pop(number, None)
+        if reader is not None:
+            reader.close()
+
+    def _let_go_of_all(self) -> None:
+        for number in list(self._kept):
+            self._let_go(number)
+
+    async def _read_kept(self, question: Read) -> Answer:
+        """Read at the snapshot that was taken with the question's number. After a TransientError it is gone."""
+        reader = self._kept.get(question.kept)
+        if reader is None:
+            raise TransientError("The session that kept the snapshot is gone.")
+        try:
+            return await reader.read(question.query, question.bytes_max)
+        except TableBusyError as error:
+            raise await self._busy(error, _oids_of(question)) from error
+        except BaseException:
+            self._let_go(question.kept)
+            raise
+
     async def _read(self, question: Read) -> Answer:
+        if question.kept:
+            return await self._read_kept(question)
         pool = self._at_the_slot if question.exported else self._idle
         access = self._readers.of(question.query.table.name)
         try:
@@ -178,16 +231,12 @@ class SnapshotDriver:
         except FatalError as error:
             if access.place is None:
                 raise
-            explained = access.explained(error)
-            return Refused(explained.message, hint=explained.hint)
+            return _refused(access, error)
         try:
             answer = await reader.read(question.query, question.bytes_max)
         except TableBusyError as error:
             pool.give(access, reader)
-            query = question.query
-            parts = {part.part.oid for part in query.table.parts}
-            oids = {query.oid} if isinstance(query, PageQuery) else parts
-            raise await self._busy(error, {query.table.oid, *oids}) from error
+            raise await self._busy(error, _oids_of(question)) from error
         except BaseException:
             pool.drop(reader)
             raise
@@ -312,3 +361,16 @@ class SnapshotDriver:
             mark=None if access.place is None else self._marker.mark,
             types=self._types,
         )
+
+
+def _refused(access: Access, error: FatalError) -> Refused:
+    """PostgreSQL refuses the role that reads the table."""
+    explained = access.explained(error)
+    return Refused(explained.message, hint=explained.hint)
+
+
+def _oids_of(question: Read) -> set[int]:
+    """The relations that the question locks."""
+    query = question.query
+    parts = {part.part.oid for part in query.table.parts}
+    return {query.table.oid, *({query.oid} if isinstance(query, PageQuery) else parts)}

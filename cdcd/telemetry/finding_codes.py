@@ -227,7 +227,7 @@ _TABLE: Final = (
     Code(
         "table.key",
         "PostgreSQL",
-        "A table without a key whose rows must be read beside the stream, which needs a key.",
+        "A table without a key whose rows must be read beside the stream, while truncate records are off.",
         (3,),
     ),
     Code(

@@ -76,17 +76,22 @@ def names(event: Mapping[str, Any], session: psycopg.Connection, owner: str) -> 
 
 
 @pytest.mark.attack(gains=GAINS, before="failed")
-@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "keyless"])
+@pytest.mark.parametrize(
+    ("keyed", "truncates"),
+    [(True, True), (False, True), (False, False)],
+    ids=["keyed", "keyless", "keyless without truncate records"],
+)
 def test_a_lock_in_the_first_snapshot_holds_that_table_only(
-    pipeline: Pipeline, broker: KafkaBroker, daemon: StartDaemon, keyed: bool
+    pipeline: Pipeline, broker: KafkaBroker, daemon: StartDaemon, keyed: bool, truncates: bool
 ):
     pipeline.create(keyed=keyed)
-    process = daemon(pipeline.settings(broker))
+    is_read = keyed or truncates
+    process = daemon(pipeline.settings(broker, topics={"truncate": truncates}))
     process.await_event("snapshot.started")
     with pipeline.locked() as session:
         began = time.monotonic()
         said = process.await_event(
-            "snapshot.postponed" if keyed else "snapshot.waiting", table="public.k", timeout_s=60
+            "snapshot.postponed" if is_read else "snapshot.waiting", table="public.k", timeout_s=60
         )
         assert time.monotonic() - began < TOLD_S
         assert names(said, session, pipeline.owner)
@@ -96,10 +101,10 @@ def test_a_lock_in_the_first_snapshot_holds_that_table_only(
         for table in ("public.a", "public.z"):
             assert process.await_event("table.read", table=table)["rows"] == 20_000
         assert not process.saw("reconnect.scheduled")
-        if not keyed:
+        if not is_read:
             # Its rows cannot be read later. It ends by its name, and is never called complete.
             assert "locked by" in process.await_event("table.failed", table="public.k")["error"]
-    if keyed:
+    if is_read:
         assert process.await_event("table.read", table="public.k")["rows"] == 20_000
     else:
         assert not any(one["event"] == "table.read" and one["table"] == "public.k" for one in process.events)

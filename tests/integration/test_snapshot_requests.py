@@ -6,6 +6,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,7 +137,12 @@ def test_what_the_daemon_would_refuse_is_refused_before_it_is_asked(
         (["--table", "t"], 2, "There is no table t", "--table public.t"),
         (["--table", "public.aside"], 2, "public.aside is not in publication", "ADD TABLE public.aside"),
         (["--table", "public.seen"], 2, "public.seen is no table", "have the rows"),
-        (["--table", "public.keyless"], 3, "public.keyless has no primary key", "Add a primary key"),
+        (
+            ["--table", "public.keyless", "--where", "true"],
+            2,
+            "public.keyless has no primary key",
+            "without --where",
+        ),
         (
             ["--table", "public.hidden"],
             3,
@@ -366,18 +373,80 @@ def test_a_table_that_changes_before_its_turn_ends_as_it_is(
 
 
 @pytest.mark.postgres(only=18)
-def test_a_table_without_a_key_is_read_at_the_slots_snapshot_only(
+def test_without_truncate_records_a_table_without_a_key_is_read_at_the_slots_snapshot_only(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
     database.execute("CREATE TABLE t (note text)")
     database.execute("INSERT INTO t SELECT 'x' FROM generate_series(1, 50)")
-    process = daemon(settings(unique, database, broker, mode="initial"))
+    chosen = settings(unique, database, broker, mode="initial")
+    chosen["topics"] = {**chosen.get("topics", {}), "truncate": False}
+    process = daemon(chosen)
     process.await_event("table.read", table="public.t", rows=50)
     process.await_streaming()
     ask(database, action="start", tables=["public.t"])
     assert "no key" in process.await_event("table.failed", table="public.t")["error"]
     until(lambda: True if len(rows_of(broker, unique)) == 50 else None, "the rows are delivered")
     assert process.stop() == 0
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+@pytest.mark.postgres(only=[14, 18])
+def test_a_table_without_a_key_is_read_again_while_it_changes_also_across_kills(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, identity: str
+):
+    # GIVEN a table without a key, whose rows are not told apart by their values
+    database.execute("CREATE TABLE t (n int, note text)")
+    database.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}")
+    database.execute("INSERT INTO t SELECT g % 50, 'row' FROM generate_series(1, 4000) g")
+    process = daemon(settings(unique, database, broker, mode="initial"))
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    writing = threading.Event()
+
+    def write() -> None:
+        with database.connect() as connection:
+            number = 0
+            while not writing.is_set():
+                number += 1
+                connection.execute("INSERT INTO t VALUES (%s, 'more')", (number % 50,))
+                if identity == "FULL" and number % 20 == 0:
+                    connection.execute("UPDATE t SET note = 'changed' WHERE n = %s", (number % 50,))
+                    connection.execute("DELETE FROM t WHERE n = %s", ((number + 7) % 50,))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        # WHEN it is read again three times, and the daemon is killed in the second reading
+        for attempt in range(3):
+            ask(database, action="start", tables=["public.t"], id=f"again {attempt}")
+            if attempt == 1:
+                process.await_event("snapshot.signalled")
+                process.kill()
+                process.start()
+            process.await_event("table.read", table="public.t")
+    finally:
+        writing.set()
+        writer.join()
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    # THEN the rows behind the last truncate record are the rows of the table, each as often as there
+    assert multiset_of(broker, unique) == Counter(database.execute("SELECT n, note FROM t"))
+    assert process.stop() == 0
+
+
+def multiset_of(broker: KafkaBroker, name: str) -> Counter[tuple[Any, ...]]:
+    """The rows of the topic of t, which has one partition."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    with Reader(broker.bootstrap_servers, name) as reader:
+        every = [json.loads(raw.value) for raw in reader.read_all() if raw.value is not None]
+    for each in every:
+        before, after = each["before"], each["after"]
+        if each["op"] == "t":
+            found.clear()
+        if before is not None:
+            found[before["n"], before["note"]] -= 1
+        if after is not None:
+            found[after["n"], after["note"]] += 1
+    return +found
 
 
 @pytest.mark.postgres(only=18)

@@ -154,12 +154,14 @@ def test_a_table_can_be_dropped_altered_or_emptied_while_the_slots_snapshot_is_r
 
 
 @pytest.mark.postgres(only=18)
-def test_a_table_without_a_key_that_is_interrupted_stops_the_daemon_until_somebody_decides(
+def test_without_truncate_records_a_table_without_a_key_that_is_interrupted_stops_the_daemon(
     database: Database, private_broker: Callable[..., KafkaBroker], daemon: StartDaemon, unique: str
 ):
     broker = private_broker()
     create(database.server, database.name, "t", key="")
-    process = daemon(settings(unique, database.dsn(), broker))
+    chosen = settings(unique, database.dsn(), broker)
+    chosen["topics"] = {**chosen.get("topics", {}), "truncate": False}
+    process = daemon(chosen)
     stall(process, broker)
     # WHEN its snapshot is lost
     process.kill()
@@ -173,6 +175,25 @@ def test_a_table_without_a_key_that_is_interrupted_stops_the_daemon_until_somebo
     # AND with a key it goes on where it was
     database.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
     process.start()
+    process.await_event("snapshot.finished")
+    assert_equal(database.server, database.name, broker, unique)
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_a_table_without_a_key_that_is_interrupted_is_read_again_behind_a_truncate_record(
+    database: Database, private_broker: Callable[..., KafkaBroker], daemon: StartDaemon, unique: str
+):
+    broker = private_broker()
+    create(database.server, database.name, "t", key="")
+    process = daemon(settings(unique, database.dsn(), broker))
+    stall(process, broker)
+    # WHEN its snapshot is lost
+    process.kill()
+    database.execute("INSERT INTO t SELECT 0, 'same' FROM generate_series(1, 30)")
+    broker.resume()
+    process.start()
+    # THEN all rows come once more, behind a record that ends the former ones
     process.await_event("snapshot.finished")
     assert_equal(database.server, database.name, broker, unique)
     assert process.stop() == 0

@@ -13,6 +13,8 @@ from cdcd.core.engine.actions import (
     Answer,
     Busy,
     FindWriters,
+    Gone,
+    LetGo,
     ListPublished,
     Look,
     Looked,
@@ -20,10 +22,13 @@ from cdcd.core.engine.actions import (
     Published,
     Question,
     Read,
+    Taken,
+    TakeSnapshot,
     Writers,
 )
 from cdcd.core.errors import TransientError
 from cdcd.core.snapshot.reading import Rows
+from cdcd.core.snapshot.visibility import Visibility
 from tests.sim.catalog import SCHEMA
 from tests.sim.client import TYPES, Client
 from tests.sim.postgres import ConnectionLostError, Postgres
@@ -46,6 +51,18 @@ class Asker:
         self.postgres = postgres
         self.client = self.clients(postgres.wal, postgres.workload)
         self.healthy = False
+        self.kept: dict[int, Visibility] = {}
+        """Snapshots that sessions beside the stream keep, by their numbers."""
+
+    def close(self) -> None:
+        """The sessions have ended."""
+        for number in list(self.kept):
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        seen = self.kept.pop(number, None)
+        if seen is not None:
+            self.client.database.kept.remove(seen)
 
     def ask(self, question: Question) -> Asking:
         """The answer; `Lost` and `Busy` are drawn too."""
@@ -54,6 +71,8 @@ class Asker:
             answer = yield from QUESTIONS[type(question)](self, question)
             yield from self.delay()
         except ConnectionLostError:
+            if isinstance(question, Read):
+                self._forget(question.kept)
             return Lost(TransientError("The connection for snapshots is lost."))
         return answer
 
@@ -119,12 +138,32 @@ class Asker:
             return Busy("canceling statement due to lock timeout")
         if question.exported and database.held is None:
             raise ConnectionLostError
-        answer = client.read(question.query, database.held if question.exported else None, question.bytes_max)
-        if isinstance(answer, Rows) and not question.exported:
+        snapshot = database.held if question.exported else None
+        if question.kept:
+            snapshot = self.kept.get(question.kept)
+            if snapshot is None:
+                raise ConnectionLostError
+        answer = client.read(question.query, snapshot, question.bytes_max)
+        if isinstance(answer, Rows) and snapshot is None:
             # The server writes out its WAL up to what was seen.
             yield from self.delay()
             self.postgres.workload.watermark(WATERMARK)
         return answer
+
+    def _take(self, question: TakeSnapshot) -> Asking:
+        client = self.client
+        seen = client.visibility()
+        self.kept[question.number] = seen
+        client.database.kept.append(seen)
+        after = self.postgres.wal.end
+        yield from self.delay()
+        self.postgres.workload.watermark(WATERMARK)
+        return Taken(seen, after)
+
+    def _let_go(self, question: LetGo) -> Asking:
+        self._forget(question.number)
+        yield from ()
+        return Gone()
 
     def _list(self, question: ListPublished) -> Asking:
         tables = self.published()
@@ -138,5 +177,7 @@ QUESTIONS: Final[Mapping[type[Question], Callable[[Asker, Any], Asking]]] = {
     Look: Asker._look,
     FindWriters: Asker._find_writers,
     Read: Asker._read,
+    TakeSnapshot: Asker._take,
+    LetGo: Asker._let_go,
     ListPublished: Asker._list,
 }

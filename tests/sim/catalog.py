@@ -69,7 +69,8 @@ class ColumnDefinition:
 class Definition:
     """One version of a table. `key` is the primary key in the index's order; `identity` is `relreplident`.
 
-    `marked` is true if the table has the made-up column.
+    `marked` is true if the table has the made-up column. `keyless`: PostgreSQL knows of no key, so that nobody but the
+    simulation can tell which row a change is about. Its identity is "f".
     """
 
     version: int
@@ -82,6 +83,7 @@ class Definition:
     published: bool
     next_attnum: int
     marked: bool = True
+    keyless: bool = False
 
     @cached_property
     def key_attnums(self) -> tuple[int, ...]:
@@ -152,7 +154,8 @@ class Definition:
             last_id = FIRST_MARKER + self.version
             columns.append(CatalogColumn(self.marker, last_id, "text", self.marker_type, 0, None))
         kin = (Kin(self.oid, SCHEMA, self.name),)
-        return TableDescription(self.key, (), tuple(columns), last_id=last_id, kin=kin, seen=seen)
+        primary_key = () if self.keyless else self.key
+        return TableDescription(primary_key, (), tuple(columns), last_id=last_id, kin=kin, seen=seen)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -204,6 +207,7 @@ def new_table(
     identity: str,
     published: bool,
     protected: bool = False,
+    keyless: bool = False,
     stamp: int = 0,
 ) -> Definition:
     """A table as the workload makes them: a key, the event, two columns that may be out of line, a number.
@@ -236,4 +240,5 @@ def new_table(
         published,
         len(columns) + 1,
         marked=not protected,
+        keyless=keyless,
     )

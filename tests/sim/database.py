@@ -83,6 +83,8 @@ class Database:
         """Tables that are or were published."""
         self.held: Visibility | None = None
         """The snapshot that a slot exported, while somebody has it."""
+        self.kept: list[Visibility] = []
+        """Snapshots that sessions keep."""
         self.next_xid = FIRST_XID
         self._next_event = 1
         self._next_version = 1
@@ -119,7 +121,14 @@ class Database:
     # Tables.
 
     def create(
-        self, name: str, *, composite: bool, identity: str, published: bool, stamp: int = 0
+        self,
+        name: str,
+        *,
+        composite: bool,
+        identity: str,
+        published: bool,
+        keyless: bool = False,
+        stamp: int = 0,
     ) -> Definition:
         """A definition that nobody sees yet."""
         oid = self._next_oid
@@ -133,6 +142,7 @@ class Database:
             identity=identity,
             published=published,
             protected=self.protected,
+            keyless=keyless,
             stamp=stamp,
         )
         self.learn(definition)
@@ -180,8 +190,9 @@ class Database:
         return self.heaps[definition.filenode]
 
     def is_held(self, version: Version) -> bool:
-        """Whether the exported snapshot sees the version."""
-        return self.held is not None and self.transactions.is_seen(version.xmin, self.held)
+        """Whether the exported snapshot, or one that a session keeps, sees the version."""
+        kept = self.kept if self.held is None else [self.held, *self.kept]
+        return any(self.transactions.is_seen(version.xmin, each) for each in kept)
 
     def repack(self, definition: Definition, versions: Iterable[Version]) -> int:
         """A new file with these versions, packed anew; versions that are dead to all stay behind."""

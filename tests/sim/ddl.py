@@ -194,8 +194,14 @@ class Alterations:
     def new(self, name: str, *, published: bool, stamp: int = 0) -> Definition:
         composite = self.rng.random() < self.settings.p_composite
         identity = "f" if self.rng.random() < self.settings.p_full else "d"
+        keyless = self.settings.p_keyless > 0 and self.rng.random() < self.settings.p_keyless
         return self.database.create(
-            name, composite=composite, identity=identity, published=published, stamp=stamp
+            name,
+            composite=composite,
+            identity="f" if keyless else identity,
+            published=published,
+            keyless=keyless,
+            stamp=stamp,
         )
 
     def name(self) -> str:

@@ -20,6 +20,7 @@ from tests.sim.expected import (
     PromiseBrokenError,
     Record,
     key_bytes,
+    own_key,
     topic_of,
     without_marker,
 )
@@ -40,6 +41,10 @@ class Topic:
         self.rows: dict[bytes, Values] = {}
         self.newest: dict[tuple[int, bytes], int] = {}
         self.truncated: dict[int, int] = {}
+        self.is_whole = False
+        """A truncate record came before the rows of a table without a key: no row may be missing or come twice."""
+        self.disturbed = ""
+        """A change of such a table came before its row, or although a row has it. A truncate record must end this."""
         self._moved: dict[bytes, Values] = {}
 
     def take(self, key: bytes, moved_to: bytes | None) -> None:
@@ -74,6 +79,8 @@ class Fold:
         self._strict = strict
         self.topics: dict[str, Topic] = {}
         self.rows_read = 0
+        self.wholes = 0
+        """Truncate records before the rows of tables without a key."""
         self._ended: set[str] | None = None
         """Topics whose former rows have ended since the last gap. None: there was no gap."""
         self.partitions: PartitionsSeen | None = None
@@ -84,8 +91,36 @@ class Fold:
         self._ended = set()
 
     def is_outdated(self, topic: str) -> bool:
-        """Return whether the topic may still have rows from before a gap."""
-        return self._ended is not None and topic not in self._ended
+        """Return whether the topic may still have rows from before a gap, or is of a table without a key."""
+        return (self._ended is not None and topic not in self._ended) or self.is_keyless(topic)
+
+    def is_keyless(self, topic: str) -> bool:
+        """Return whether the topic is of a table without a key, whose former rows may end at any time."""
+        oids = self._database.named.get(topic.rpartition(".")[2], ())
+        return any(self._database.first[oid].keyless for oid in oids)
+
+    def may_be_left_out(self, expected: Expected) -> bool:
+        """Return whether the rows of a snapshot may have the change, so that it has no record of its own."""
+        table = expected.table
+        return table is not None and table.keyless and self._topic(topic_of(table)).is_whole
+
+    def _keyless(self, topic: Topic, table: Definition, op: str, fields: dict[str, Any]) -> None:
+        """A change of a table without a key, or a row of it (op r)."""
+        if op in ("u", "d"):
+            before = own_key(table, fields["before"])
+            if topic.rows.pop(before, None) is None:
+                self._disturb(topic, f"{op} of {before!r} of {table.name}, which is not there")
+        if op != "d":
+            after = own_key(table, fields["after"])
+            if after in topic.rows:
+                self._disturb(topic, f"the row {after!r} of {table.name} is there twice")
+            topic.put(after, without_marker(fields["after"], table))
+            if op == "r" and topic.disturbed:
+                raise PromiseBrokenError(f"G9: a row came after it: {topic.disturbed}")
+
+    def _disturb(self, topic: Topic, why: str) -> None:
+        if topic.is_whole:
+            topic.disturbed = topic.disturbed or why
 
     def _end(self, topic: str, name: str) -> None:
         """Note that the topic's former rows end. They belong to another table, or are from before a gap."""
@@ -116,6 +151,9 @@ class Fold:
             topic.rows.clear()
             own.truncated[table.oid] = change.event
             return
+        if table.keyless:
+            self._keyless(topic, table, op, fields)
+            return
         key = record[1]
         assert key is not None
         own.newest[table.oid, key] = change.event
@@ -132,6 +170,9 @@ class Fold:
             if self._strict:
                 self._end(record[0], fields["source"]["table"])
             topic.rows.clear()
+            topic.is_whole = self.is_keyless(record[0])
+            self.wholes += topic.is_whole
+            topic.disturbed = ""
             if self.partitions is not None:
                 self.partitions.end(record)
             return
@@ -145,6 +186,9 @@ class Fold:
             raise PromiseBrokenError(f"G12: a row of the table {oid}, which was never published: {record}")
         values = without_marker(fields["after"], self._database.first[oid])
         self._check_row(oid, event, key, values)
+        if self._database.first[oid].keyless:
+            self._keyless(topic, self._database.first[oid], "r", fields)
+            return
         if self._filters and not matches(self._database.first[oid], self._database.rows[event]):
             raise PromiseBrokenError(f"G9: a row that the filter leaves out: {record}")
         own = topic
@@ -168,7 +212,8 @@ class Fold:
         """A row is as it was written, in every column."""
         database = self._database
         row, columns = database.rows[event], database.columns[oid]
-        wanted_key = key_bytes(database.first[oid], row)
+        first = database.first[oid]
+        wanted_key = None if first.keyless else key_bytes(first, row)
         if key != wanted_key:
             raise PromiseBrokenError(f"G4: the row of event {event} has the key {key!r}, not {wanted_key!r}")
         for name, value in values.items():
@@ -200,6 +245,8 @@ class Fold:
             and (not self._routes or route(table, version.row) == suffix)
         }
         name = table.full_name + suffix
+        if topic.disturbed:
+            raise PromiseBrokenError(f"G9: {topic.disturbed}")
         if self.partitions is not None:
             where = {key: partition_of(table, row) for key, row in source.items()}
             self.partitions.compare(topic_of(table), where)

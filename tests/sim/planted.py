@@ -75,10 +75,12 @@ from tests.sim.planted_focuses import (
     UNSEEN_VALUES,
     WATERMARKS,
 )
+from tests.sim.planted_keyless import KEYLESS_BUGS
 from tests.sim.session import Parts
 from tests.sim.settings import (
     DURABLE,
     HANGING,
+    KEYLESS,
     LEAVING_OUT,
     LEAVING_OUT_AND_READING,
     LOST_SLOTS,
@@ -283,6 +285,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "former_rows_not_ended": _in_session(LOST_SLOTS, end_former_rows=snapshots.ends_nothing),
         "former_rows_ended_twice": _in_engine(LOST_SLOTS, tables=snapshots.EndsFormerRowsAtEachStart),
         "former_rows_ended_after_the_new": _in_engine(LOST_SLOTS, tables=snapshots.EndsFormerRowsLate),
+        **{name: _in_incremental(part, focus=KEYLESS) for name, part in KEYLESS_BUGS.items()},
         "table_read_by_old_columns": Planted(
             Parts(
                 engine=engine.Parts(incremental=snapshots.KeepsThePlan),

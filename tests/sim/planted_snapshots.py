@@ -9,6 +9,7 @@ from cdcd.core.engine.chunk_reads import ChunkReads
 from cdcd.core.engine.exported import Exported
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.look_ups import LookUps
+from cdcd.core.engine.one_snapshot import OneSnapshots
 from cdcd.core.engine.plans import OpenChunk, Plans, TablePlan
 from cdcd.core.engine.requests import Requests
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
@@ -26,7 +27,7 @@ from tests.sim.asking import Asker
 from tests.sim.catalog import Definition
 from tests.sim.client import Client
 
-Part = type[SnapshotTasks | WatchedTables | Plans | LookUps | ChunkReads]
+Part = type[SnapshotTasks | WatchedTables | Plans | LookUps | ChunkReads | OneSnapshots]
 
 
 def incremental_with(*parts: Part) -> type[Incremental]:
@@ -36,7 +37,8 @@ def incremental_with(*parts: Part) -> type[Incremental]:
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             replaced: Any
-            for replaced in (self.tasks, self.watched, self.plans, self.look_ups, self.reads):
+            every = (self.tasks, self.watched, self.plans, self.look_ups, self.reads, self.snapshots)
+            for replaced in every:
                 for part in parts:
                     if issubclass(part, type(replaced)):
                         replaced.__class__ = part

@@ -212,6 +212,7 @@ class Session:
         return self.ledger.flushed
 
     def close(self) -> None:
+        self.asker.close()
         if self.engine is not None:
             self.engine.assembler.close()
         if self.log is not None:
@@ -224,6 +225,7 @@ class Session:
 
     def abandon(self) -> None:
         self.spool.close()
+        self.asker.close()
         if self.log is not None:
             self.log.close()
 

@@ -124,6 +124,8 @@ class Settings:
     """Transactions have BEGIN and END, and records their place in them (`metadata.py`)."""
     message_bytes_max: int = 0
     """Of larger logical messages, size and digest are taken; 0: all are taken whole."""
+    p_keyless: float = 0.0
+    """How often a table has no key."""
     large_bytes: int = 0
     tables_ahead: int = 0
     """How many tables beyond `parallelism` are looked up at a time. Never drawn, so that seeds stay what they are."""
@@ -284,6 +286,41 @@ SNAPSHOT: Final[dict[str, Any]] = {
     "idle_s": 0.2,
 }
 """Tables of some pages, which are read while they change."""
+
+KEYLESS: Final[dict[str, Any]] = {
+    **SNAPSHOT,
+    "p_keyless": 0.7,
+    "p_full": 0.0,
+    "p_request": 0.35,
+    "p_message": 0.2,
+    "version": 18,
+    "signals": "all",
+    "requests": ("start",),
+    "snapshot_method": "exported",
+    "operations": 500,
+    "p_truncate": 0.01,
+    "p_end": 0.4,
+    "added_tables": True,
+    "p_membership": 0.0,
+    "p_vacuum": 0.05,
+    "unseen_ticks_max": 20,
+    "ask_ticks_max": 30,
+    "p_workload": 0.4,
+    "p_decode": 1.0,
+    "receive_max": 30,
+    "idle_s": 0.0,
+    "queue_bytes_max": 1_000_000,
+    "batch_bytes_max": 100_000,
+    "batch_records_max": 10,
+    "p_lost": 0.002,
+    "ddl": ("add_column", "drop_column", "retype", "cluster"),
+    "p_ddl": 0.03,
+    "whole_bytes_max": 1_000_000_000,
+    "slot_exists": False,
+    "faults": ("disconnect", "crash_daemon", "stop_daemon", "crash_postgres", "freeze"),
+    "p_fault": 0.002,
+}
+"""Tables without a key, which are read again while they change."""
 
 LOST_SLOTS: Final[dict[str, Any]] = {
     **SNAPSHOT,

@@ -45,6 +45,7 @@ from tests.sim.settings import (
     DURABLE,
     FLATTENED,
     HANGING,
+    KEYLESS,
     LEAVING_OUT,
     LEAVING_OUT_AND_READING,
     LOST_SLOTS,
@@ -156,6 +157,17 @@ def test_a_protected_column_stays_protected_whatever_it_is_called(tmp_path, focu
 def test_after_a_lost_slot_the_topics_equal_the_tables_that_are_read_again(tmp_path, focus):
     gaps = sum(world.gaps for world in ran(tmp_path, focus))
     assert gaps > 60
+
+
+@pytest.mark.again
+def test_the_topic_of_a_table_without_a_key_has_its_rows_once_however_often_it_is_read(tmp_path):
+    wholes = left_out = 0
+    for world in ran(tmp_path, KEYLESS):
+        assert world.oracle.fold is not None
+        wholes += world.oracle.fold.wholes
+        left_out += world.oracle.left_out_changes
+    assert wholes > 300, "tables were read again"
+    assert left_out > 100, "changes were left out that the rows have"
 
 
 @pytest.mark.again

@@ -1,10 +1,10 @@
 """Reads rows of a table by COPY, selected by their pages or by their keys, at a known snapshot.
 
-There are two kinds of snapshot. The snapshot that the slot exported is imported once, and this connection's transaction
-holds it for all queries. Without it, each query takes its own snapshot. Its answer says what the snapshot sees
-(`Rows.seen`), and names an LSN behind the commit of everything that the snapshot sees (`Rows.after`). The reader writes
-a logical message behind that LSN, so that the stream reaches the LSN even on an idle server, or after commits with
-synchronous_commit = off.
+There are two kinds of snapshot. A snapshot that the slot exported is imported once, or a snapshot is taken once
+(`take_snapshot`), and this connection's transaction holds it for all queries. Else each query takes its own snapshot.
+Its answer says what the snapshot sees (`Rows.seen`), and names an LSN behind the commit of everything that the snapshot
+sees (`Rows.after`). The reader writes a logical message behind that LSN, so that the stream reaches the LSN even on an
+idle server, or after commits with synchronous_commit = off.
 
 One transaction locks the table (ACCESS SHARE), checks it, and reads it. So nothing can come between: no rewrite that
 hides rows or moves them to other pages (ALTER TABLE is not MVCC-safe, see the manual under "Caveats"), no other name,
@@ -227,6 +227,23 @@ class SnapshotReader:
             "importing the slot's snapshot",
         )
         self._imported = True
+
+    async def take_snapshot(self) -> tuple[Visibility, Lsn]:
+        """Take a snapshot, and read at it from now on.
+
+        Returns:
+            What the snapshot sees, and an LSN behind the commit of everything that it sees.
+
+        Raises:
+            TransientError: the connection is lost.
+        """
+        *_, ((seen, after),) = await self._session.query(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; "
+            "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text",
+            "taking a snapshot",
+        )
+        self._imported = True
+        return Visibility.parse(seen or ""), Lsn.parse(after or "")
 
     async def export_snapshot(self) -> str:
         """Export the imported snapshot for sessions of any role, and return its name.

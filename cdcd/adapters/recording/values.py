@@ -35,8 +35,9 @@ from cdcd.core.snapshot.visibility import Visibility
 CLASSES: Final[Mapping[str, type[Any]]] = {
     each.__name__: each
     for each in (
-        actions.Look, actions.FindWriters, actions.Read, actions.ListPublished, actions.FindEnums,
-        actions.Looked, actions.Writers, actions.Published, actions.Enums, actions.Busy,
+        actions.Look, actions.FindWriters, actions.Read, actions.TakeSnapshot, actions.LetGo, actions.ListPublished,
+        actions.FindEnums, actions.Looked, actions.Writers, actions.Taken, actions.Gone,
+        actions.Published, actions.Enums, actions.Busy,
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
         EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,

@@ -131,11 +131,31 @@ class FindWriters:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read rows: at the slot's snapshot if `exported` is true, else at a snapshot that is taken for this query."""
+    """Read rows: at the slot's snapshot if `exported` is true, else at a snapshot that is taken for this query.
+
+    Attributes:
+        kept: read at the snapshot that was taken with this number (`TakeSnapshot`). 0: there is none.
+    """
 
     query: PageQuery | KeyQuery
     bytes_max: int
     exported: bool = False
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Take a snapshot, and keep it for `Read` until `LetGo`. The role that reads the table takes it."""
+
+    number: int
+    table: SourceTable
+
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """The snapshot with this number is not needed any more."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +170,7 @@ class FindEnums:
     """Which published tables have columns of enums, of domains over them, or of arrays of them."""
 
 
-Question = Look | FindWriters | Read | ListPublished | FindEnums
+Question = Look | FindWriters | Read | TakeSnapshot | LetGo | ListPublished | FindEnums
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +219,24 @@ class Writers:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """The answer to `TakeSnapshot`.
+
+    Attributes:
+        seen: what the snapshot sees.
+        after: an LSN behind the commit of every transaction that the snapshot sees.
+    """
+
+    seen: Visibility
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The answer to `LetGo`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """The answer to `ListPublished`.
 
@@ -240,7 +278,7 @@ class Lost:
 
 
 ReadAnswer = Rows | TooLarge | Changed | Refused
-Answer = Looked | Writers | Published | Enums | ReadAnswer | Busy | Lost
+Answer = Looked | Writers | Taken | Gone | Published | Enums | ReadAnswer | Busy | Lost
 
 Action = (
     Ship

@@ -18,6 +18,7 @@ from typing import Final
 
 from cdcd.core.engine.actions import Busy, Lost, Read, ReadAnswer
 from cdcd.core.engine.fates import BELONGS, SIZE, SNAPSHOT, VALUE
+from cdcd.core.engine.one_snapshot import is_sent
 from cdcd.core.engine.plans import RENAMED, OpenChunk, Plans, PlanState, TablePlan, WaitingRows
 from cdcd.core.engine.queries import page_query, unreadable
 from cdcd.core.engine.rendering import Rendering
@@ -25,7 +26,7 @@ from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.watched import WatchedTables
 from cdcd.core.errors import SinkError
 from cdcd.core.records.encoder import Encoded
-from cdcd.core.snapshot.placement import oldest
+from cdcd.core.snapshot.placement import Window, oldest
 from cdcd.core.snapshot.reading import Changed, KeyQuery, PageQuery, Refused, Rows, TooLarge, bytes_max
 from cdcd.core.snapshot.signals import RESUMED
 
@@ -34,6 +35,10 @@ WAITING_BYTES_MAX: Final = 32 << 20
 
 _OWN_FATES: Final = ("", RESUMED)
 """Requests without whose rows a topic is wrong: of the initial snapshot, and of a table that comes back."""
+LACKS_ROWS: Final = (
+    ". The former rows of the topic have ended, and not all rows were read: read the table again"
+)
+"""What a failure means to a table without a key."""
 
 LOSSES_MAX: Final = 3
 """A request with a condition is given up after so many lost connections: the condition itself may end them
@@ -68,6 +73,8 @@ class ChunkReads:
         self._parallelism = parallelism
         self._owns = owns
         self._being_read = 0
+        self._position = 0
+        """The end of the last transaction of the stream."""
         self._losses: dict[int, int] = {}
         """By the number of the task: connections that were lost while its rows were read."""
 
@@ -86,12 +93,13 @@ class ChunkReads:
             plan.open.append(each)
             self._being_read += 1
             query = self._query(each)
-            return each, Read(query, bytes_max(query, self._chunk_bytes))
+            kept = 0 if plan.one is None else plan.one.number
+            return each, Read(query, bytes_max(query, self._chunk_bytes), kept=kept)
         return None
 
     def _open_keys(self, plan: TablePlan) -> OpenChunk | None:
         """Rows that the table owes, unless some are being read already."""
-        owed = self._watched.owed(plan.task)
+        owed = None if plan.one is not None else self._watched.owed(plan.task)
         # By its length: compiled, the truth of an object that may be None is whether it is there.
         if owed is None or len(owed) == 0 or any(each.keys for each in plan.open):
             return None
@@ -101,6 +109,9 @@ class ChunkReads:
     def _open_pages(self, plan: TablePlan) -> OpenChunk | None:
         assert plan.chunks is not None
         assert plan.latest is not None
+        if plan.one is not None and plan.open:
+            # The session that holds the snapshot answers one question at a time.
+            return None
         chunk = plan.chunks.next()
         return None if chunk is None else OpenChunk(plan, chunk, [], plan.latest)
 
@@ -122,8 +133,9 @@ class ChunkReads:
         if not self._plans.is_current(plan):
             return
         if isinstance(answer, Rows):
-            assert answer.seen is not None, "it has a snapshot of its own"
-            plan.latest = answer.seen
+            if plan.one is None:
+                assert answer.seen is not None, "it has a snapshot of its own"
+                plan.latest = answer.seen
             self._waiting.add(each, answer)
             self.advance(plan)
             return
@@ -132,8 +144,15 @@ class ChunkReads:
             self._divide(each)
         elif not isinstance(answer, Refused):
             self._read_later(plan, answer, now)
-        elif plan.task.request not in _OWN_FATES:
-            self._plans.end(plan.task, answer.reason)
+        else:
+            self.refused(plan, answer)
+
+    def refused(self, plan: TablePlan, answer: Refused) -> None:
+        """PostgreSQL refuses to let the table of the plan be read."""
+        task = plan.task
+        is_aside = task.ended and self._plans.sets_aside
+        if task.request not in _OWN_FATES and not is_aside:
+            self._plans.end(task, f"{answer.reason}{LACKS_ROWS if task.ended else ''}")
         else:
             self._plans.fail(plan, SNAPSHOT, unreadable(plan.task.name, answer))
 
@@ -164,6 +183,7 @@ class ChunkReads:
 
     def send_due(self, position: int, now: float) -> None:
         """Between two transactions: send the rows that have their place here. The former one ends at `position`."""
+        self._position = position
         for each in self._waiting.due(position):
             # One that was sent before it may have ended their plan.
             if each in each.plan.open:
@@ -179,7 +199,6 @@ class ChunkReads:
         plan, chunk, rows = each.plan, each.chunk, each.rows
         window, chunks, table = plan.window, plan.chunks, plan.table
         assert rows is not None
-        assert rows.seen is not None
         assert window is not None
         assert chunks is not None
         assert table is not None
@@ -191,17 +210,19 @@ class ChunkReads:
         if window.gave_up:
             self._plans.forget(plan)
             return
-        overtaken = window.overtaken(rows.seen)
+        # Changes that stand behind the place of the one snapshot do not overtake its rows.
+        overtaken = set[bytes]() if plan.one is not None else self._overtaken(window, rows)
         if overtaken is None:
             if chunk is not None:
                 chunks.give_back(chunk)
             return
         task = plan.task
         owed = self._watched.owed(task)
-        assert owed is not None, "the table is planned"
 
         def deliver(encoded: Encoded) -> None:
             self._tasks.count(task, chunk, encoded.rows)
+            if owed is None:
+                return
             owed.delivered(encoded.keys or ())
             if chunk is None:
                 owed.settle(each.keys, overtaken)
@@ -220,6 +241,10 @@ class ChunkReads:
         self.advance(plan)
         self.finish(plan, now)
 
+    def _overtaken(self, window: Window, rows: Rows) -> set[bytes] | None:
+        assert rows.seen is not None, "they were read beside the stream"
+        return window.overtaken(rows.seen)
+
     def advance(self, plan: TablePlan) -> None:
         """Let the window forget what every open chunk sees, and every later one."""
         if plan.window is None or plan.latest is None:
@@ -231,6 +256,12 @@ class ChunkReads:
         """End the table if all of its rows are on their way."""
         chunks, task, owed = plan.chunks, plan.task, self._watched.owed(plan.task)
         assert chunks is not None
+        if plan.one is not None:
+            if is_sent(plan) and self._position >= plan.one.after:
+                self._plans.end(task, now=now)
+            elif is_sent(plan):
+                plan.one.holds = False
+            return
         assert owed is not None, "the table is planned"
         if owed.gave_up:
             self._plans.restart(task, "too many rows were to be read again by their keys")

@@ -5,7 +5,7 @@ the catalog when the stream describes it, and the steps behind it wait for the a
 and a name that the relation did not have before, are noted until the first event of the relation.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -24,11 +24,10 @@ from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
 from cdcd.core.errors import CdcdError, SinkError, WithheldError
 from cdcd.core.facts import Observer, RelationChanged
-from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoder
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.transactions.drafts import SpoolItem, relation_of_draft
+from cdcd.core.transactions.drafts import oids_of
 from cdcd.core.transactions.steps import Changes
 
 DESCRIBE_S: Final = 0.01
@@ -288,8 +287,3 @@ class DescribedRelations:
         self._claimed.discard(oid)
         former = self._relations.pop(oid, None)
         return self._refused.pop(oid, former)
-
-
-def oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:
-    """The relations of an event, or of the rows of a draft."""
-    return peek.relation_oids(item, in_stream) if isinstance(item, bytes) else (relation_of_draft(item),)

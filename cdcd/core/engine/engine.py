@@ -201,6 +201,7 @@ class Engine:
             owns=self._owns,
             fates=self.fates,
             fault=fault,
+            ends_rows=settings.truncate,
         )
         tables = self._tables = parts.tables(
             self.incremental,
@@ -312,7 +313,12 @@ class Engine:
             locked=exported.locked,
             aside=self.fates.aside,
             fault=self._fault if self._settings.sets_aside else None,
-            keyless=[oid for oid in exported.locked if not exported.descriptions[oid].has_key],
+            keyless=[
+                oid
+                for oid in exported.locked
+                if not self._settings.truncate and not exported.descriptions[oid].has_key
+            ],
+            postpones_keyless=self._settings.truncate,
         )
 
     # What the shell asks.

@@ -8,9 +8,10 @@ The progress goes out with the rows. A session that ends in the middle loses the
 reads the pages that are left beside the stream (`incremental.py`), which works because the slot exists and has every
 change since.
 
-A table that somebody has locked is left in the same way, so that it holds up neither the others nor the stream. A table
-without a key cannot be read beside the stream. So it is waited for behind all others, and is given up by its name
-`GIVE_UP_S` after its lock was met, if nothing else is left to read: an owner's lock must not hold up the stream.
+A table that somebody has locked is left in the same way, so that it holds up neither the others nor the stream. Without
+truncate records, a table without a key cannot be read beside the stream. So it is waited for behind all others, and is
+given up by its name `GIVE_UP_S` after its lock was met, if nothing else is left to read: an owner's lock must not hold
+up the stream.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -62,7 +63,8 @@ class Exported:
         tasks: has the progress. Tables that cannot be read here stay in it, and are read beside the stream.
         tables: the published tables as they were at the slot's snapshot, by oid.
         locked: who has locked the tables, by oid, that `tables` lacks because nobody could look at them.
-        keyless: the oids of those of them that have no key.
+        keyless: the oids of those of them that cannot be read beside the stream, because they have no key.
+        postpones_keyless: tables without a key can be read beside the stream.
         aside: the tables that are set aside, by oid.
         fault: takes the faults of tables; None: a fault ends the session (`failure`).
     """
@@ -79,6 +81,7 @@ class Exported:
         keyless: Collection[int] = (),
         aside: Mapping[int, object] = NONE_ASIDE,
         fault: Fault | None = None,
+        postpones_keyless: bool = False,
     ) -> None:
         self._aside = aside
         self._fault = fault
@@ -95,6 +98,7 @@ class Exported:
         """Oids of tables that were reported as locked."""
         self._locked = locked
         self._keyless = frozenset(keyless)
+        self._postpones_keyless = postpones_keyless
         self._locked_since: dict[int, float] = {}
         """By oid: when the locks of tables without a key were met, in monotonic seconds."""
         self._begun: dict[int, TableTask] = {}
@@ -209,7 +213,7 @@ class Exported:
     def _pass_over(self, chunk: Chunk, reason: str, now: float) -> None:
         """Somebody has locked the table of the chunk. Others have their turn."""
         task = chunk.task
-        if self._rendering.key_columns(task.oid):
+        if self._postpones_keyless or self._rendering.key_columns(task.oid):
             if self._chunks.has(task):
                 self._tasks.tell_postponed(task.name, reason)
             self._chunks.drop(task)

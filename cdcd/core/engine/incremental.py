@@ -1,8 +1,8 @@
 """Tables that are read beside the stream: what is asked of PostgreSQL next, and where its answers go.
 
 ```
- task ─▶ LOOK ─▶ TOPIC ─▶ WRITERS ─▶ PLAN ─▶ READ ─▶ end
-           ▲     `look_ups.py`            │ `chunk_reads.py`
+ task ─▶ LOOK ─▶ TOPIC ─▶ WRITERS ─▶ (SNAPSHOT) ─▶ PLAN ─▶ READ ─▶ end
+           ▲     `look_ups.py`                          │ `chunk_reads.py`
            └── the table changed, or its window gave up ──┘
 ```
 
@@ -15,17 +15,19 @@ is begun next.
 | `WatchedTables` | changes in the stream that matter to them, and the rows that they owe |
 | `Plans` | what is being read now, from a first look-up to its end |
 | `LookUps` | what must be known of a table before its rows can be read |
+| `OneSnapshots` | where the one snapshot of a table without a key has its place |
 | `ChunkReads` | which pages are read, and which of their rows are sent |
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from cdcd.core.engine.actions import Answer, Busy, Looked, Lost, Question, Writers
+from cdcd.core.engine.actions import Answer, Busy, LetGo, Looked, Lost, Question, Taken, Writers
 from cdcd.core.engine.chunk_reads import ChunkReads
 from cdcd.core.engine.fates import SET_ASIDE, Fates, Fault
 from cdcd.core.engine.look_ups import LookUps
-from cdcd.core.engine.plans import OpenChunk, Plans, PlanState, TablePlan, WaitingRows
+from cdcd.core.engine.one_snapshot import OneSnapshots
+from cdcd.core.engine.plans import OneSnapshot, OpenChunk, Plans, PlanState, TablePlan, WaitingRows
 from cdcd.core.engine.rendering import Rendering
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.watched import WatchedTables
@@ -36,7 +38,7 @@ from cdcd.core.snapshot.reading import Changed, Refused, Rows, TooLarge
 from cdcd.core.snapshot.signals import OWN_REQUESTS
 from cdcd.core.snapshot.table_task import TableTask
 
-_ASKS = (PlanState.LOOK, PlanState.WRITERS, PlanState.PLAN)
+_ASKS = (PlanState.LOOK, PlanState.WRITERS, PlanState.SNAPSHOT, PlanState.PLAN)
 """The states in which a plan has a question by itself."""
 
 
@@ -59,6 +61,7 @@ class Incremental:
         owns: says whether a table, by oid, has a name where the stream is.
         fates: the tables that are set aside, which are not read.
         fault: takes the faults of tables; None: a fault ends the session (`failure`).
+        ends_rows: truncate records are made, by which tables without a key are read.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Incremental:
         owns: Callable[[int, str], bool] = _always,
         fates: Fates | None = None,
         fault: Fault | None = None,
+        ends_rows: bool = True,
     ) -> None:
         self._aside: Mapping[int, object] = {} if fates is None else fates.aside
         self.tasks = SnapshotTasks(progress, names=names, observe=observe, changed=changed)
@@ -91,6 +95,7 @@ class Incremental:
             parallelism=parallelism,
             owns=owns,
         )
+        self.snapshots = OneSnapshots(self.tasks, self.plans, rendering, owns=owns)
         self.look_ups = LookUps(
             self.tasks,
             self.watched,
@@ -102,13 +107,14 @@ class Incremental:
             observe=observe,
             owns=owns,
             aside=self._aside,
+            snapshots=self.snapshots if ends_rows else None,
         )
         self._parallelism = parallelism
         self._tables_max = parallelism + ahead
         for task in progress.tasks:
             if task.unsettled:
                 self.plans.restart(task, "more rows were to be read again than the checkpoint can hold")
-            elif task.has_begun:
+            elif task.has_begun and not task.ended:
                 self.watched.resume_owed(task)
 
     @property
@@ -156,6 +162,9 @@ class Incremental:
 
     def next_question(self, now: float) -> tuple[object, Question] | None:
         """What to ask now, and whom the answer is for; None: nothing. `answered` brings the answer."""
+        if self.plans.let_go:
+            number = self.plans.let_go.popleft()
+            return number, LetGo(number)
         if self.progress.paused:
             return None
         for plan in self.plans:
@@ -208,17 +217,30 @@ class Incremental:
             assert isinstance(answer, Rows | TooLarge | Changed | Refused | Busy | Lost)
             self.reads.answered(asked, answer, now)
             return
+        if isinstance(asked, int):
+            # A snapshot was let go of.
+            return
         assert isinstance(asked, TablePlan)
         asked.asked = False
         if not self.plans.is_current(asked):
+            if isinstance(answer, Taken) and asked.one is not None:
+                # It was let go of before it was taken.
+                self.plans.let_go.append(asked.one.number)
             return
         if isinstance(answer, Busy | Lost):
             reason = answer.reason if isinstance(answer, Busy) else answer.error.message
             asked.is_locked = isinstance(answer, Busy)
+            if asked.state is PlanState.SNAPSHOT:
+                # The stream does not wait for a connection.
+                asked.one = OneSnapshot()
             self.plans.say_waiting(asked, [reason], now)
             asked.retry_later(now)
         elif isinstance(answer, Looked):
             self.look_ups.looked(asked, answer, now)
+        elif isinstance(answer, Taken):
+            self.snapshots.taken(asked, answer)
+        elif isinstance(answer, Refused):
+            self.reads.refused(asked, answer)
         else:
             assert isinstance(answer, Writers)
             self.look_ups.found_writers(asked, answer, now)

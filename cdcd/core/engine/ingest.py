@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Final, cast
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
-from cdcd.core.engine.described import DescribedRelations, oids_of
+from cdcd.core.engine.described import DescribedRelations
 from cdcd.core.engine.fates import BELONGS, NAME, RULE, SIZE, VALUE, Fault, raise_fault
 from cdcd.core.engine.heartbeat import Heartbeat
 from cdcd.core.engine.incremental import Incremental
@@ -51,7 +51,7 @@ from cdcd.core.records.late_records import LateRecords
 from cdcd.core.snapshot.signals import RESERVED, WATERMARK
 from cdcd.core.snapshot.visibility import Visibility
 from cdcd.core.transactions.assembler import Assembler
-from cdcd.core.transactions.drafts import SpoolItem, events, row_count
+from cdcd.core.transactions.drafts import SpoolItem, events, oids_of, row_count
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.steps import (
     Changes,
@@ -248,7 +248,7 @@ class Ingest:
         while left > 0:
             step = self._held
             if step is None:
-                if not self._queue.room:
+                if not self._queue.room or (self._queue.between and self._incremental.snapshots.holds):
                     return False
                 # A step may put others in front of those that follow.
                 step = next(self._steps, None)
@@ -422,11 +422,23 @@ class Ingest:
         """As `encode_all`, and note what each record says of a row: tables are being read, or names are new."""
         size = 0
         records = self._records
-        for item in step.items:
+        snapshots = self._incremental.snapshots
+        filters = snapshots.filters
+        for each in step.items:
+            item = each
             if self.relations.new_names:
                 size += self._take_names(item, step.in_stream)
+            is_noted = True
+            if filters:
+                rest, is_noted = snapshots.rest(self._xid, each, step.in_stream)
+                if rest is None:
+                    self._encoder.skip(events([each]))
+                    continue
+                item = rest
             known = len(records)
             size += self._encoder.encode_all([item], step.in_stream, self._unix_us, records)
+            if not is_noted:
+                continue
             if isinstance(item, bytes):
                 self._note(item, step.in_stream, known)
             else:
@@ -684,6 +696,8 @@ class Ingest:
             self._end_former_rows(oid)
         for oid in self._labels.take():
             self._rows.describe(oid)
+        self._incremental.snapshots.end_disturbed()
+        self._incremental.snapshots.place(now)
         self._incremental.reads.send_due(position, now)
 
     def _has_topic(self, oid: int) -> bool:

@@ -13,15 +13,11 @@ told (`WentOut`), because the topic lacks what changed meanwhile.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from cdcd.core.engine.described import oids_of
 from cdcd.core.engine.fates import Fates
-from cdcd.core.protocol.frames import XLOG_HEADER
-from cdcd.core.protocol.messages import Relation, Truncate
-from cdcd.core.protocol.reader import read_message
-from cdcd.core.protocol.writer import write_message
-from cdcd.core.transactions.drafts import SpoolItem, events
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.transactions.drafts import SpoolItem, events, oids_of, only
 from cdcd.core.transactions.steps import Changes, Described, RelationPreview, Step
 
 
@@ -102,14 +98,7 @@ class LeftOutTables:
         """What is left of an event, or of drafts of rows: of a Truncate, without some tables. None: nothing."""
         oids = oids_of(item, in_stream)
         kept = [oid for oid in oids if oid not in self._oids and oid not in self._aside]
-        if len(kept) == len(oids):
-            return item
-        if not kept:
-            return None
-        assert isinstance(item, bytes), "a draft is of one relation"
-        message = read_message(item, XLOG_HEADER, in_stream=in_stream)
-        assert isinstance(message, Truncate), "no other event is about several relations"
-        return item[:XLOG_HEADER] + write_message(replace(message, relation_oids=tuple(kept)))
+        return item if len(kept) == len(oids) else only(item, in_stream, kept)
 
     def _is_kept(self, relation: Relation) -> bool:
         return self._has(relation) and relation.oid not in self._aside

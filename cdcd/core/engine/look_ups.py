@@ -1,8 +1,9 @@
 """What must be known of a table before its rows can be read: look-ups in the catalog, from a new plan to its pages.
 
 ```
- LOOK ─▶ TOPIC ─▶ WRITERS ─▶ PLAN ─▶ READ (`chunk_reads.py`)
-         (until whoever wrote when the window opened has ended)
+ LOOK ─▶ TOPIC ─▶ WRITERS ─────▶ PLAN ─▶ READ (`chunk_reads.py`)
+                     │ no key     ▲
+                     └▶ SNAPSHOT ─┘ (`one_snapshot.py`)
 ```
 
 The rule: the window opens before anybody is asked who writes to the table. What was streamed before that must be seen
@@ -18,6 +19,7 @@ from typing import Final
 from cdcd.core.engine.actions import FindWriters, Look, Looked, Question, Writers
 from cdcd.core.engine.chunk_reads import ChunkReads
 from cdcd.core.engine.fates import BELONGS, RULE, SET_ASIDE, fault_of
+from cdcd.core.engine.one_snapshot import OneSnapshots
 from cdcd.core.engine.pending import excess
 from cdcd.core.engine.plans import RENAMED, Plans, PlanState, TablePlan
 from cdcd.core.engine.queries import sql_names
@@ -37,7 +39,12 @@ PARTITIONS_NAMED: Final = 10
 """How many of the partitions that stand for a table a fact names."""
 
 _NO_KEY = (
-    "it has no key, by which a row could be told from its changes, or rows may share the one of key.columns"
+    "it has no key, or rows may share the one of key.columns. Such a table is read again behind a truncate record, "
+    "which topics.truncate or topics.skipped_operations leaves out"
+)
+_NO_WHERE = (
+    "it has no key, or rows may share the one of key.columns. A truncate record ends the former rows of such a table, "
+    "so it is read as a whole: ask for it without a where"
 )
 
 
@@ -61,8 +68,10 @@ class LookUps:
         observe: Observer,
         owns: Callable[[int, str], bool],
         aside: Mapping[int, object],
+        snapshots: OneSnapshots | None,
     ) -> None:
         self._aside = aside
+        self._snapshots = snapshots
         self._tasks = tasks
         self._watched = watched
         self._plans = plans
@@ -83,7 +92,7 @@ class LookUps:
         """What to ask about the table now; None: nothing, or a question is under way."""
         if plan.asked or plan.retry_at > now:
             return None
-        question = _question(plan)
+        question = self._question(plan)
         plan.asked = question is not None
         return question
 
@@ -92,6 +101,21 @@ class LookUps:
         for plan in self._plans:
             if plan.state is PlanState.TOPIC and self._rendering.topic_is_ready(plan.topic):
                 plan.enter(PlanState.WRITERS, now)
+
+    def _question(self, plan: TablePlan) -> Question | None:
+        task, table = plan.task, plan.table
+        if plan.state is PlanState.LOOK:
+            return Look(task.oid, task.name, task.where)
+        if plan.state is PlanState.PLAN:
+            # The condition was examined by the first look-up.
+            return Look(task.oid, task.name)
+        if plan.state is PlanState.WRITERS:
+            assert table is not None
+            return FindWriters((table.oid, *(each.part.oid for each in table.parts)))
+        if plan.state is PlanState.SNAPSHOT:
+            assert self._snapshots is not None, "a plan without a key has them"
+            return self._snapshots.ask(plan)
+        return None
 
     # The table.
 
@@ -131,8 +155,11 @@ class LookUps:
             self._plans.end(task, error.message, code=error.exit_code)
             return
         if not self._rendering.key_columns(table.oid):
-            self._refuse_keyless(plan, table)
-            return
+            if self._snapshots is None or task.where:
+                self._refuse_keyless(plan, table)
+                return
+            if plan.one is None:
+                self._snapshots.begin(plan)
         if plan.state is PlanState.PLAN:
             self._planned(plan, table, answer, now)
         else:
@@ -177,8 +204,9 @@ class LookUps:
             return
         plan.topic = topic
         plan.window = self._watched.open_window(table.oid, topic)
-        # From here on, for a change can be in the stream before snapshots see it: then its key is owed.
-        self._watched.watch_owed(plan.task)
+        if plan.one is None:
+            # From here on, for a change can be in the stream before snapshots see it: then its key is owed.
+            self._watched.watch_owed(plan.task)
         ready = self._rendering.topic_is_ready(topic)
         plan.enter(PlanState.WRITERS if ready else PlanState.TOPIC, now)
 
@@ -217,11 +245,12 @@ class LookUps:
     def _refuse_keyless(self, plan: TablePlan, table: SourceTable) -> None:
         task = plan.task
         if task.request:
-            self._plans.end(task, _NO_KEY)
+            self._plans.end(task, _NO_WHERE if task.where and self._snapshots is not None else _NO_KEY)
             return
         error = SourceError(
             f"The snapshot of {table.name} is not complete and cannot go on. {table.name} has no key, or key.columns "
-            "chooses a key that several rows may share. So the snapshot cannot match a row with its changes.",
+            "chooses a key that several rows may share. Such a table is read again behind a truncate record, which "
+            "topics.truncate or topics.skipped_operations leaves out.",
             hint=f"Add a primary key to {table.name}, which must not be DEFERRABLE. If key.columns chooses the key, "
             "add the columns of the primary key there. To go on without the table's rows, set "
             f"snapshot.exclude: [{table.name}], or snapshot.mode: never for all tables.",
@@ -238,7 +267,7 @@ class LookUps:
         self._reads.advance(plan)
         self._watched.forget_seen(plan.task, plan.window, answer.seen)
         if not plan.writers:
-            plan.enter(PlanState.PLAN, now)
+            plan.enter(PlanState.PLAN if plan.one is None else PlanState.SNAPSHOT, now)
             return
         self._plans.say_waiting(plan, [answer.people.get(each, each) for each in sorted(plan.writers)], now)
         plan.retry_later(now)
@@ -259,7 +288,9 @@ class LookUps:
         current = self._present(task)
         form = form_of(table.columns)
         altered = current.form not in (0, form)
-        before = {} if altered else {part.oid: part for part in current.parts or ()}
+        before = {part.oid: part for part in current.parts or ()}
+        if altered or plan.one is not None:
+            before = {}
         parts = tuple(_go_on(before.get(each.part.oid), each.part) for each in table.parts)
         restarts = current.has_begun and not any(part.done for part in parts)
         if restarts:
@@ -276,19 +307,6 @@ class LookUps:
         plan.enter(PlanState.READ, now)
         self._reads.advance(plan)
         self._reads.finish(plan, now)
-
-
-def _question(plan: TablePlan) -> Question | None:
-    task, table = plan.task, plan.table
-    if plan.state is PlanState.LOOK:
-        return Look(task.oid, task.name, task.where)
-    if plan.state is PlanState.PLAN:
-        # The condition was examined by the first look-up.
-        return Look(task.oid, task.name)
-    if plan.state is PlanState.WRITERS:
-        assert table is not None
-        return FindWriters((table.oid, *(each.part.oid for each in table.parts)))
-    return None
 
 
 def _same_table(one: SourceTable, other: SourceTable) -> bool:

@@ -9,6 +9,7 @@ The rules:
 - A table that waits or is paused has no plan. It costs no memory but for the keys that it owes.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -47,6 +48,7 @@ class PlanState(Enum):
     LOOK = "the table's description"
     TOPIC = "its topic"
     WRITERS = "whoever wrote when the window opened"
+    SNAPSHOT = "the snapshot of a table without a key, and its place in the stream"
     PLAN = "its pages"
     READ = "rows"
 
@@ -70,6 +72,28 @@ class OpenChunk:
     number: int = 0
 
 
+@dataclass(slots=True)
+class OneSnapshot:
+    """The snapshot at which a table without a key is read, and its place in the stream (`one_snapshot.py`).
+
+    Attributes:
+        number: number of the snapshot (`TakeSnapshot`); 0: it was not asked for.
+        seen, after: as in `Taken`; `seen` is None until the answer has come.
+        tries: how many snapshots were taken while the stream waited, and could not be placed.
+        holds: the stream waits between two transactions.
+        is_placed: the former rows of the topic have ended, and the snapshot is true from there on.
+        is_disturbed: a change came that must not stand before rows which are still to be sent.
+    """
+
+    number: int = 0
+    seen: Visibility | None = None
+    after: int = 0
+    tries: int = 0
+    holds: bool = False
+    is_placed: bool = False
+    is_disturbed: bool = False
+
+
 class TablePlan:
     """One plan of one table.
 
@@ -82,6 +106,7 @@ class TablePlan:
         latest: the newest snapshot that an answer came with. Every later answer sees no less.
         sql_names: how SQL calls the table's parts, by oid.
         keys_at_once: how many owed rows one query asks for.
+        one: the table has no key, so all of its rows are read at one snapshot; None: it has a key.
     """
 
     def __init__(self, task: TableTask, now: float) -> None:
@@ -102,6 +127,7 @@ class TablePlan:
         self.sql_names: dict[int, str] = {}
         self.open: list[OpenChunk] = []
         self.keys_at_once = KEYS_PER_READ
+        self.one: OneSnapshot | None = None
 
     def retry_later(self, now: float) -> None:
         """Ask again after a while, which is longer each time."""
@@ -126,12 +152,11 @@ class WaitingRows:
         self._last = 0
 
     def add(self, each: OpenChunk, rows: Rows) -> None:
-        """The rows of an open chunk were read."""
-        assert rows.after is not None, "they were read beside the stream"
+        """The rows of an open chunk were read. Rows of a snapshot that has its place in the stream are due at once."""
         self._last += 1
         each.rows, each.number = rows, self._last
         self._chunks[each.number] = each
-        heappush(self._places, (rows.after, each.number))
+        heappush(self._places, (rows.after or 0, each.number))
         self.bytes += rows.size
 
     def remove(self, each: OpenChunk) -> None:
@@ -173,6 +198,8 @@ class Plans:
         self._waiting = waiting
         self._observe = observe
         self._plans: dict[int, TablePlan] = {}
+        self.let_go: deque[int] = deque()
+        """Numbers of snapshots whose plans are over."""
         self.failure: FatalError | None = None
         """Why the session cannot go on: rows that the configuration asks for cannot be read."""
 
@@ -200,6 +227,8 @@ class Plans:
         """The plan is over: answers that still come for it are dropped, and the table is looked up again."""
         del self._plans[plan.task.number]
         self._watched.close_window(plan.topic)
+        if plan.one is not None and plan.one.number:
+            self.let_go.append(plan.one.number)
         for each in plan.open:
             if each.rows is not None:
                 self._waiting.remove(each)

@@ -56,6 +56,13 @@ class Rendering(Protocol):
             marked: how the first and the last row are marked, in an initial snapshot.
         """
 
+    def end_former_rows(self, oids: Iterable[int], event_no: int) -> None:
+        """Put a truncate record into the topic of each of these tables between two transactions.
+
+        Args:
+            event_no: the number of the first record among the rows of snapshots.
+        """
+
 
 class SnapshotRows:
     """The `Rendering` of a session. The engine sets `unix_us`, the wall clock in microseconds since 1970.

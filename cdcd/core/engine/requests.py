@@ -245,13 +245,14 @@ class Requests:
         for task in self._incremental.progress.tasks:
             if signal.tables and task.name not in signal.tables:
                 continue
-            if task.request in OWN_REQUESTS:
+            if task.request in OWN_REQUESTS or task.ended:
                 kept.append(task.name)
             else:
                 self._incremental.plans.end(task, "cancelled", code=CANCELLED)
         if signal.tables and kept:
             raise ValueError(
-                f"the configuration asks for {', '.join(kept[:5])}: snapshot.mode: never goes on without their rows"
+                f"the configuration asks for {', '.join(kept[:5])}: snapshot.mode: never goes on without their rows. "
+                "Or a table has no key, and its former rows have ended in the topic, so its rows are read to the end"
             )
 
 

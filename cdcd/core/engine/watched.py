@@ -150,7 +150,7 @@ class WatchedTables:
         """Find out by topic who owes rows of it. A table without a topic has had no change yet."""
         self._owed_of.clear()
         for task in self._tasks.progress.tasks:
-            if task.has_begun and task.number not in self._owed:
+            if task.has_begun and not task.ended and task.number not in self._owed:
                 # The initial snapshot has left the table in the middle.
                 self.resume_owed(task)
             topic = self._topics.get(task.oid)

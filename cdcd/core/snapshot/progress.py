@@ -202,6 +202,13 @@ class Progress:
         request = task.request if request is None else request
         return self._update(task, parts=None, owed=(), unsettled=False, request=request)
 
+    def end_rows(self, task: TableTask) -> Self:
+        """The truncate record before the rows of a table without a key is in the same Kafka transaction.
+
+        No row of it counts as read.
+        """
+        return self._update(task, parts=None, owed=(), unsettled=False, ended=True)
+
     def begin(self, task: TableTask, unix_s: int) -> Self:
         """The table is read from now on, unless it was before."""
         current = self.find(task)

@@ -71,6 +71,7 @@ class TableTask:
         form: a checksum of the columns that it had then (`form_of`); 0 until it is planned.
         owed: keys of rows that are to be read again, since a value of theirs was never sent.
         unsettled: there are more of them than the record can hold; `owed` is then empty.
+        ended: the former rows of its topic have ended, because it has no key. All of its rows must be read.
         askers: the names of the requests that wait for it.
         asked, began: when it was asked for and begun with: Unix seconds, 0 if not known.
         number: tells this task from every other one of the process; not in the record.
@@ -85,6 +86,7 @@ class TableTask:
     rows: int = 0
     owed: tuple[Key, ...] = ()
     unsettled: bool = False
+    ended: bool = False
     askers: tuple[str, ...] = ()
     asked: int = 0
     began: int = 0
@@ -128,6 +130,7 @@ def task_json(task: TableTask) -> dict[str, Any]:
             ("where", task.where),
             ("rows", task.rows),
             ("unsettled", task.unsettled),
+            ("ended", task.ended),
             ("asked", task.asked),
             ("began", task.began),
         )
@@ -181,6 +184,7 @@ def task_from(fields: Mapping[str, Any]) -> TableTask:
         parts=None if parts is None else tuple(_part_from(*part) for part in parts),
         owed=_owed_from(name(fields.get("owed", ""))),
         unsettled=bool(fields.get("unsettled")),
+        ended=bool(fields.get("ended")),
         askers=askers,
         asked=count(fields.get("asked", 0)),
         began=count(fields.get("began", 0)),

@@ -10,9 +10,14 @@ subtransaction. Only the encoder that made a draft knows its contents. All other
 below.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from cdcd.core.protocol.messages import Relation
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.frames import XLOG_HEADER
+from cdcd.core.protocol.messages import Relation, Truncate
+from cdcd.core.protocol.reader import read_message
+from cdcd.core.protocol.writer import write_message
 
 Draft = tuple[int, int, int, int, int, object]
 """xid that wrote the rows, oid of their relation, number of rows, number of rows removed since, bytes of memory, and
@@ -72,3 +77,18 @@ def without_first(draft: Draft, count: int) -> Draft:
     """Return the draft without its first `count` rows."""
     xid, oid, rows, gone, memory, content = draft
     return (xid, oid, rows, gone + count, memory, content)
+
+
+def oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:
+    """The relations of an event, or of the rows of a draft."""
+    return peek.relation_oids(item, in_stream) if isinstance(item, bytes) else (relation_of_draft(item),)
+
+
+def only(item: SpoolItem, in_stream: bool, kept: Sequence[int]) -> SpoolItem | None:
+    """An event that is about some relations more, for those with the oids in `kept` only. None: nothing is left."""
+    if not kept:
+        return None
+    assert isinstance(item, bytes), "a draft is of one relation"
+    message = read_message(item, XLOG_HEADER, in_stream=in_stream)
+    assert isinstance(message, Truncate), "no other event is about several relations"
+    return item[:XLOG_HEADER] + write_message(replace(message, relation_oids=tuple(kept)))

@@ -145,7 +145,7 @@ class _Rehearsal:
                 None,
                 str(end.value.checkpoint.position),
                 self._found is not None,
-                Reading(tables, beside, outdated),
+                Reading(tables, beside, outdated, self._config.topics.writes_truncates),
                 tuple(self._changed),
                 self._ignored,
             )
@@ -170,7 +170,8 @@ class _Rehearsal:
             return Reading()
         names = {table.oid: table.qualified for table in self._facts.tables}
         beside = self._facts.slot is not None or config.method != EXPORTED
-        return Reading(frozenset(wanted(names, config.exclude or ()).values()), beside)
+        tables = frozenset(wanted(names, config.exclude or ()).values())
+        return Reading(tables, beside, ends_rows=self._config.topics.writes_truncates)
 
     # Requests, in their order.
 

@@ -14,14 +14,16 @@ class Reading:
     """Tables that the next start reads, as `schema.table`.
 
     Attributes:
-        beside: True if they are read beside the stream, which needs a key. False: they are read at the slot's
-            exported snapshot.
+        beside: True if they are read beside the stream. False: they are read at the slot's exported snapshot.
+        ends_rows: True if a truncate record can stand before the rows of a table without a key that is read beside the
+            stream.
         outdated: tables that get a truncate record before they are read, because the slot was lost.
     """
 
     tables: frozenset[str] = field(default_factory=frozenset)
     beside: bool = False
     outdated: frozenset[str] = field(default_factory=frozenset)
+    ends_rows: bool = False
 
 
 def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
@@ -34,6 +36,7 @@ def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
         table.qualified
         for table in facts.tables
         if reading.beside
+        and not reading.ends_rows
         and (not table.has_key or table.qualified in facts.repeating)
         and table.qualified in reading.tables
     )
@@ -42,10 +45,11 @@ def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
             "error",
             "table.key",
             "rows to be read",
-            "these tables have no primary key, or rows that share a key (key.columns), so their rows cannot be read "
-            f"beside the stream: {named(keyless)}",
-            f"Add a primary key to {keyless[0]}, not a DEFERRABLE one; or go on without its rows: "
-            f"snapshot.exclude: [{listed(keyless)}]",
+            "these tables have no primary key, or rows that share a key (key.columns). Beside the stream, such tables "
+            "are read behind a truncate record, which topics.truncate or topics.skipped_operations leaves out: "
+            f"{named(keyless)}",
+            f"Add a primary key to {keyless[0]}, not a DEFERRABLE one; or write truncate records (topics.truncate: "
+            f"true); or go on without the rows: snapshot.exclude: [{listed(keyless)}]",
         )
     if not (barriers or keyless):
         found = f"the next start reads {len(reading.tables)} tables" if reading.tables else "none"

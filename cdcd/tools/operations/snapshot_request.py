@@ -132,6 +132,7 @@ async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
     published = await catalog.published()
     oids: list[int] = []
     keys = ChosenKeys(config.key.rules)
+    ends_rows = config.topics.writes_truncates
     left_out = {name for oid, name in (await catalog.sent()).items() if oid not in published}
     for table in signal.tables:
         if table in left_out:
@@ -150,7 +151,7 @@ async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
     reader = await SnapshotReader.open(dsn, application_name=name, connect_timeout_s=patience_s)
     stack.callback(reader.close)
     for oid in oids:
-        await _check_table(catalog, reader, oid, published[oid], signal.where, notice, keys)
+        await _check_table(catalog, reader, oid, published[oid], signal.where, notice, keys, ends_rows)
     return replace(signal, tables=tuple(published[oid] for oid in oids))
 
 
@@ -164,6 +165,31 @@ async def _check_published(config: Config, sql: Connection, tables: Sequence[str
                 f"{table} is published through its partitions, each of which is a table for itself.",
                 hint=f"Name the partitions: {', '.join(found[:10])}{'' if len(found) <= 10 else ' and others'}.",
             )
+
+
+def _check_keyless(name: str, where: str, *, repeats: bool, ends_rows: bool) -> None:
+    """Raise CdcdError if the daemon cannot read the table, whose rows no key tells apart."""
+    reason = (
+        f"Several rows of {name} may have the same key (key.columns)"
+        if repeats
+        else f"{name} has no primary key"
+    )
+    hint = (
+        f"Add the columns of the primary key of {name} to key.columns, and restart the daemon."
+        if repeats
+        else f"Add a primary key to {name}, not a DEFERRABLE one, or a replica identity by a unique index."
+    )
+    if not ends_rows:
+        raise SourceError(
+            f"{reason}, and such a table is read behind a truncate record, which topics.truncate or "
+            "topics.skipped_operations leaves out.",
+            hint=f"{hint} Or write truncate records (topics.truncate: true).",
+        )
+    if where:
+        raise ConfigError(
+            f"{reason}, so it is read as a whole: a truncate record ends the former rows of its topic.",
+            hint="Ask for the table without --where.",
+        )
 
 
 async def _find(sql: Connection, published: Mapping[int, str], table: str, publication: str) -> list[int]:
@@ -215,24 +241,20 @@ async def _check_table(  # noqa: PLR0917  a table, and who is asked of it
     where: str,
     notice: Notice,
     keys: ChosenKeys,
+    ends_rows: bool,
 ) -> None:
-    """Raise CdcdError if the daemon could not read the table."""
+    """Tell what becomes of a table without a key. Raise CdcdError if the daemon could not read the table."""
     try:
         look = await catalog.look([oid])
         if not look.tables:
             raise ConfigError(f"{name} was dropped a moment ago.", hint="Look which tables there are.")
         table = look.tables[0]
         described = keys.applied(table.relation, (await catalog.describe([oid]))[oid])
-        if described.repeats:
-            raise ConfigError(
-                f"Several rows of {name} may have the same key (key.columns), so its rows cannot be read beside the "
-                "stream.",
-                hint=f"Add the columns of the primary key of {name} to key.columns, and restart the daemon.",
-            )
-        if not key_columns(table.relation, described):
-            raise SourceError(
-                f"{name} has no primary key, so its rows cannot be read beside the stream.",
-                hint=f"Add a primary key to {name}, not a DEFERRABLE one, or a replica identity by a unique index.",
+        if described.repeats or not key_columns(table.relation, described):
+            _check_keyless(name, where, repeats=described.repeats, ends_rows=ends_rows)
+            notice(
+                f"{name} has no key that tells its rows apart. So a truncate record ends the former rows of its topic, "
+                "and all rows follow."
             )
         problem = await catalog.examine(table, where) if where else ""
         if problem:

@@ -33,6 +33,7 @@ class Daemon:
             observe=self.facts,
             changed=self._changed,
             owns=lambda oid, name: self.owned.get(oid, name) == name,
+            ends_rows=options.pop("ends_rows", True),
         )
 
     def _changed(self) -> None:
@@ -64,6 +65,8 @@ class Daemon:
             self.answer(each)
 
     def between(self, position: int = 1000) -> None:
+        self.incremental.snapshots.end_disturbed()
+        self.incremental.snapshots.place(self.now)
         self.incremental.reads.send_due(position, self.now)
 
     def plan(self, found: Any = None, seen: int = 100) -> None:

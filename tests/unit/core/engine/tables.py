@@ -1,6 +1,6 @@
 """Tables and answers made by hand, and what stands in for the engine where tables are read."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,7 @@ class Rendering:
         keyless: oids of tables without a key.
         missing: topics that are not ready.
         put_rows: oid, ids and markers of the rows of each chunk.
+        ended: oids of the tables whose former rows ended.
     """
 
     keyless: set[int] = field(default_factory=set)
@@ -79,6 +80,7 @@ class Rendering:
     asked_topics: list[str] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     put_rows: list[tuple[int, list[int]]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     markers: list[tuple[str, str] | None] = field(default_factory=list)
 
@@ -116,6 +118,9 @@ class Rendering:
         self.numbers.append(event_no)
         self.markers.append(None if marked is None else (marked.first, marked.last))
         progress(Encoded(len(kept), 10 * len(kept), [key(each) for each in kept]))
+
+    def end_former_rows(self, oids: Iterable[int], event_no: int) -> None:
+        self.ended += oids
 
     @property
     def ids(self) -> list[int]:

@@ -62,13 +62,13 @@ def test_a_table_that_can_have_no_topic_ends():
     assert daemon.progress.outcomes[0].error == "no topic"
 
 
-def test_a_table_without_a_key_ends_a_request_and_the_session_of_an_initial_snapshot():
-    requested = Daemon(asked_for(TableTask(T, request="me")))
+def test_without_truncate_records_a_table_without_a_key_ends_a_request_and_the_session_of_an_initial_snapshot():
+    requested = Daemon(asked_for(TableTask(T, request="me")), ends_rows=False)
     requested.rendering.keyless = {1}
     requested.answer(looked(table()))
     assert "no key" in requested.progress.outcomes[0].error
     assert requested.incremental.failure is None
-    initial = Daemon(asked_for())
+    initial = Daemon(asked_for(), ends_rows=False)
     initial.rendering.keyless = {1}
     initial.answer(looked(table()))
     assert isinstance(initial.incremental.failure, SourceError)

@@ -55,12 +55,14 @@ def test_of_a_schema_with_many_such_tables_the_command_is_for_all_of_them() -> N
     assert finding.found.endswith("and 292 more")
 
 
-def test_a_table_without_a_key_can_only_be_read_at_the_slots_snapshot() -> None:
+def test_without_truncate_records_a_table_without_a_key_can_only_be_read_at_the_slots_snapshot() -> None:
     assert found(with_barriers(), ALL) == []
     (finding,) = found(with_barriers(), replace(ALL, beside=True))
     assert finding.code == "table.key"
     assert "snapshot.exclude: [public.plain]" in finding.fix
     assert found(with_barriers(), Reading(frozenset({"public.orders"}), beside=True)) == []
+    # With truncate records, it is read behind such a record.
+    assert found(with_barriers(), replace(ALL, beside=True, ends_rows=True)) == []
 
 
 def test_streaming_needs_no_select() -> None:

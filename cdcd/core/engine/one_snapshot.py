@@ -1,0 +1,176 @@
+"""Tables without a key: a truncate record, then all rows of one snapshot, then the changes that the snapshot lacks.
+
+No key tells which row a change is about, so rows of several snapshots cannot be matched with changes, as `placement.py`
+does for tables with a key. So all rows are read at one snapshot, and that snapshot gets a place in the stream:
+
+```
+ stream   … changes │ truncate record │ rows, and the changes that the snapshot does not see │ changes …
+                    └ the place                                                              └ `after`
+```
+
+The rules:
+
+- The place is between two transactions. The snapshot sees every change of the table before the place. So the truncate
+  record ends nothing that the rows do not bring back.
+- Behind the place, a change that the snapshot sees is left out, because the rows have it. At `after`, an LSN behind
+  everything that the snapshot sees, no such change can come any more. Until then the table is not complete. So a
+  restart that would deliver such a change twice reads the table again.
+- An INSERT that the snapshot does not see may stand between the rows. Any other change may be about a row that is still
+  to be sent. So the table is read once more, and the stream waits meanwhile at the new place.
+- Nothing of a former reading counts: a new plan takes a new snapshot, and begins with a truncate record.
+
+A snapshot is taken while the stream goes on. If the stream has passed a change that the snapshot does not see, the next
+snapshot is taken while the stream waits, which takes one query. A transaction can be streamed and stay unseen for long
+(it waits for a synchronous standby). So the stream waits for `TRIES_MAX` snapshots, and goes on then.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from cdcd.core.engine.actions import Taken, TakeSnapshot
+from cdcd.core.engine.plans import RENAMED, OneSnapshot, Plans, PlanState, TablePlan
+from cdcd.core.engine.rendering import Rendering
+from cdcd.core.engine.snapshot_tasks import SnapshotTasks
+from cdcd.core.protocol import peek
+from cdcd.core.transactions.drafts import SpoolItem, oids_of, only
+
+TRIES_MAX: Final = 5
+"""Number of snapshots that are taken while the stream waits, before the stream goes on."""
+
+_UNSEEN: Final = "a transaction that was streamed is not visible to snapshots yet"
+_DISTURBED: Final = (
+    "it has no key, and rows were updated or deleted meanwhile: the stream waits for the next reading"
+)
+
+
+class OneSnapshots:
+    """Places the snapshots of tables without a key. `next` asks for one, `place` is called between two transactions."""
+
+    def __init__(
+        self,
+        tasks: SnapshotTasks,
+        plans: Plans,
+        rendering: Rendering,
+        *,
+        owns: Callable[[int, str], bool],
+    ) -> None:
+        self._tasks = tasks
+        self._plans = plans
+        self._rendering = rendering
+        self._owns = owns
+        self._numbers = 0
+        self._stalls: set[int] = set()
+        """Numbers of tasks whose reading was disturbed: the stream waits until their rows are read."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the stream waits between two transactions."""
+        return len(self._plans) > 0 and any(plan.one is not None and plan.one.holds for plan in self._plans)
+
+    @property
+    def filters(self) -> bool:
+        """Whether changes of a table are left out, because the rows of its snapshot have them."""
+        return any(plan.one is not None and plan.one.is_placed for plan in self._plans)
+
+    def begin(self, plan: TablePlan) -> None:
+        """The plan's table has no key."""
+        plan.one = OneSnapshot()
+
+    def ask(self, plan: TablePlan) -> TakeSnapshot:
+        """Ask for the snapshot of the plan."""
+        assert plan.one is not None
+        assert plan.table is not None
+        self._numbers += 1
+        plan.one.number = self._numbers
+        if plan.task.number in self._stalls:
+            plan.one.holds = True
+        return TakeSnapshot(self._numbers, plan.table)
+
+    def taken(self, plan: TablePlan, answer: Taken) -> None:
+        """The snapshot of the plan was taken. `place` follows between two transactions."""
+        one = plan.one
+        assert one is not None
+        one.seen, one.after = answer.seen, answer.after
+        # No question is asked before the snapshot has its place.
+        plan.asked = True
+
+    def place(self, now: float) -> None:
+        """Between two transactions: give the snapshots that were taken their place, if the stream allows it."""
+        for plan in self._plans:
+            one = plan.one
+            if one is None or one.is_placed or one.seen is None:
+                continue
+            window, table = plan.window, plan.table
+            assert window is not None
+            assert table is not None
+            if not self._owns(table.oid, table.name):
+                self._plans.begin_again(plan, RENAMED, now)
+            elif window.overtaken(one.seen) == set():
+                self._place(plan, one, table.oid, now)
+            else:
+                self._try_again(plan, one, now)
+
+    def _place(self, plan: TablePlan, one: OneSnapshot, oid: int, now: float) -> None:
+        tasks = self._tasks
+        self._rendering.end_former_rows((oid,), tasks.take_number())
+        tasks.replace(tasks.progress.end_rows(plan.task))
+        found = tasks.progress.find(plan.task)
+        assert found is not None, "a task that is being read has not ended"
+        plan.task = found
+        one.is_placed = True
+        one.holds = plan.task.number in self._stalls
+        plan.asked = False
+        plan.enter(PlanState.PLAN, now)
+
+    def _try_again(self, plan: TablePlan, one: OneSnapshot, now: float) -> None:
+        """The stream has passed a change that the snapshot does not see. Take the next one while the stream waits."""
+        if one.tries >= TRIES_MAX:
+            self._plans.begin_again(plan, _UNSEEN, now)
+            return
+        self._plans.let_go.append(one.number)
+        plan.one = OneSnapshot(tries=one.tries + 1, holds=True)
+        plan.asked = False
+        if one.tries:
+            plan.retry_later(now)
+
+    def rest(self, xid: int, item: SpoolItem, in_stream: bool) -> tuple[SpoolItem | None, bool]:
+        """What is left of a change of the transaction `xid`, and whether a window must be told of it.
+
+        None: nothing is left of the change, because the snapshots of its tables see it.
+        """
+        gone: set[int] = set()
+        is_ours = False
+        oids = oids_of(item, in_stream)
+        for plan in self._plans:
+            one, table = plan.one, plan.table
+            if one is None or not one.is_placed or table is None or table.oid not in oids:
+                continue
+            assert one.seen is not None
+            if one.seen.sees(xid):
+                gone.add(table.oid)
+                continue
+            is_ours = True
+            is_insert = isinstance(item, bytes) and peek.tag_of(item) == peek.INSERT
+            if not is_insert and not is_sent(plan):
+                one.is_disturbed = True
+        if gone:
+            return only(item, in_stream, [oid for oid in oids if oid not in gone]), True
+        return item, not is_ours or len(oids) > 1
+
+    def end_disturbed(self) -> None:
+        """Between two transactions: read the tables again whose readings were disturbed."""
+        for plan in self._plans:
+            if plan.one is not None and plan.one.is_disturbed:
+                self._stalls.add(plan.task.number)
+                self._plans.restart(plan.task, _DISTURBED)
+
+
+def is_sent(plan: TablePlan) -> bool:
+    """Whether all rows of the plan's snapshot are on their way."""
+    chunks = plan.chunks
+    return (
+        plan.state is PlanState.READ
+        and not plan.open
+        and chunks is not None
+        and chunks.is_exhausted(plan.task)
+    )
