@@ -291,7 +291,7 @@ KEYLESS: Final[dict[str, Any]] = {
     **SNAPSHOT,
     "p_keyless": 0.7,
     "p_full": 0.0,
-    "p_request": 0.35,
+    "p_request": 0.06,
     "p_message": 0.2,
     "version": 18,
     "signals": "all",

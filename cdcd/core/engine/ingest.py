@@ -696,7 +696,7 @@ class Ingest:
             self._end_former_rows(oid)
         for oid in self._labels.take():
             self._rows.describe(oid)
-        self._incremental.snapshots.end_disturbed()
+        self._incremental.snapshots.end_disturbed(now)
         self._incremental.snapshots.place(now)
         self._incremental.reads.send_due(position, now)
 

@@ -16,7 +16,8 @@ The rules:
   everything that the snapshot sees, no such change can come any more. Until then the table is not complete. So a
   restart that would deliver such a change twice reads the table again.
 - An INSERT that the snapshot does not see may stand between the rows. Any other change may be about a row that is still
-  to be sent. So the table is read once more, and the stream waits meanwhile at the new place.
+  to be sent. So the table is read once more, and the stream waits meanwhile at the new place, for `HOLD_S` at most: the
+  owner of a large table must not hold up the others. Then the reading fails by the table's name.
 - Nothing of a former reading counts: a new plan takes a new snapshot, and begins with a truncate record.
 
 A snapshot is taken while the stream goes on. If the stream has passed a change that the snapshot does not see, the next
@@ -37,9 +38,19 @@ from cdcd.core.transactions.drafts import SpoolItem, oids_of, only
 TRIES_MAX: Final = 5
 """Number of snapshots that are taken while the stream waits, before the stream goes on."""
 
+HOLD_S: Final = 30.0
+"""Seconds that the stream waits for the rows of one table, as long as for a lock (`exported.GIVE_UP_S`)."""
+
 _UNSEEN: Final = "a transaction that was streamed is not visible to snapshots yet"
 _DISTURBED: Final = (
     "it has no key, and rows were updated or deleted meanwhile: the stream waits for the next reading"
+)
+
+
+_TOO_LONG: Final = (
+    "it has no key, and rows were updated or deleted while it was read. So the stream waited for its rows, and not all of "
+    f"them were read within {HOLD_S:.0f} s. The topic lacks rows: add a primary key, or read the table again when it is "
+    "not updated"
 )
 
 
@@ -118,7 +129,7 @@ class OneSnapshots:
         assert found is not None, "a task that is being read has not ended"
         plan.task = found
         one.is_placed = True
-        one.holds = plan.task.number in self._stalls
+        one.holds, one.holds_since = plan.task.number in self._stalls, now
         plan.asked = False
         plan.enter(PlanState.PLAN, now)
 
@@ -157,10 +168,15 @@ class OneSnapshots:
             return only(item, in_stream, [oid for oid in oids if oid not in gone]), True
         return item, not is_ours or len(oids) > 1
 
-    def end_disturbed(self) -> None:
-        """Between two transactions: read the tables again whose readings were disturbed."""
+    def end_disturbed(self, now: float) -> None:
+        """Between two transactions: read the tables again whose readings were disturbed, or give them up."""
         for plan in self._plans:
-            if plan.one is not None and plan.one.is_disturbed:
+            one = plan.one
+            if one is None:
+                continue
+            if one.holds and one.is_placed and now - one.holds_since > HOLD_S:
+                self._plans.end(plan.task, _TOO_LONG)
+            elif one.is_disturbed:
                 self._stalls.add(plan.task.number)
                 self._plans.restart(plan.task, _DISTURBED)
 

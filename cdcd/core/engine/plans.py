@@ -81,6 +81,7 @@ class OneSnapshot:
         seen, after: as in `Taken`; `seen` is None until the answer has come.
         tries: how many snapshots were taken while the stream waited, and could not be placed.
         holds: the stream waits between two transactions.
+        holds_since: when it began to wait for the rows, in monotonic seconds.
         is_placed: the former rows of the topic have ended, and the snapshot is true from there on.
         is_disturbed: a change came that must not stand before rows which are still to be sent.
     """
@@ -90,6 +91,7 @@ class OneSnapshot:
     after: int = 0
     tries: int = 0
     holds: bool = False
+    holds_since: float = 0.0
     is_placed: bool = False
     is_disturbed: bool = False
 

@@ -65,7 +65,7 @@ class Daemon:
             self.answer(each)
 
     def between(self, position: int = 1000) -> None:
-        self.incremental.snapshots.end_disturbed()
+        self.incremental.snapshots.end_disturbed(self.now)
         self.incremental.snapshots.place(self.now)
         self.incremental.reads.send_due(position, self.now)
 

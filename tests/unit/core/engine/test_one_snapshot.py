@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cdcd.core.engine.actions import Busy, FindWriters, Gone, LetGo, Look, Lost, Read, Taken, TakeSnapshot
-from cdcd.core.engine.one_snapshot import TRIES_MAX
+from cdcd.core.engine.one_snapshot import HOLD_S, TRIES_MAX
 from cdcd.core.errors import TransientError
 from cdcd.core.facts import SnapshotRestarted, SnapshotTableFailed
 from cdcd.core.protocol.frames import XLOG_HEADER
@@ -184,6 +184,26 @@ def test_an_insert_may_stand_between_the_rows_and_a_delete_may_not():
     assert not daemon.is_done()
     daemon.between(700)
     assert daemon.is_done()
+
+
+def test_a_table_that_is_updated_all_the_time_holds_up_the_others_for_a_limited_time():
+    # GIVEN a reading that was disturbed, so that the stream waits for the next one
+    daemon = placed(TableTask(T, 1, request="me"))
+    daemon.incremental.snapshots.rest(121, DELETE, False)
+    daemon.between(460)
+    daemon.answers(Gone(), looked(table()), nobody(), Taken(Visibility(122, 122), 700))
+    daemon.between(460)
+    daemon.answers(looked(table()), whole(1))
+    daemon.now += HOLD_S
+    daemon.between(460)
+    assert holds(daemon)
+    # WHEN its rows are not all read in time
+    daemon.now += 1
+    daemon.between(460)
+    # THEN the stream goes on, and the table fails by its name
+    assert not holds(daemon)
+    (failed,) = daemon.facts.of(SnapshotTableFailed)
+    assert "The topic lacks rows" in failed.error
 
 
 def test_a_delete_behind_the_last_row_disturbs_nothing():
