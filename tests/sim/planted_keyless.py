@@ -28,6 +28,14 @@ class LeavesNothingOut(OneSnapshots):
         return item, False
 
 
+class LeavesEverythingOut(OneSnapshots):
+    """Changes are left out as long as the table is read, whether its snapshot sees them or not."""
+
+    def rest(self, xid: int, item: SpoolItem, in_stream: bool) -> tuple[SpoolItem | None, bool]:
+        rest, is_noted = super().rest(xid, item, in_stream)
+        return (rest, True) if is_noted else (None, False)
+
+
 class IsNeverDisturbed(OneSnapshots):
     """Rows follow an update or a delete of them."""
 
@@ -72,6 +80,7 @@ class GoesOnAtAnotherSnapshot(OneSnapshots):
 KEYLESS_BUGS: Final[dict[str, type[OneSnapshots | LookUps | ChunkReads]]] = {
     "keyless_placed_anywhere": PlacesAnywhere,
     "keyless_change_sent_twice": LeavesNothingOut,
+    "keyless_change_lost": LeavesEverythingOut,
     "keyless_row_behind_its_change": IsNeverDisturbed,
     "keyless_former_rows_not_ended": EndsNoFormerRows,
     "keyless_goes_on_at_another_snapshot": GoesOnAtAnotherSnapshot,

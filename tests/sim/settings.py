@@ -291,7 +291,7 @@ KEYLESS: Final[dict[str, Any]] = {
     **SNAPSHOT,
     "p_keyless": 0.7,
     "p_full": 0.0,
-    "p_request": 0.06,
+    "p_request": 0.35,
     "p_message": 0.2,
     "version": 18,
     "signals": "all",
@@ -321,6 +321,9 @@ KEYLESS: Final[dict[str, Any]] = {
     "p_fault": 0.002,
 }
 """Tables without a key, which are read again while they change."""
+
+KEYLESS_AND_QUIET: Final[dict[str, Any]] = {**KEYLESS, "p_request": 0.06}
+"""As `KEYLESS`, with so few requests that the last reading ends long before the last change."""
 
 LOST_SLOTS: Final[dict[str, Any]] = {
     **SNAPSHOT,

@@ -46,6 +46,7 @@ from tests.sim.settings import (
     FLATTENED,
     HANGING,
     KEYLESS,
+    KEYLESS_AND_QUIET,
     LEAVING_OUT,
     LEAVING_OUT_AND_READING,
     LOST_SLOTS,
@@ -160,14 +161,15 @@ def test_after_a_lost_slot_the_topics_equal_the_tables_that_are_read_again(tmp_p
 
 
 @pytest.mark.again
-def test_the_topic_of_a_table_without_a_key_has_its_rows_once_however_often_it_is_read(tmp_path):
+@pytest.mark.parametrize("focus", [KEYLESS, KEYLESS_AND_QUIET], ids=["often", "seldom"])
+def test_the_topic_of_a_table_without_a_key_has_its_rows_once_however_often_it_is_read(tmp_path, focus):
     wholes = left_out = 0
-    for world in ran(tmp_path, KEYLESS):
+    for world in ran(tmp_path, focus):
         assert world.oracle.fold is not None
         wholes += world.oracle.fold.wholes
         left_out += world.oracle.left_out_changes
-    assert wholes > 300, "tables were read again"
-    assert left_out > 100, "changes were left out that the rows have"
+    assert wholes > 150, "tables were read again"
+    assert left_out > 60, "changes were left out that the rows have"
 
 
 @pytest.mark.again

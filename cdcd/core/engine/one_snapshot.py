@@ -29,9 +29,11 @@ from collections.abc import Callable
 from typing import Final
 
 from cdcd.core.engine.actions import Taken, TakeSnapshot
+from cdcd.core.engine.fates import SNAPSHOT
 from cdcd.core.engine.plans import RENAMED, OneSnapshot, Plans, PlanState, TablePlan
 from cdcd.core.engine.rendering import Rendering
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
+from cdcd.core.errors import SourceError
 from cdcd.core.protocol import peek
 from cdcd.core.transactions.drafts import SpoolItem, oids_of, only
 
@@ -48,8 +50,8 @@ _DISTURBED: Final = (
 
 
 _TOO_LONG: Final = (
-    "it has no key, and rows were updated or deleted while it was read. So the stream waited for its rows, and not all of "
-    f"them were read within {HOLD_S:.0f} s. The topic lacks rows: add a primary key, or read the table again when it is "
+    "it has no key, and rows were updated or deleted while it was read. So the stream waited for its rows, and not all "
+    f"of them were read within {HOLD_S:.0f} s. The topic lacks rows: add a primary key, or read the table when it is "
     "not updated"
 )
 
@@ -168,6 +170,13 @@ class OneSnapshots:
             return only(item, in_stream, [oid for oid in oids if oid not in gone]), True
         return item, not is_ours or len(oids) > 1
 
+    def _give_up(self, plan: TablePlan) -> None:
+        if self._plans.sets_aside:
+            message = f"The rows of {plan.task.name} cannot be read: {_TOO_LONG}."
+            self._plans.fail(plan, SNAPSHOT, SourceError(message))
+        else:
+            self._plans.end(plan.task, _TOO_LONG)
+
     def end_disturbed(self, now: float) -> None:
         """Between two transactions: read the tables again whose readings were disturbed, or give them up."""
         for plan in self._plans:
@@ -175,7 +184,7 @@ class OneSnapshots:
             if one is None:
                 continue
             if one.holds and one.is_placed and now - one.holds_since > HOLD_S:
-                self._plans.end(plan.task, _TOO_LONG)
+                self._give_up(plan)
             elif one.is_disturbed:
                 self._stalls.add(plan.task.number)
                 self._plans.restart(plan.task, _DISTURBED)
