@@ -42,14 +42,14 @@ def serve_http(
     runbook: Callable[[], str] | None = None,
     tools: Tools | None = None,
 ) -> AbstractContextManager[str]:
-    """Serve while the block runs; gives `host:port`, or "" when `http.enabled` is false.
+    """Serve HTTP while the block runs; yields `host:port`, or "" if `http.enabled` is false.
 
     Args:
-        current: gives the configuration in effect, which SIGHUP may change; None: it stays `config`.
-        ask: carries out an action; None: there are none.
-        observe: told who asked for an action.
-        runbook: reads the runbook; None: the runbook is not served.
-        tools: checks, and looks up records; None: the server shows neither.
+        current: returns the configuration in effect, which SIGHUP may change; None if it is always `config`.
+        ask: carries out an action; None if no actions are allowed.
+        observe: is called with a fact that says who requested an action.
+        runbook: reads the runbook; None if the runbook is not served.
+        tools: runs checks and looks up records; None if the server shows neither.
     """
     routes = daemon_routes(current or (lambda: config), telemetry, ask, observe, runbook=runbook, tools=tools)
     return serve(config.http, routes, Tls.of(config.http) if config.http.enabled else None)

@@ -1,6 +1,6 @@
-"""Pages and objects of the answers of `look_ups.py`: findings of `cdcd check`, and last records of a table.
+"""Pages and JSON objects for the answers of `look_ups.py`: findings of `cdcd check`, and the last records of a table.
 
-The rule is that of `html_page.py`: every text is escaped. No key and no value of a record comes here.
+As in `html_page.py`, every text is escaped. No key and no value of a record is shown.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.terminal_text import number, plain
 
 LEVELS: Final = {"error": "error", "warning": "warning", "unknown": "not checked", "ok": "ok"}
-"""Levels of findings in the order of the page, and how the page calls them."""
+"""Levels of findings in the order of the page, with their titles."""
 
 Answer = TypeVar("Answer")
 
@@ -58,7 +58,7 @@ class Looked(Generic[Answer]):
 
 
 def check_section(looked: Looked[Sequence[Finding]]) -> Iterator[str]:
-    """The section of the pipeline's page: errors and warnings, and the counts of the other findings."""
+    """Yield the section for the pipeline's page: errors and warnings, and the numbers of the other findings."""
     yield "<section><h2>Checks</h2>"
     findings = looked.answer
     if findings is None:
@@ -70,7 +70,7 @@ def check_section(looked: Looked[Sequence[Finding]]) -> Iterator[str]:
 
 
 def check_page(pipeline: str, looked: Looked[Sequence[Finding]]) -> str:
-    """The page at `/check`: all findings, errors first."""
+    """Return the page `/check`: all findings, errors first."""
 
     def body() -> Iterator[str]:
         yield "<section><h2>Findings of <code>cdcd check</code></h2>"
@@ -91,13 +91,13 @@ def check_page(pipeline: str, looked: Looked[Sequence[Finding]]) -> str:
 
 
 def check_object(looked: Looked[Sequence[Finding]]) -> dict[str, Any]:
-    """The object at `/v1/check`."""
+    """Return the object for `/v1/check`."""
     findings = None if looked.answer is None else [asdict(each) for each in looked.answer]
     return {**_head(looked), "findings": findings}
 
 
 def records_page(pipeline: str, table: str, looked: Looked[Sequence[LastRecord]]) -> str:
-    """The page at `/records`: where the last records of the table are."""
+    """Return the page `/records`: partition, offset and size of the last records of the table."""
 
     def body() -> Iterator[str]:
         yield f"<section><h2>Last records of {escape(table)}</h2>"
@@ -122,7 +122,7 @@ def records_page(pipeline: str, table: str, looked: Looked[Sequence[LastRecord]]
 
 
 def records_object(table: str, looked: Looked[Sequence[LastRecord]]) -> dict[str, Any]:
-    """The object at `/v1/records`."""
+    """Return the object for `/v1/records`."""
     records = None
     if looked.answer is not None:
         records = [
@@ -148,7 +148,7 @@ def escape(text: object) -> str:
 
 
 def page(title: str, main: str, *, footer: str = "") -> str:
-    """A whole page that fetches itself again."""
+    """Return a whole page, which reloads itself."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -1,7 +1,7 @@
-"""The page at `/`, drawn from the status (`daemon_status.py`), without anything from elsewhere.
+"""The page `/`, made from the status (`daemon_status.py`) alone.
 
-The rule: every text of the status is escaped (`escape`), because names of tables, conditions and errors may be
-anybody's. The page needs no script. With it, the page fetches itself every two seconds.
+The rule: every text of the status is escaped (`escape`), because anybody may have chosen names of tables,
+conditions and errors. The page works without its script. The script reloads the page every two seconds.
 
 Plots are SVG: a bar for each minute of the last hour, or for each quarter of an hour of the last day.
 """
@@ -114,7 +114,7 @@ FOOTER: Final = (
 def html_page(
     status: Status, configuration: str = "", checked: Looked[Sequence[Finding]] | None = None
 ) -> str:
-    """The page.
+    """Return the page `/`.
 
     Args:
         configuration: YAML of the keys that differ from the defaults, with secrets masked; "": not shown.
@@ -274,7 +274,7 @@ def _card(title: str, value: str, more: str, level: str = "") -> str:
 
 
 def _set_aside(status: Status) -> Iterator[str]:
-    """The tables that are set aside, each with its reason and the command that lets it come back."""
+    """Yield the section about tables that are set aside, each with its reason and the command that brings it back."""
     tables, total = status["set_aside"], status["set_aside_total"]
     if not total:
         return

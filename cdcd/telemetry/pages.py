@@ -1,6 +1,6 @@
-"""Routes that a daemon and a mirror have: /metrics, and probes.
+"""Routes that both a daemon and a mirror serve: /metrics and probes.
 
-Answers are kept for a moment, so that whoever asks often costs the stream little.
+Answers are cached for a moment, so that frequent requests cost the stream little.
 """
 
 import json

@@ -1,11 +1,10 @@
-"""The numbers of a running pipeline, and what they say about its health.
+"""The figures of a running pipeline, and the health that follows from them.
 
-The pipeline sets plain attributes, which costs next to nothing; `cdcd.telemetry.metrics` reads them when
-Prometheus asks, and `cdcd.telemetry.http` when a probe asks, both from other threads. Nothing is computed before
-somebody asks, and no reader needs a lock: each attribute is set in one step, and mappings are copied before
-they are walked.
+The pipeline sets plain attributes, which costs almost nothing; `cdcd.telemetry.metrics` reads them for Prometheus
+and `cdcd.telemetry.http` for probes, both in other threads. Nothing is computed before it is requested, and readers
+need no lock: each attribute is set in one step, and mappings are copied before they are iterated.
 
-`Histogram` costs next to nothing to fill: counts by bucket, and a sum.
+Filling a `Histogram` costs almost nothing, because it has only one count per bucket and a sum.
 """
 
 import time
@@ -109,7 +108,7 @@ class Aside:
         table: `schema.table`, or its oid if the name is not known.
         fault: kind of the fault, as one word.
         since_lsn: commit LSN from which its changes have no records.
-        reason: what happened; "": a former process has told it.
+        reason: what happened; "" if this was reported by an earlier process.
         hint: what to do about it.
         tries: number of attempts to come back that failed.
     """

@@ -1,17 +1,18 @@
 """Tokens for Kafka's SASL/OAUTHBEARER, and the rule by which they are renewed.
 
-The rule: all clients of a process share one token. A client that is made takes the token at hand, and fetches a new one
-only if less than a quarter of the lifetime is left. librdkafka asks for a new token after four fifths of the lifetime,
-from a thread of its own (rdkafka_sasl_oauthbearer.c, `wts_refresh_after`), so its question always brings a new token.
+The rule: all clients of a process share one token. A new client gets the present token, and fetches a new one only
+if less than a quarter of its lifetime is left. librdkafka asks for a new token after four fifths of the lifetime,
+in its own thread (rdkafka_sasl_oauthbearer.c, `wts_refresh_after`), so its request always fetches a new token.
 
-A provider that fails is a transient failure. Clients go on with the token that they have, and librdkafka asks again
-after ten seconds. A client that is made gets the error if the token at hand is about to expire.
+A failure of a provider is transient. Clients keep the token that they have, and librdkafka asks again after ten
+seconds. A new client gets the error if the present token is about to expire.
 
-Requests for snapshots need one of two tokens: that of the configuration, or that of the process.
+Requests for snapshots need one of two tokens: the configured one, or the token of the process.
 
-The token of the process is where only the pipeline's role can read it: in the text of the queries on the connection
-that holds the lock (`pg_stat_activity.query`, which PostgreSQL shows to the session's own role, to superusers and to
-members of pg_read_all_stats). So `cdcd snapshot` needs no secret but the connection to the database.
+The token of the process is written where only the pipeline's role can read it: into the text of queries on the
+connection that holds the lock (`pg_stat_activity.query`, which PostgreSQL shows to the session's own role, to
+superusers and to members of pg_read_all_stats). So `cdcd snapshot` needs no secret except the connection to the
+database.
 """
 
 import secrets
@@ -141,11 +142,12 @@ def bounded(provider: Provider, what: str, timeout_s: float) -> Provider:
 
 
 PROCESS_TOKEN: Final = secrets.token_urlsafe(24)
-"""Ends with the process. A request that was sent before a takeover is refused by the successor, and asked again."""
+"""Random token of this process, which is valid until the process ends. After a takeover, the new instance refuses a
+request that was sent before, and it must be sent again."""
 
 
 def request_tokens(config: Config) -> tuple[str, ...] | None:
-    """Digests of the tokens that this process accepts; None: requests need none."""
+    """Return the digests of the tokens that this process accepts; None if requests need no token."""
     if config.snapshot.signals_from == "anybody":
         return None
     given = config.snapshot.signal_token

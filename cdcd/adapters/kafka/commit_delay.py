@@ -1,53 +1,57 @@
-"""When a Kafka transaction may end after an outage, and whether the broker may have ended it before.
+"""Decides when a Kafka transaction may end after an outage, and whether the broker may have ended it already.
 
 The rule: no transaction ends until Kafka has answered for `SETTLE_S`, so that its partitions have leaders again.
 
-A broker that stood still for longer than its session (`broker.session.timeout.ms`) is fenced for a moment when it comes
-back, and its partitions have no leader meanwhile. Kafka 4.3 takes a partition without a leader for a deleted one when
-it ends a transaction. It answers the commit, and writes no marker to that partition. Its log says: "Couldn't find
-leader endpoint for partitions … these partitions are likely deleted already and hence can be skipped"
-(TransactionMarkerChannelManager.addTxnMarkersToBrokerQueue). Readers with `read_committed` then stop before the records
-of the transaction (a hanging transaction, KIP-664), until the producer ends another transaction in this partition. The
-records then share the outcome of that transaction. So records of an aborted transaction become visible with the commit
-that delivers them again, and readers get them twice.
+A broker that stood still for longer than its session (`broker.session.timeout.ms`) is fenced for a moment when it
+returns, and its partitions have no leader during that time. When Kafka 4.3 ends a transaction, it mistakes a
+partition without a leader for a deleted one. It acknowledges the commit, but writes no marker to that partition.
+Its log says: "Couldn't find leader endpoint for partitions … these partitions are likely deleted already and hence
+can be skipped" (TransactionMarkerChannelManager.addTxnMarkersToBrokerQueue). Readers with `read_committed` then
+stop before the records of the transaction (a hanging transaction, KIP-664), until the producer ends another
+transaction in this partition. The records then share the outcome of that transaction. So records of an aborted
+transaction become visible with the commit that delivers them again, and readers get them twice.
 
 The broker may have ended our Kafka transaction by its timeout, which fences the producer (KIP-98).
 
-Going on after that is safe: only the holder of the lock gets a new producer. If no transaction can have expired, a
-fenced producer means another one with the same transactional id.
+It is safe to go on then, because only the holder of the lock gets a new producer. If no transaction can have
+expired, a fenced producer means that another producer has the same transactional id.
 """
 
 import math
 from typing import Final
 
 SETTLE_S: Final = 3.0
-"""Seconds. A broker that has come back is fenced and let in again within some tenths of a second; on a busy machine,
-within about a second. No transaction waits longer than this: if nobody can say whether Kafka answers, it goes on."""
+"""Seconds for which Kafka must have answered before a transaction ends. A broker that returns is fenced and admitted
+again within some tenths of a second, or on a busy machine within about a second. No transaction waits longer than
+this: if nobody can tell whether Kafka answers, the transaction ends anyway."""
 
 
 class Settling:
-    """Call `failed` and `answered` for each question to Kafka. One thread calls them, and another one asks `wait_s`.
+    """Decides how long the end of a transaction waits: `failed` and `answered` are called for each request to Kafka.
 
-    A transaction ends by a commit, by an abort, or by the next producer, for which the coordinator aborts it.
+    One thread calls these two methods, and another thread calls `wait_s`.
+
+    A transaction ends by a commit, by an abort, or by the next producer, for which the coordinator aborts the
+    transaction.
     """
 
     def __init__(self) -> None:
         self._settled_at = 0.0
 
     def failed(self) -> None:
-        """Kafka did not answer, or a partition that is written has no leader."""
+        """Note that Kafka did not answer, or that a partition which is written has no leader."""
         self._settled_at = math.inf
 
     def answered(self, now: float) -> None:
-        """Kafka answered at `now` (monotonic seconds)."""
+        """Note that Kafka answered at `now` (monotonic seconds)."""
         if self._settled_at == math.inf:
             self._settled_at = now + SETTLE_S
 
     def wait_s(self, asked_at: float, now: float) -> float:
-        """Seconds that the end of a transaction has still to wait; 0: it may end.
+        """Return the seconds that the end of a transaction still has to wait; 0 if it may end now.
 
         Args:
-            asked_at: when it was ready to end. It waits until `SETTLE_S` later at most.
+            asked_at: when the transaction was ready to end. It waits until `SETTLE_S` after this time at most.
         """
         return max(0.0, min(self._settled_at, asked_at + SETTLE_S) - now)
 
@@ -78,7 +82,7 @@ class Expiry:
         self._begun_at = None
 
     def begun(self, now: float) -> None:
-        """A transaction begins."""
+        """Note that a transaction begins."""
         self._begun_at = now
 
     def committed(self) -> None:

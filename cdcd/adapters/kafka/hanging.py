@@ -1,10 +1,11 @@
-"""Finds hanging transactions after an outage of Kafka: committed ones whose records readers do not see (KIP-664).
+"""Finds hanging transactions after an outage of Kafka: committed transactions whose records readers do not see
+(KIP-664).
 
-The rule: a partition in which cdcd writes nothing shows all of its records to readers with `read_committed` within
-moments. If it does not for `HANGS_S`, a transaction hangs there. `commit_delay.py` says how. Only the
-topics that were written during an outage, and shortly after, are looked at.
+The rule: if cdcd writes nothing to a partition, readers with `read_committed` see all its records within moments.
+If they do not for `HANGS_S`, a transaction hangs in the partition. `commit_delay.py` describes the cause. Only
+topics that were written during an outage or shortly after are checked.
 
-The next transaction of cdcd in such a partition ends it, and readers get the records of both.
+The next transaction of cdcd in this partition ends the hanging one, and readers get the records of both.
 """
 
 import math

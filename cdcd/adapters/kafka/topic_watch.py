@@ -1,10 +1,10 @@
-"""Asks the leaders of the topics that are being written whether they answer, and notices added partitions.
+"""Checks whether the leaders of the topics that are being written answer, and notices added partitions.
 
-The rule: one partition of each leader is asked, so that the number of brokers bounds the load, whatever the number of
-topics. A broker that is asked which leader a partition has may itself be the one that is silent. So the answer is
-awaited for a short time only, and the leaders that were known before are asked then.
+The rule: one partition per leader is asked, so that the load depends on the number of brokers and not on the number
+of topics. The broker that is asked for the leaders of partitions may itself be the one that does not answer. So
+this answer is awaited only briefly, and then the leaders that were known before are asked.
 
-After partitions were added to a topic, producers send its keys to other partitions.
+After partitions were added to a topic, producers send keys to other partitions than before.
 """
 
 import time
@@ -15,16 +15,16 @@ from typing import Final, Protocol
 from cdcd.adapters.kafka.errors import Partition, no_leader, silent_leader
 
 TOPICS_MAX: Final = 100
-"""The number of topics whose leaders are looked up at a time."""
+"""Number of topics whose leaders are looked up in one request."""
 
 LOOK_UP_S: Final = 1.0
-"""Seconds to wait for the names of leaders."""
+"""Seconds to wait for the leaders of partitions."""
 
 _SLICE_S: Final = 0.05
 
 
 class Asked(Protocol):
-    """What of `Admin` is asked."""
+    """The methods of `Admin` that are used."""
 
     where: str
 
@@ -37,7 +37,7 @@ class Asked(Protocol):
 
 
 class Leaders:
-    """Leaders as they were last named."""
+    """The leaders of partitions according to the last answer."""
 
     def __init__(self, admin: Asked) -> None:
         self._admin = admin
@@ -46,7 +46,7 @@ class Leaders:
     def ask(self, topics: Collection[str], deadline: float) -> None:
         """Ask the leaders of some of these topics, and wait for their answers until `deadline` (monotonic seconds).
 
-        Raises TransientError: a leader does not answer, or a partition had none all the time.
+        TransientError if a leader does not answer, or if a partition had no leader the whole time.
         """
         some = sorted(topics)[:TOPICS_MAX]
         partitions = self._look_up(some, deadline)
@@ -58,7 +58,9 @@ class Leaders:
             raise silent_leader(self._admin.where, partitions[partition], partition)
 
     def _look_up(self, topics: Sequence[str], deadline: float) -> dict[Partition, int]:
-        """The partitions of these topics with their leaders. Raises TransientError: one has none until `deadline`."""
+        """Return the partitions of these topics with their leaders; TransientError if one has no leader until
+        `deadline`.
+        """
         while True:
             known = {partition: leader for partition, leader in self._known.items() if partition[0] in topics}
             found = self._known = {**known, **self._admin.leaders(topics, LOOK_UP_S)}
@@ -72,7 +74,7 @@ class Leaders:
 
 @dataclass(frozen=True, slots=True)
 class AddedPartitions:
-    """A topic had `before` partitions and has `now`, which is more."""
+    """A topic that had `before` partitions, and now has more (`now`)."""
 
     topic: str
     before: int
@@ -83,8 +85,8 @@ class PartitionCounts:
     """The number of partitions of a pipeline's topics, as this process has seen them.
 
     Args:
-        prefix: what the topics of the pipeline begin with, without the point.
-        others: topics of the pipeline that begin otherwise.
+        prefix: prefix of the pipeline's topics, without the point.
+        others: topics of the pipeline that do not have this prefix.
     """
 
     def __init__(self, prefix: str, others: Iterable[str] = ()) -> None:
@@ -93,9 +95,11 @@ class PartitionCounts:
         self._known: dict[str, int] = {}
 
     def look(self, counts: Mapping[str, int]) -> list[AddedPartitions]:
-        """Compare all topics of the cluster with the last look, and return the pipeline's that have more partitions.
+        """Compare the numbers of partitions with those of the last call, and return the pipeline's topics that have
+        more.
 
-        A topic that is missing keeps its number: it may be deleted and created again with another one.
+        For a topic that is missing, the old number is kept, because the topic may have been deleted and may be
+        created again.
         """
         ours = {
             topic: count

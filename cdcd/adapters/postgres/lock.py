@@ -172,9 +172,12 @@ class AdvisoryLock:
         lease_s: float = LEASE_S,
         token: str = "",
     ) -> Self:
-        """Connect, without the lock yet. Errors as `connection.open_session`; the caller owes `close`.
+        """Connect, without acquiring the lock yet.
 
-        `token` stands in every query, so that others of this role can read it there (`credentials/tokens.py`).
+        Raises the errors of `connection.open_session`; the caller must call `close`.
+
+        `token` is part of the text of every query, where other sessions of the same role can read it
+        (`credentials/tokens.py`).
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s

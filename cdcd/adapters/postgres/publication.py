@@ -1,10 +1,11 @@
-"""The publication: which tables and operations PostgreSQL sends. Created when missing; `following.py` alters it.
+"""The publication, which decides which tables and operations PostgreSQL sends; it is created if it is missing, and
+`following.py` alters it.
 
-A publication has to exist before the slot: pgoutput reads it as of each change's place in the WAL, so a slot that is
-older than its publication fails at the first change (13 to 17) or leaves changes out with a WARNING (18).
+A publication must exist before the slot is created: pgoutput reads the publication as of each change's position in
+the WAL, so with an older slot, the first change fails (13 to 17), or changes are left out with a WARNING (18).
 
-A table that appears later is published only by FOR ALL TABLES and FOR TABLES IN SCHEMA. A list of tables needs ALTER
-PUBLICATION ... ADD TABLE, by the operator or by `postgres.publication_changes`.
+A table that is created later is published automatically only by FOR ALL TABLES and FOR TABLES IN SCHEMA. A list of
+tables needs ALTER PUBLICATION ... ADD TABLE, by the operator or by `postgres.publication_changes`.
 """
 
 from collections.abc import Collection, Sequence
@@ -308,7 +309,8 @@ async def is_ours(connection: Connection, name: str) -> bool:
 
 
 async def make_publication(connection: Connection, name: str, statement: str) -> None:
-    """Run the command of `creation` without the comment `MADE_BY`; the caller owes `mark_ours` before use.
+    """Run the command of `creation` without the comment `MADE_BY`, which the caller must set by `mark_ours` before the
+    publication is used.
 
     Raises TransientError and SourceError.
     """
@@ -330,7 +332,7 @@ async def drop_publication(connection: Connection, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A table that could be published. `ancestors`: oids of the partitioned tables above it, and its own oid."""
+    """A table that could be published; `ancestors` has the oids of the partitioned tables above it, and its own oid."""
 
     table: PublishedTable
     ancestors: tuple[int, ...]

@@ -1,13 +1,13 @@
-"""The replication slot: what it is, whether it can be used, and its creation.
+"""The replication slot: its state, whether it can be used, and its creation.
 
-A slot is the server's promise to keep the WAL from `restart_lsn` on. When the promise is broken (the slot was
-dropped, invalidated, or created again), changes are missing, and no code here goes on: that is a
-`PositionError`.
+A slot is the server's promise to keep the WAL from `restart_lsn` on. If the promise is broken (the slot was
+dropped, invalidated, or created again), changes are missing, so `PositionError` is raised.
 
-A slot's creation has to wait until every transaction that was open when it began, prepared ones included, has
-ended (snapbuild.c, SnapBuildWaitSnapshot). That may take for ever, so it is reported with what holds it.
+Creating a slot waits until every transaction that was open at the beginning has ended, including prepared ones
+(snapbuild.c, SnapBuildWaitSnapshot). This may take forever, so the wait is reported together with the transaction
+that causes it.
 
-`read_pending` gives what a slot would send next, the events of its transactions, and leaves the slot as it is.
+`read_pending` returns the transactions that a slot would send next, and leaves the slot unchanged.
 """
 
 import asyncio
@@ -365,12 +365,12 @@ async def drop_slot(connection: Connection, name: str) -> bool:
 
 
 MESSAGES_MAX: Final = 1_000_000
-"""About so many messages are decoded at most: the server keeps them in a temporary file meanwhile."""
+"""Approximate maximum of messages that are decoded, which the server keeps in a temporary file in the meantime."""
 
 _MESSAGES_SINCE: Final = 140000
 
-# Tags of pgoutput's messages (logicalproto.h): BEGIN, COMMIT, DELETE, INSERT, MESSAGE, TRUNCATE, UPDATE. Only the tag
-# and the LSN leave the server, so that rows of any size cost nothing here.
+# These are tags of pgoutput's messages (logicalproto.h): BEGIN, COMMIT, DELETE, INSERT, MESSAGE, TRUNCATE, UPDATE.
+# The server sends only the tag and the LSN, so that large rows cost nothing here.
 _TAGS: Final = "66, 67, 68, 73, 77, 84, 85"
 
 _PENDING: Final = """
@@ -384,12 +384,12 @@ SELECT xid::text::bigint, lsn::text, chr(get_byte(data, 0)), count(*)
 
 @dataclass(frozen=True, slots=True)
 class PendingTransaction:
-    """A transaction that the slot sends.
+    """A transaction that the slot will send.
 
     Attributes:
         xid: 0 for a non-transactional logical message.
-        end_lsn: the end of its commit.
-        events: number of its changes and messages by their LSN. Rows of one statement may share one.
+        end_lsn: end of its commit record.
+        events: number of its changes and messages with different LSNs; rows of one statement may have the same LSN.
     """
 
     xid: int
@@ -398,7 +398,7 @@ class PendingTransaction:
 
 
 async def current_lsn(connection: Connection) -> Lsn:
-    """Up to where the server has written WAL. Raises TransientError and SourceError."""
+    """Return the position up to which the server has written WAL. Raises TransientError and SourceError."""
     with translated("asking for the position in the WAL", {}):
         row: Any = await (await connection.execute("SELECT pg_current_wal_lsn()::text")).fetchone()
     return Lsn.parse(row[0])
@@ -407,13 +407,14 @@ async def current_lsn(connection: Connection) -> Lsn:
 async def read_pending(
     connection: Connection, slot: str, publication: str, up_to: Lsn
 ) -> tuple[list[PendingTransaction], bool]:
-    """The transactions with events that end after the slot's position, by their ends; and whether that is all of them.
+    """Return the transactions with events that end after the slot's position, in the order of their ends; and whether
+    these are all.
 
     Args:
-        up_to: transactions that commit before it.
+        up_to: only transactions that commit before this LSN are returned.
 
     Raises:
-        SlotActiveError: somebody reads the slot.
+        SlotActiveError: a session reads the slot.
         TransientError, SourceError.
     """
     more = ", 'messages', 'true'" if connection.info.server_version >= _MESSAGES_SINCE else ""
@@ -429,7 +430,7 @@ async def read_pending(
         if tag == "C":
             ends[xid] = lsn
         elif tag != "B":
-            # A non-transactional message belongs to no transaction: its own position is its end.
+            # A non-transactional message belongs to no transaction, so its own position is used as its end.
             key = xid or -lsn
             events = found.setdefault(key, PendingTransaction(xid, lsn, {})).events
             events[lsn] = events.get(lsn, 0) + count

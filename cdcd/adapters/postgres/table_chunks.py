@@ -1,7 +1,7 @@
-"""The rows of a table at an imported snapshot, chunk by chunk, for whoever is not the daemon.
+"""Reads the rows of a table at an imported snapshot, chunk by chunk, for tools other than the daemon.
 
-A chunk whose rows turn out too large to be kept together is cut in two. A table that is not any more what it was when
-its snapshot was taken (altered, rewritten, dropped) ends the reading: only a new snapshot has it.
+A chunk whose rows turn out to be too large to be kept in memory together is cut in two. Reading ends if the table
+was altered, rewritten or dropped since its snapshot was taken, because only a new snapshot can read it.
 
 `Rate` limits how fast rows are read.
 """
@@ -70,7 +70,7 @@ class TableChunks:
         return None
 
     async def _read(self, begin: int, end: int, bytes_max: int) -> list[bytes] | None:
-        """Return the lines of these pages; None if they are too large. Raises as `next`."""
+        """Return the lines of these pages; None if they are too large. Raises the errors of `next`."""
         query = PageQuery(
             self._sql_name,
             self._part.oid,
@@ -94,14 +94,14 @@ class TableChunks:
 
 
 class Rate:
-    """Waits so that no more than `bytes_per_s` pass on average; 0: without limit."""
+    """Waits so that no more than `bytes_per_s` are read on average; 0 means no limit."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
         self._free_at = time.monotonic()
 
     async def passed(self, size: int) -> None:
-        """So many bytes were read: wait until the next may be."""
+        """Note that `size` bytes were read, and wait until the next ones may be read."""
         if self._bytes_per_s:
             now = time.monotonic()
             self._free_at = max(self._free_at, now) + size / self._bytes_per_s

@@ -1,8 +1,8 @@
-"""A value of a PostgreSQL type to another one of the same type and length, one to one (`permuting.py`).
+"""Maps each value of a PostgreSQL type to another value of the same type and length, one to one (`permuting.py`).
 
-Digits become digits and letters letters; what stands between them stays. A number stays in its type's range, a date or
-time stays one, JSON stays JSON. Values within arrays, composites and ranges are taken one by one. NULL, NaN, infinity
-and empty say nothing and stay.
+Digits are replaced by digits and letters by letters; other characters stay. A number stays within the range of its
+type, a date or time stays valid, JSON stays JSON. Values within arrays, composites and ranges are mapped one by
+one. NULL, NaN, infinity and the empty value reveal nothing and stay.
 
 `cdcd replay --redact --column PATTERN=MODE` chooses the modes of single columns.
 """
@@ -60,7 +60,7 @@ class RedactedValues:
         return self.text(oid, text, depth).encode("utf-8", "surrogateescape")
 
     def text(self, oid: int, text: str, depth: int = 0) -> str:
-        """As `value`, for str."""
+        """Return another value of the type, with `str` in place of bytes."""
         if text in _KEPT:
             return text
         description = self.types.get(oid)
@@ -225,13 +225,15 @@ _BACK: Final = "\\"
 
 
 REPLACE: Final = "replace"
-"""Another value of the same type and length (`redacted_values.py`). Columns without a rule have this mode."""
+"""Mode that replaces a value by another one of the same type and length (`redacted_values.py`); columns without a
+rule have this mode."""
 KEEP: Final = "keep"
-"""The value as it is."""
+"""Mode that keeps a value unchanged."""
 NULL: Final = "null"
-"""NULL."""
+"""Mode that replaces a value by NULL."""
 HASH: Final = "hash"
-"""32 hexadecimal digits of an HMAC, which hide the length of a text. The key is drawn for each copy, and not kept."""
+"""Mode that replaces a text by 32 hexadecimal digits of an HMAC, which hide its length. The key is random for each
+copy, and is not kept."""
 
 MODES: Final = (REPLACE, KEEP, NULL, HASH)
 
@@ -251,7 +253,7 @@ def parse_mode(text: str) -> ColumnMode:
     """Read `<schema>.<table>.<column>=<mode>` or `<schema>.<table>=<mode>`, which means all columns of the table.
 
     Raises:
-        ConfigError: the text has another form, or there is no such mode.
+        ConfigError: the text has another form, or the mode does not exist.
     """
     pattern, equals, mode = text.rpartition("=")
     if not equals or mode not in MODES:
@@ -270,16 +272,16 @@ def parse_mode(text: str) -> ColumnMode:
 
 
 class ColumnModes:
-    """The rules of a redaction. If several rules match a column, the last rule holds."""
+    """The rules of a redaction; if several rules match a column, the last one applies."""
 
     def __init__(self, rules: Sequence[ColumnMode] = ()) -> None:
         self._rules = tuple(rules)
 
     def of(self, relation: Relation, types: Mapping[int, TypeDescription]) -> tuple[str, ...]:
-        """The mode of each column.
+        """Return the mode of each column.
 
         Raises:
-            ConfigError: a column of a key would be NULL, or a column that is no text would be a hash.
+            ConfigError: a column of a key would become NULL, or a column that is not text would become a hash.
         """
         return tuple([self._of(relation, column, types) for column in relation.columns])
 
@@ -304,7 +306,7 @@ class ColumnModes:
 
 
 def _base(oid: int, types: Mapping[int, TypeDescription]) -> int:
-    """The type itself, of a domain the type beneath it."""
+    """Return the type itself, or the base type of a domain."""
     found = types.get(oid)
     while found is not None and found.base_oid:
         oid = found.base_oid

@@ -1,10 +1,10 @@
-"""A recording without its values: each event with other values of the same types and lengths.
+"""Makes a copy of a recording in which the values are replaced by others of the same types and lengths.
 
-The rule: whatever came from a row, from a message or from what a person wrote (a condition, a label, a default) is
-replaced, everywhere in the same way, so that keys still match and a question still finds its answer. So the copy is
-pseudonymous: equal values stay equal. A mode of a column (`redacted_values.py`) makes its rows show more or less.
-Names of tables, columns, types and topics stay, and so do LSNs, times of commits, transaction ids and sizes. The key by
-which values are replaced is drawn for each redaction, and is not kept.
+The rule: everything that comes from a row, from a message or from what a person wrote (a condition, a label, a
+default) is replaced in the same way everywhere, so that keys still match and each query still finds its answer. So
+the copy is pseudonymous: values that were equal are still equal. A mode of a column (`redacted_values.py`) can
+reveal more or less of it. Names of tables, columns, types and topics are kept, and so are LSNs, commit times,
+transaction ids and sizes. The key for replacing values is random for each redaction, and is not kept.
 """
 
 import hmac

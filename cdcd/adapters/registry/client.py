@@ -1,12 +1,14 @@
-"""A schema registry by Confluent's API: register and look up schemas, and what its answers mean.
+"""Client of a schema registry with Confluent's API: registers and looks up schemas, and interprets the answers.
 
-Every call blocks for `registry.timeout_s` at most. Redirects are not followed, because they would carry the login to
-another host. What the registry says is shown with everything masked that may be a secret.
+Every call blocks for `registry.timeout_s` at most. Redirects are not followed, because they would carry the login
+to another host. Messages of the registry are shown with everything masked that may be a secret.
 
-A registrar registers the schemas of a session beside the event loop, and waits for a registry that is away.
+A registrar registers the schemas of a session in parallel with the event loop, and waits while the registry does
+not answer.
 
-The rule: a schema whose id is known is never asked for. So while the registry is away, tables in known forms go on,
-also after a restart. Only a new form waits, and everything behind it in the stream.
+The rule: the registry is never asked for a schema whose id is known. So while the registry does not answer, tables
+with known schemas are delivered, even after a restart. Only a new schema waits, and everything behind it in the
+stream.
 """
 
 import asyncio
@@ -192,7 +194,7 @@ class Registry:
 
 
 class _RefusedError(Exception):
-    """An HTTP answer with an error status. `said` begins with a colon or is empty."""
+    """An HTTP answer with an error status. `said` is the registry's message after a colon, or empty."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(f"HTTP {status}{said}")

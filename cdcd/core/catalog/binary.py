@@ -1,8 +1,8 @@
-"""Values in binary form to the text that the server would have sent.
+"""Converts values in binary form to the text that the server would have sent.
 
-With `binary` in the start options a value of a type that has a send function comes in that form. It is taken to
-the type's text form here, so that what is made of it cannot depend on how it came. Formats: the send functions of
-PostgreSQL's adt directory. ValueError for bytes that are not of the form.
+If the start options include `binary`, values of types that have a send function arrive in this form. They are
+converted to the type's text form here, so that records do not depend on the form of transfer. The formats are
+defined by the send functions in PostgreSQL's adt directory. Bytes that do not have the form raise ValueError.
 
 `Fields` reads the fields of a value one after the other. Types of extensions are hstore and cube (contrib/hstore,
 contrib/cube).
@@ -22,7 +22,7 @@ import re
 
 
 class Fields:
-    """Read position in one value. The caller owes `end` after the last field."""
+    """Reads one value field by field; the caller must call `end` after the last field."""
 
     __slots__ = ("_at", "_data")
 

@@ -1,15 +1,16 @@
-"""Columns of which PostgreSQL sends the former values wherever a row changes or goes.
+"""Finds the columns whose old values PostgreSQL sends whenever a row is updated or deleted.
 
-They are all columns under REPLICA IDENTITY FULL, else those of the replica identity. A partitioned table that is
-published as a whole sends the former values by the replica identity of each partition, which may differ.
+These are all columns under REPLICA IDENTITY FULL, and otherwise the columns of the replica identity. For a
+partitioned table that is published as a whole, the old values depend on the replica identity of each partition,
+which may differ.
 
 The Relation message of such a table describes the partitioned table, and says which columns are in *its* replica
-identity. PostgreSQL sends former values by the replica identity of the partition that has the row
-(`ExtractReplicaIdentity` in heapam.c). ALTER TABLE … REPLICA IDENTITY on a partitioned table leaves the one of its
-partitions as it is.
+identity. But PostgreSQL sends old values by the replica identity of the partition that has the row
+(`ExtractReplicaIdentity` in heapam.c). ALTER TABLE … REPLICA IDENTITY on a partitioned table does not change its
+partitions.
 
-The rule: a former value is known only if every partition sends it. A key that needs others is refused, because a row
-that is deleted, or gets another key, would stay in the topic under its former key. Nothing would tell.
+The rule: an old value is known only if every partition sends it. A key that needs other columns is refused, because
+a row that is deleted, or gets another key, would silently stay in the topic under its old key.
 """
 
 from collections.abc import Iterable

@@ -1,22 +1,24 @@
-"""Rules of the configuration for tables (keys, partitions, fields, filters, routes), and which tables each matches.
+"""Rules of the configuration for tables (keys, partitions, fields, filters, routes): finds which tables each rule
+matches.
 
-`key.columns` chooses the keys of records, in place of the primary key or the replica identity. The rule: the former key
-of a row must be known wherever a row changes or goes, or its delete could not be written. So the columns must be among
-those of which PostgreSQL sends the former values: all of them under REPLICA IDENTITY FULL, else those of the replica
-identity.
+`key.columns` chooses the keys of records, in place of the primary key or the replica identity. The rule: whenever a
+row is updated or deleted, its old key must be known, because the delete for the old key could not be written
+otherwise. So only columns may be chosen whose old values PostgreSQL sends: all columns under REPLICA IDENTITY FULL,
+otherwise those of the replica identity.
 
-A chosen key tells rows apart if it has all columns of a key of the table, and none that may be NULL. Then it is a key
-like any other. If it does not, several rows may share it (`repeats`): a change then says nothing of the one row that a
-snapshot beside the stream has read, and a mirror could not tell whose row it is. Both leave such a table out, by name.
+A chosen key identifies rows if it has all columns of a key of the table, and none of its columns may be NULL. Then
+it is treated like any other key. If it does not, several rows may share it (`repeats`): a change then cannot be
+matched with the row that a snapshot beside the stream has read, and a mirror could not tell which row is meant. So
+snapshots beside the stream and mirrors leave such a table out, and report its name.
 
 `partitioner.columns` chooses the partitions of records, in place of the key. The rule: the partition of a record
-follows from the row that the record is about. A change that gives a row other values in the chosen columns moves it:
-the former partition gets a delete, and the other one an insert. So the former values must be known wherever a row
-changes or goes (`replica_identity.py`).
+follows from the values of the row that the record is about. A change that gives a row other values in the chosen
+columns moves the row: the old partition gets a delete, and the new one an insert. So the old values must be known
+whenever a row is updated or deleted (`replica_identity.py`).
 
-If all chosen columns are of the key, a row moves when its key changes, and at no other time: all records of a key lie
-in one partition. If not, records of one key may lie in several partitions (`moves`). Readers that need the order of a
-key within one partition, which are the mirror and `cdcd verify`, leave such a table out, by name.
+If all chosen columns belong to the key, a row moves only when its key changes, so all records of a key are in one
+partition. If not, records of one key may lie in several partitions (`moves`). Readers that need the order of a key
+within one partition, which are the mirror and `cdcd verify`, leave such a table out, and report its name.
 """
 
 from collections.abc import Iterable, Sequence
@@ -119,7 +121,7 @@ class ChosenKeys:
         return bool(self._rules)
 
     def unmatched(self, relations: Sequence[Relation]) -> list[KeyRule]:
-        """The rules that match none of these relations."""
+        """Return the rules that match none of these relations."""
         return self._rules.unmatched(relations)
 
     def applied(self, relation: Relation, table: TableDescription) -> TableDescription:
@@ -198,7 +200,7 @@ class ChosenPartitions:
         return bool(self._rules)
 
     def unmatched(self, relations: Sequence[Relation]) -> list[PartitionRule]:
-        """The rules that match none of these relations."""
+        """Return the rules that match none of these relations."""
         return self._rules.unmatched(relations)
 
     def columns(self, relation: Relation, table: TableDescription) -> tuple[str, ...]:

@@ -1,13 +1,14 @@
-"""Dates and times: PostgreSQL's text (datestyle ISO, timezone UTC) to numbers and ISO 8601, and its numbers to text.
+"""Converts dates and times: PostgreSQL's text (datestyle ISO, timezone UTC) to numbers and ISO 8601, and its numbers to
+text.
 
-The calendar is the proleptic Gregorian one, in PostgreSQL, here and in Java's `java.time`, which Debezium uses. Years
-1 to 9999 take Python's `datetime`; others, that is `0044-03-15 BC` and `10000-01-01`, go the longer way by regular
-expression and day arithmetic. 1 BC is the year 0, 2 BC the year -1.
+The calendar is the proleptic Gregorian one, as in PostgreSQL and in Java's `java.time`, which Debezium uses. Years
+1 to 9999 are converted by Python's `datetime`; other years, such as `0044-03-15 BC` and `10000-01-01`, by a regular
+expression and day arithmetic, which is slower. 1 BC is the year 0, 2 BC the year -1.
 
-Every function raises ValueError for text that is not of its form.
+Every function raises ValueError for text of another form.
 
-The functions at the end read the usual form, years 1 to 9999, into machine integers, and leave every other form
-(infinities, BC, far years) to the functions before them.
+The functions at the end of this module read the usual form, years 1 to 9999, into machine integers, and leave every
+other form (infinities, BC, distant years) to the functions above.
 """
 
 import re

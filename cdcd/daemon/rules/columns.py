@@ -1,7 +1,8 @@
-"""The check of `columns` and `fields.tables`: whether each rule fits the published tables, and matches a column.
+"""The check of `columns` and `fields.tables`: whether each rule can be applied to the published tables, and matches a
+column.
 
-`cdcd check` and every start of a session look. A rule that matches nothing is most often a name that was spelled wrong,
-and then values go out in clear.
+It is made by `cdcd check` and at every start of a session. A rule that matches nothing usually has a misspelled
+name, and then values are sent unprotected.
 
 The tables are described as the stream would describe them now.
 """

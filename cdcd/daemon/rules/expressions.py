@@ -1,7 +1,8 @@
-"""The check of `filters.tables` and `routes.tables`: whether each rule fits the published tables, and matches one.
+"""The check of `filters.tables` and `routes.tables`: whether each rule can be applied to the published tables, and
+matches one.
 
-`cdcd check` and every start of a session look. A filter that matches no table is most often a name that was spelled
-wrong, and then the topic has all rows. If rules of routes match no table, all rows are in the table's own topic.
+It is made by `cdcd check` and at every start of a session. A filter that matches no table usually has a misspelled
+name, and then the topic has all rows. If rules of routes match no table, all rows are in the table's own topic.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,9 +1,9 @@
 """The check of `key.columns` and `partitioner.columns`: whether published tables have such keys and partitions.
 
-`cdcd check` and every start of a session look.
+It is made by `cdcd check` and at every start of a session.
 
-A pattern of `partitioner.columns` that matches no table is most often a name that was spelled
-wrong, and then the key chooses the partition.
+A pattern of `partitioner.columns` that matches no table usually has a misspelled name, and then the key chooses the
+partition.
 """
 
 from collections.abc import Collection, Iterator

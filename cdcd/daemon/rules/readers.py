@@ -1,9 +1,9 @@
-"""The check of `postgres.readers`: whose tables are read with which role, and what the role may do beyond that.
+"""The check of `postgres.readers`: which role reads whose tables, and which other rights this role has.
 
 The owner of a table runs code with the rights of the role that reads the table, because PostgreSQL evaluates the
-table's index expressions when it plans a query. So the role of postgres.dsn reads tables of trusted owners only, and a
-reader has no right beyond SELECT on the tables of one owner. `cdcd check` tells of everything else; with
-`security.strict` no session starts.
+table's index expressions when it plans a query. So the role of postgres.dsn reads tables of trusted owners only,
+and a reader has no right beyond SELECT on the tables of one owner. `cdcd check` reports everything else; with
+`security.strict`, no session starts.
 
 A proposal is the reader that an owner's tables should have: the SQL for the role, and the lines for cdcd.yaml.
 """

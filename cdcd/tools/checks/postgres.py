@@ -1,8 +1,8 @@
-"""What `cdcd check` says of PostgreSQL: one pure check after another over the facts of `inspection.py`.
+"""Checks of PostgreSQL for `cdcd check`: pure functions over the facts of `inspection.py`.
 
-A check looks at the facts and says what it finds, with the SQL that mends it; it never asks the server itself.
+A check reads the facts and yields findings with SQL that fixes the problem; it never queries the server itself.
 
-One check asks whether PostgreSQL would run `heartbeat.action_query`, and runs nothing.
+One check asks PostgreSQL whether it would run `heartbeat.action_query`, without running it.
 """
 
 from collections.abc import Callable, Iterator

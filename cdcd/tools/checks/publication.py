@@ -99,7 +99,7 @@ def _missing_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def check_patterns(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """How the publication differs from the tables that the configuration names, and who changes that."""
+    """Report how the publication differs from the configured tables, and who must change that."""
     publication = facts.publication
     if publication is None or not wanted.desired.is_stated:
         return
@@ -146,7 +146,9 @@ def check_patterns(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _check_changes(facts: Facts, wanted: Wanted, name: str) -> Finding | None:
-    """Why cdcd cannot change the publication, although `postgres.publication_changes` lets it; None: it can."""
+    """Return why cdcd cannot change the publication although `postgres.publication_changes` allows
+    it; None if it can.
+    """
     listed, role = facts.listed, facts.session.role
     if wanted.changes == "never" or listed is None:
         return None

@@ -1,6 +1,7 @@
-"""The check of records: whether published tables have records in the chosen format, and what the registry says.
+"""The check of records: whether records of the published tables can be made in the chosen format, and what the registry
+reports.
 
-The encoders of `cdcd run` are asked themselves. Nothing is registered.
+It uses the encoders of `cdcd run`, and registers nothing.
 """
 
 import asyncio

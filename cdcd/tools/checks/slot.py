@@ -1,6 +1,6 @@
-"""What `cdcd check` says of the slot, of the WAL that the server keeps for it, and of takeovers.
+"""Checks of the slot, of the WAL that the server keeps for it, and of takeovers, for `cdcd check`.
 
-A takeover is that of an instance by another one, or that of the primary by its standby.
+In a takeover, one instance replaces another, or a standby replaces the primary.
 """
 
 from collections.abc import Iterator

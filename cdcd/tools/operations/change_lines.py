@@ -152,7 +152,7 @@ def _unsent(seen: Seen) -> set[str]:
 
 
 def key_of(seen: Seen) -> dict[str, Any]:
-    """The key of a record; empty if the record has no key, or if its key is not an object."""
+    """Return the key of a record; empty if the record has no key, or if its key is not an object."""
     try:
         found = payload_of(_parsed(seen.key)) if seen.key else {}
     except ValueError:
@@ -219,10 +219,10 @@ def _json_of(data: bytes | None) -> str:
 
 
 def as_line(seen: Seen, envelope: dict[str, Any], descriptions: Descriptions | None = None) -> str:
-    """A line for people: time of the commit (UTC), what happened, the table, the values.
+    """Return a line for people: time of the commit (UTC), operation, table and values.
 
     Args:
-        descriptions: forms of the columns; None: values are shown as the record has them.
+        descriptions: descriptions of columns; None if values are shown as in the record.
     """
     op, source, table = envelope["op"], envelope["source"], table_of(envelope)
     ts_ms = source.get("ts_ms")

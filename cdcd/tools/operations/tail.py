@@ -42,7 +42,7 @@ from cdcd.tools.operations.sides import bound_columns
 POLL_S: Final = 0.5
 
 ANSWER_S: Final = 10.0
-"""Seconds that the broker may take for the descriptions of tables."""
+"""Seconds that the broker may take to return the descriptions of tables."""
 
 SCHEMAS: Final = "cdcd-tail.descriptions-of-tables"
 """The topic of descriptions among the records of a slot, which are not written to Kafka."""
@@ -51,14 +51,14 @@ Say = Callable[[str], None]
 
 
 class Shown:
-    """Shows records, until enough are shown.
+    """Shows records until the limit is reached.
 
     Args:
-        show: gets each line.
-        notice: gets what is not a record.
-        limit: so many records; 0: no limit.
-        watched: where the lines go: BrokenPipeError is raised when nobody reads them any more.
-        descriptions: forms of the columns, for lines.
+        show: is called with each line.
+        notice: is called with texts that are not records.
+        limit: maximum number of records; 0 for no limit.
+        watched: stream that the lines go to; BrokenPipeError is raised when it is a pipe without a reader.
+        descriptions: descriptions of columns, by which lines show values.
     """
 
     def __init__(
@@ -142,9 +142,9 @@ def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = No
 
 
 def descriptions_of(config: Config, notice: Say, *, from_topics: bool) -> Descriptions:
-    """Forms of the columns: from the schemas topic, or from what a slot's stream describes.
+    """Return the descriptions of columns: from the schemas topic, or from the stream of a slot.
 
-    `notice` is told once if the topic cannot be read. Values are then shown as records have them.
+    `notice` is called once if the topic cannot be read. Values are then shown as records have them.
     """
     binary = BINARY[config.format.binary_handling_mode]
     topic = config.topics.schemas
@@ -297,7 +297,7 @@ class RecordDecoder:
     """Makes the records that the daemon would write to Kafka, without tombstones.
 
     Args:
-        descriptions: gets the descriptions of tables; None: there are none.
+        descriptions: is called with the descriptions of tables; None if they are not needed.
     """
 
     def __init__(
