@@ -41,7 +41,7 @@ compiled: build/tested/stamp servers
 		tests/integration/test_types.py tests/integration/test_exactly_once.py::$(RESTART)
 
 unit: setup
-	$(PYTEST) $(BESIDE) tests/unit
+	$(PYTEST) $(BESIDE) -m "not ($(SLOW))" tests/unit
 
 check: setup
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
