@@ -1,7 +1,13 @@
-"""The durable log of the configuration."""
+"""The durable log of the configuration, and a logged session in place of the replication stream.
 
+`transactions/logged.py` has the rules of a logged session. The log's contents were confirmed when they were written, so
+status updates are not sent.
+"""
+
+import asyncio
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -53,3 +59,29 @@ def log_error(config: Config, error: OSError) -> LimitError:
         f"Cannot use the durable log {folder}: {os.strerror(error.errno or errno.EIO)}.",
         hint=f"Let the user of the daemon read and write {folder} and what is in it. Nothing was skipped.",
     )
+
+
+class LoggedStream:
+    """The methods of a stream that a pipeline needs: `receive`, `send` and `finish`."""
+
+    def __init__(self, frames: Iterator[list[bytes]]) -> None:
+        self._frames = frames
+
+    async def receive(self, bytes_max: int) -> list[bytes]:
+        """Return the next frames. After the last frames, this call waits for the end of the session.
+
+        Raises:
+            PositionError: the log ends too early.
+        """
+        frames = await asyncio.to_thread(next, self._frames, None)
+        if frames is None:
+            await asyncio.Event().wait()
+        assert frames is not None
+        return frames
+
+    async def send(self, status: bytes) -> None:
+        """Ignore a status update, because the log's contents are confirmed already."""
+
+    async def finish(self, timeout_s: float) -> bool:
+        """Return True, because there is no stream to end."""
+        return True

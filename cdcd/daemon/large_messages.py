@@ -22,7 +22,7 @@ from cdcd.core.facts import LargeMessageComing, LargeMessageEndedRun, LargeMessa
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.shortened import MessageLimits
-from cdcd.daemon.memory_limit import BASE_BYTES, MIB, RECORD_COPIES, WIRE_COPIES, memory_limit
+from cdcd.daemon.process import BASE_BYTES, MIB, RECORD_COPIES, WIRE_COPIES, memory_limit
 
 _PROCESS: Final = uuid.uuid4().hex
 """Id that distinguishes this process from a former one. In a container, both have the same process id."""

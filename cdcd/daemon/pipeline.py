@@ -49,13 +49,13 @@ from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.core.snapshot.visibility import Visibility
 from cdcd.core.transactions.spool import Spool
-from cdcd.daemon import memory
+from cdcd.daemon import process
+from cdcd.daemon.durable_log import LoggedStream
 from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.large_messages import LargeMessages
-from cdcd.daemon.logged_stream import LoggedStream
-from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.snapshot_driver import SnapshotDriver
+from cdcd.daemon.tables import NewTables
 from cdcd.telemetry.state import Aside, Telemetry
 
 READ_BYTES: Final = 262_144
@@ -390,7 +390,7 @@ class Pipeline:
         while True:
             if time.monotonic() >= survey_at:
                 await self._survey()
-                memory.collect()
+                process.collect()
                 survey_at = time.monotonic() + SURVEY_S
             self._engine.tick(time.monotonic(), time.time_ns() // 1000)
             self._count()

@@ -28,9 +28,9 @@ from typing import Final, NoReturn
 from cdcd.adapters.credentials.providers import access
 from cdcd.adapters.credentials.weaknesses import refuse_weaknesses
 from cdcd.adapters.durable.log import LogStoppedError
+from cdcd.adapters.kafka.batch_sizing import SizeLimits
 from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.errors import Partition
-from cdcd.adapters.kafka.fitting import SizeLimits
 from cdcd.adapters.kafka.topic_watch import AddedPartitions
 from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded
@@ -64,11 +64,11 @@ from cdcd.core.facts import (
     Started,
 )
 from cdcd.core.facts_operation import DurableSpoolStopped, KafkaTokenFailed, TransactionHanging
-from cdcd.daemon import memory
+from cdcd.daemon import process
 from cdcd.daemon.durable_log import has_log
-from cdcd.daemon.file_limit import exhausted, raise_file_limit
 from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
 from cdcd.daemon.pipeline import Pipeline
+from cdcd.daemon.process import exhausted, raise_file_limit
 from cdcd.daemon.spooling import SpoolingSession, stopped_hint
 from cdcd.daemon.startup import Startup
 from cdcd.telemetry.actions import Ask
@@ -125,7 +125,7 @@ def run(
 
     Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
     """
-    memory.settle()
+    process.settle()
     telemetry = Telemetry(config.name, config.postgres.slot)
     screen = terminal(lambda: telemetry.snapshot)
     observe = telemetry.counting(telemetry.problems.observing(configure_logging(config.log, screen)))

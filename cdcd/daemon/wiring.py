@@ -1,11 +1,16 @@
-"""Assembly of a session: the engine with its parts, and the pipeline that runs the engine."""
+"""Assembly of a session: the engine with its parts, and the pipeline that runs the engine.
 
+The session is recorded if the configuration sets it. A recording that cannot begin is reported by an event, and is not
+an error.
+"""
+
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from cdcd.adapters.credentials.columns import SpoolCipher
 from cdcd.adapters.durable.log import LogFiles
@@ -15,16 +20,19 @@ from cdcd.adapters.postgres.connection import Connection, Dsn
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.look_up import CatalogLookUp
 from cdcd.adapters.postgres.replication import ReplicationStream
+from cdcd.adapters.recording.tap import Tap
+from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.adapters.registry.client import Registrar
 from cdcd.config.loading import Config
+from cdcd.core.catalog.attribute_numbers import is_certain
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.catalog.numbering import is_certain
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.building import SessionStart, build_engine
+from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.logged import LoggedSession
 from cdcd.core.engine.startup import Ready
 from cdcd.core.facts import Observer, SlotWaiting, StreamStarted, TypeDropped
-from cdcd.core.facts_operation import DurableSpoolDelivering
+from cdcd.core.facts_operation import DurableSpoolDelivering, RecordingStarted, RecordingStopped
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.protocol.versions import Options
@@ -32,18 +40,74 @@ from cdcd.core.records.schema_registrations import SchemaIds
 from cdcd.core.snapshot.visibility import Visibility
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.spool import Spool
-from cdcd.daemon.directories import spool_error, spool_problem
+from cdcd.daemon.durable_log import LoggedStream
 from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.large_messages import LargeMessages
-from cdcd.daemon.logged_stream import LoggedStream
-from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
-from cdcd.daemon.session_recording import record_session
+from cdcd.daemon.process import spool_error, spool_problem
 from cdcd.daemon.settings import encoder_settings, engine_settings, message_limits
 from cdcd.daemon.snapshot_driver import SnapshotDriver
+from cdcd.daemon.tables import NewTables
 from cdcd.telemetry.state import Telemetry
+
+HINT: Final = (
+    "The pipeline goes on without a recording. Make room, or correct record.directory; then restart cdcd, or wait for "
+    "its next session."
+)
+
+
+class Around(Protocol):
+    """The part of the wiring that a recording needs."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def telemetry(self) -> Telemetry: ...
+    @property
+    def observe(self) -> Observer: ...
+    @property
+    def ready(self) -> Ready: ...
+
+
+def record_session(around: Around, engine: Engine, start: SessionStart, now: float) -> Tap | None:
+    """Return the recorder of the engine's calls, for which the caller owes `close`; None: nothing is recorded.
+
+    Args:
+        now: time (monotonic seconds) with which the engine was constructed. The engine decides by this time, so a
+            replay needs it.
+    """
+    config, telemetry, observe = around.config, around.telemetry, around.observe
+    record = config.record
+    if record.directory is None:
+        return None
+    directory = str(record.directory)
+    limits = Limits(record.bytes_max, record.age_s_max, record.segment_bytes)
+    before = telemetry.recorded_bytes
+
+    def wrote(size: int) -> None:
+        telemetry.recorded_bytes = before + size
+
+    def failed(reason: str) -> None:
+        telemetry.recording_stopped = True
+        observe(RecordingStopped(directory=directory, reason=reason, hint=HINT))
+
+    try:
+        writer = RecordingWriter(Path(directory), limits)
+    except BlockingIOError:
+        failed("another process records into the folder")
+        return None
+    except OSError as error:
+        failed(f"the folder cannot be written: {error.strerror}")
+        return None
+    telemetry.recording_stopped = False
+    later = asyncio.get_running_loop().call_later
+    tap = Tap(engine, start, around.ready.flushed, writer, limits, later=later, wrote=wrote, failed=failed)
+    tap.begin(now, time.time_ns() // 1000)
+    observe(RecordingStarted(directory=directory))
+    return tap
+
 
 SLOT_WAIT_SHARE: Final = 1.25
 """Maximum wait for a slot in use, as a share of `wal_sender_timeout`. A walsender whose client died silently holds

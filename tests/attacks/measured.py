@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
-from cdcd.daemon.memory_limit import BASE_BYTES, RECORD_COPIES, WIRE_COPIES
+from cdcd.daemon.process import BASE_BYTES, RECORD_COPIES, WIRE_COPIES
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, confirmed, until, wal_end

@@ -32,7 +32,7 @@ from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.position import Position
 from cdcd.core.transactions.spool import Spool
-from cdcd.daemon import memory
+from cdcd.daemon import process
 from tests.bench.encode import PLAIN, TRANSACTION_ROWS
 
 ROWS: Final = 200_000
@@ -123,7 +123,7 @@ def main() -> None:
     received = make_frames(rows)
     raw = sum(len(frame) for frames in received for frame in frames)
     # As in the daemon: otherwise each block is written to memory that the kernel has to clear first.
-    memory.settle()
+    process.settle()
     alone: list[float] = []
     more: list[float] = []
     size = 0

@@ -126,7 +126,7 @@ def _versions_for(item: pytest.Item) -> tuple[list[int], set[int]]:
 @pytest.fixture(scope="session", autouse=True)
 def collected_in_the_main_thread() -> Iterator[None]:
     """No cycles are collected in threads of librdkafka, which call into Python: a client that such a collection frees
-    in its own thread aborts the process. The daemon does likewise (`daemon/memory.py`).
+    in its own thread aborts the process. The daemon does likewise (`daemon/process.py`).
     """
     gc.disable()
     yield

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
+from cdcd.core.catalog.attribute_numbers import column_ids
 from cdcd.core.catalog.bindings import Bindings, Numbers
-from cdcd.core.catalog.numbering import column_ids
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.protocol.messages import Relation
 

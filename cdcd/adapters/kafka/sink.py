@@ -22,6 +22,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from cdcd.adapters.kafka.batch_sizing import FailedRecord, Fitting, SizeLimits
 from cdcd.adapters.kafka.checkpoint import (
     PARTITION,
     CheckpointTopic,
@@ -34,7 +35,6 @@ from cdcd.adapters.kafka.checkpoint import (
 from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.kafka.commit_delay import Expiry, Settling
 from cdcd.adapters.kafka.errors import UNANSWERED, map_kafka_error
-from cdcd.adapters.kafka.fitting import FailedRecord, Fitting, SizeLimits
 from cdcd.adapters.kafka.hanging import is_acknowledged
 from cdcd.adapters.kafka.marking import Marking
 from cdcd.adapters.kafka.oversized import Oversized

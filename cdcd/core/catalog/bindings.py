@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.core.catalog.numbering import Place, bounds, column_ids
+from cdcd.core.catalog.attribute_numbers import Place, bounds, column_ids
 from cdcd.core.catalog.oids import expanded, squeezed
 from cdcd.core.catalog.relations import TENTATIVE, UNKNOWN_PLACE, TableDescription
 from cdcd.core.protocol.messages import Relation
@@ -280,7 +280,7 @@ def _anything(relation: Relation, table: TableDescription) -> list[Numbers]:
 
 
 def _without_former(relation: Relation, table: TableDescription) -> list[Numbers]:
-    """Return the numbers by the present catalog and former descriptions alone (`numbering.py`)."""
+    """Return the numbers by the present catalog and former descriptions alone (`attribute_numbers.py`)."""
     ids = column_ids(relation.columns, table)
     last = max([table.last_id, *[each for each in ids if each is not None]])
     found: list[Numbers] = []

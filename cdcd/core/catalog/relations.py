@@ -6,7 +6,7 @@ types from the table of types (`types.py`).
 
 Two descriptions of a table are compared by columns, key, name and replica identity. The rule: a column is its attribute
 number, so a column with the same number and another name was renamed, and one with another number and the same name is
-another column. Where a number is not known (`numbering.py`), the name counts.
+another column. Where a number is not known (`attribute_numbers.py`), the name counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -127,7 +127,7 @@ class TableDescription:
 
     Attributes:
         former: the columns of former descriptions of this relation, the newest first. They number columns that the
-            catalog has under other names by now (`numbering.py`).
+            catalog has under other names by now (`attribute_numbers.py`).
         chosen_key: the columns that the configuration makes the key; () if it leaves that to the table
             (`table_rules.py`).
         repeats: several rows may have the same chosen key.

@@ -15,8 +15,8 @@ The value:
 
 `oid` is that of the relation, which tells a table from another one that had or gets its name. `id` is
 `pg_attribute.attnum`, which tells a renamed column from a new one; null where neither the catalog nor a former
-description of the relation tells it (`catalog/numbering.py`). A column of an enum, of a domain over one or of an
-array of one has `labels`, pairs of `pg_enum.oid` and label: a label that is renamed keeps its oid.
+description of the relation tells it (`catalog/attribute_numbers.py`). A column of an enum, of a domain over one or of
+an array of one has `labels`, pairs of `pg_enum.oid` and label: a label that is renamed keeps its oid.
 
 `skipped` are the operations (`c`, `u`, `d`) that have no records, where there are such: readers of such a topic cannot
 know the table from it.
@@ -75,10 +75,10 @@ from hashlib import sha256
 from typing import Any, Final
 
 from cdcd.core import bounded_json
+from cdcd.core.catalog.attribute_numbers import column_ids
 from cdcd.core.catalog.field_names import Fields, Pairs
 from cdcd.core.catalog.logical import labels_of
 from cdcd.core.catalog.modes import DEFAULTS, Modes, form_under
-from cdcd.core.catalog.numbering import column_ids
 from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
 from cdcd.core.catalog.relations import (
     CatalogColumn,

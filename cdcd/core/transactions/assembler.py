@@ -7,7 +7,7 @@ This module has the states of the stream with the messages that are allowed in t
 which ARCHITECTURE.md's diagram is drawn. The parts of the assembler define the effect of each message:
 
 - `CommitOrder`: the open transaction, the order of commits, the ledger. Normal transactions need only this part.
-- `RelationsInForce`: the valid description of each relation.
+- `RelationCache`: the valid description of each relation.
 - `StreamedTransactions` and `PreparedTransactions`: undecided transactions, kept in the spool.
 - `Replay`: the kept contents of a transaction as steps, when it commits.
 """
@@ -26,7 +26,7 @@ from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.open_transactions import Replay
 from cdcd.core.transactions.position import Position
 from cdcd.core.transactions.prepared_transactions import PreparedTransactions
-from cdcd.core.transactions.relations_in_force import RelationsInForce
+from cdcd.core.transactions.relation_cache import RelationCache
 from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import TURN, Changes, KeepaliveReceived, Step
 from cdcd.core.transactions.streamed_transactions import StreamedTransactions
@@ -77,7 +77,7 @@ class Assembler:
     ) -> None:
         self._spool = spool
         self.order = CommitOrder(ledger, position)
-        self.relations = RelationsInForce()
+        self.relations = RelationCache()
         self.replay = Replay(self.order, self.relations, spool)
         self.streamed = StreamedTransactions(
             self.order, self.relations, self.replay, spool, draft, abort_info

@@ -25,7 +25,7 @@ from cdcd.core.protocol.reader import read_message
 from cdcd.core.transactions.commits import CommitOrder
 from cdcd.core.transactions.drafts import Draft, SpoolItem, row_count, without_first, xid_of_draft
 from cdcd.core.transactions.position import COVERED
-from cdcd.core.transactions.relations_in_force import Arrived, RelationsInForce
+from cdcd.core.transactions.relation_cache import Arrived, RelationCache
 from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import (
     TURN,
@@ -76,7 +76,7 @@ class UndecidableMessageError(WithoutStreamingError):
 class Replay:
     """Converts the kept contents of a transaction to steps when it commits, and frees its space in the spool."""
 
-    def __init__(self, order: CommitOrder, relations: RelationsInForce, spool: Spool) -> None:
+    def __init__(self, order: CommitOrder, relations: RelationCache, spool: Spool) -> None:
         self._order = order
         self._relations = relations
         self._spool = spool

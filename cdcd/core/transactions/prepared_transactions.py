@@ -23,7 +23,7 @@ from cdcd.core.protocol.messages import (
 from cdcd.core.protocol.peek import DESCRIPTIONS, relation_oids, tag_of
 from cdcd.core.transactions.commits import REPORT, CommitOrder, read_as
 from cdcd.core.transactions.open_transactions import OpenTransaction, Replay
-from cdcd.core.transactions.relations_in_force import RelationsInForce
+from cdcd.core.transactions.relation_cache import RelationCache
 from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import CommitWithoutPrepare, RolledBack, Step
 from cdcd.core.transactions.streamed_transactions import StreamedTransactions
@@ -35,7 +35,7 @@ class PreparedTransactions:
     def __init__(
         self,
         order: CommitOrder,
-        relations: RelationsInForce,
+        relations: RelationCache,
         replay: Replay,
         spool: Spool,
         streamed: StreamedTransactions,

@@ -18,7 +18,7 @@ from cdcd.core.protocol.reader import read_message, read_message_head
 from cdcd.core.transactions.commits import REPORT, CommitOrder, read_as
 from cdcd.core.transactions.drafts import MakeDrafts, SpoolItem
 from cdcd.core.transactions.open_transactions import OpenTransaction, Replay
-from cdcd.core.transactions.relations_in_force import RelationsInForce
+from cdcd.core.transactions.relation_cache import RelationCache
 from cdcd.core.transactions.spool import Spool
 from cdcd.core.transactions.steps import RelationPreview, Step
 
@@ -38,7 +38,7 @@ class StreamedTransactions:
     def __init__(  # noqa: PLR0917  the parts that it works with
         self,
         order: CommitOrder,
-        relations: RelationsInForce,
+        relations: RelationCache,
         replay: Replay,
         spool: Spool,
         draft: MakeDrafts,

@@ -11,9 +11,18 @@ from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.build import is_compiled
 from cdcd.config.loading import Config
 from cdcd.core.errors import FILES_HINT, ConfigError, LimitError
-from cdcd.daemon.directories import existing, spool_problem
-from cdcd.daemon.file_limit import FILES_MIN, file_limit, files_needed
-from cdcd.daemon.memory_limit import BASE_BYTES, DEFAULT_BOUNDS, MIB, memory_limit, message_bytes_max
+from cdcd.daemon.process import (
+    BASE_BYTES,
+    DEFAULT_BOUNDS,
+    FILES_MIN,
+    MIB,
+    existing,
+    file_limit,
+    files_needed,
+    memory_limit,
+    message_bytes_max,
+    spool_problem,
+)
 from cdcd.telemetry.findings import Finding, Level, of_error
 from cdcd.telemetry.http import listening_socket
 from cdcd.telemetry.http_client import status_of

@@ -32,7 +32,7 @@ from cdcd.core.errors import CdcdError, ConfigError, LimitError, PositionError, 
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.versions import OPTION_SINCE
 from cdcd.core.snapshot.beginning import WHEN_NEEDED
-from cdcd.daemon.file_limit import FILES_MIN, file_limit
+from cdcd.daemon.process import FILES_MIN, file_limit
 from cdcd.daemon.rules.columns import check_columns, check_fields, look_at_columns, look_at_fields
 from cdcd.daemon.rules.expressions import check_all_routes, check_filters, look_at_filters, look_at_routes
 from cdcd.daemon.rules.keys import (

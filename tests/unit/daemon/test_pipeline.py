@@ -35,8 +35,8 @@ from cdcd.core.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
-from cdcd.daemon.new_tables import NewTables
 from cdcd.daemon.pipeline import Pipeline
+from cdcd.daemon.tables import NewTables
 from cdcd.telemetry.state import Aside, Telemetry
 from tests.unit.core.engine.tables import relation
 

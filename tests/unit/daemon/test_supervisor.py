@@ -41,7 +41,7 @@ def ends_with(monkeypatch: pytest.MonkeyPatch) -> Any:
             raise error
 
         monkeypatch.setattr(supervisor.Supervisor, "run", run)
-        monkeypatch.setattr("cdcd.daemon.memory.settle", lambda: None)
+        monkeypatch.setattr("cdcd.daemon.process.settle", lambda: None)
 
     return arrange
 
@@ -97,7 +97,7 @@ def test_a_process_without_a_free_descriptor_ends_though_nothing_fails_by_that(
 ):
     """librdkafka and the HTTP server only try again."""
     full = LimitError("Too many open files", hint="Raise the limit")
-    monkeypatch.setattr("cdcd.daemon.memory.settle", lambda: None)
+    monkeypatch.setattr("cdcd.daemon.process.settle", lambda: None)
     monkeypatch.setattr(supervisor, "exhausted", lambda: full)
     monkeypatch.setattr(supervisor, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(supervisor, "OUT_OF_FILES_S", 0.1)
@@ -118,7 +118,7 @@ def test_a_process_without_a_free_descriptor_ends_though_nothing_fails_by_that(
 def test_a_thread_that_ends_for_lack_of_descriptors_ends_the_process_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
 ):
-    monkeypatch.setattr("cdcd.daemon.memory.settle", lambda: None)
+    monkeypatch.setattr("cdcd.daemon.process.settle", lambda: None)
     monkeypatch.setattr(supervisor, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(KafkaWatch, "start", lambda _self: None)
     monkeypatch.setattr(KafkaWatch, "stop", lambda _self: None)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType
 
-from cdcd.core.catalog.numbering import column_ids
+from cdcd.core.catalog.attribute_numbers import column_ids
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription
 from cdcd.core.protocol.messages import Column
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from cdcd.config.loading import Config, parse_config
-from cdcd.daemon.directories import spool_problem
+from cdcd.daemon.process import spool_problem
 from cdcd.telemetry.daemon_pages import serve_http
 from cdcd.telemetry.findings import Finding
 from cdcd.telemetry.state import Telemetry

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cdcd.core.catalog.numbering import column_ids, is_certain
+from cdcd.core.catalog.attribute_numbers import column_ids, is_certain
 from cdcd.core.catalog.relations import CatalogColumn, ColumnForm, TableDescription
 from cdcd.core.protocol.messages import Column
 

@@ -20,7 +20,7 @@ Arrived = tuple[int, Relation]
 """(number of its arrival, description)."""
 
 
-class RelationsInForce:
+class RelationCache:
     """Descriptions of the normal order, by oid."""
 
     def __init__(self) -> None:

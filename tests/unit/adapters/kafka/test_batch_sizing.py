@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from cdcd.adapters.kafka.fitting import SMALLEST_BATCH, FailedRecord, Fitting, SizeLimits
+from cdcd.adapters.kafka.batch_sizing import SMALLEST_BATCH, FailedRecord, Fitting, SizeLimits
 from cdcd.adapters.kafka.oversized import Oversized, TooLarge
 from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
 from cdcd.core.engine.checkpoint_record import CheckpointRecords

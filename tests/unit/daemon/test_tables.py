@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from cdcd.core.errors import TransientError
-from cdcd.daemon.new_tables import NewTables
+from cdcd.daemon.tables import NewTables
 
 
 def test_topics_of_tables_that_the_session_did_not_begin_with_are_created_ahead():
