@@ -88,7 +88,7 @@ class LookUp(Protocol):
     """Look-up of relations in the catalog of PostgreSQL (`CatalogLookUp`)."""
 
     def received(self, frames: Sequence[bytes]) -> None:
-        """Register new frames. All earlier frames were processed."""
+        """Register new frames; the caller has processed all earlier frames."""
 
     async def __call__(
         self, relation: Relation, *, tentative: bool = False

@@ -255,7 +255,7 @@ def _tables(
 def _states(progress: Progress | None) -> dict[str, str]:
     """Return the state of each table of the snapshots: failed, published, reading or waiting.
 
-    Changes are delivered in each state.
+    In each of these states, changes of the table are delivered.
     """
     if progress is None:
         return {}

@@ -39,7 +39,7 @@ SHARE_MAX: Final = 0.05
 """The largest share of the time in which a thread looks something up."""
 
 KEPT_MAX: Final = 16
-"""Answers of one kind that are kept. If there are more, the oldest is forgotten."""
+"""Maximum number of answers of one kind that are kept. If there are more, the oldest is removed."""
 
 HTML: Final = "text/html; charset=utf-8"
 

@@ -1,7 +1,7 @@
-"""What the engine wants done, and the answers that it is given: all that the engine and its shell say to each other.
+"""The engine's actions, and the answers to its questions: everything that engine and shell exchange.
 
-The shell asks `Engine.next_action` again and again, carries out the action, and reports the outcome by a verb of the
-engine. While an action that takes time is under way, the shell goes on asking for others.
+The shell repeatedly calls `Engine.next_action`, carries out the action, and reports the outcome by a method of the
+engine. While a slow action is being carried out, the shell goes on calling for others.
 
 | action | the shell owes |
 |---|---|
@@ -33,7 +33,10 @@ from cdcd.core.snapshot.visibility import Visibility
 
 @dataclass(frozen=True, slots=True)
 class Ship:
-    """Deliver the batch to Kafka, with this checkpoint if the batch closes a Kafka transaction. One batch at a time."""
+    """Deliver the batch to Kafka, with this checkpoint if the batch closes a Kafka transaction.
+
+    Only one batch is delivered at a time.
+    """
 
     batch: Batch
     checkpoint: Checkpoint
@@ -41,18 +44,18 @@ class Ship:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Send a status update to PostgreSQL. `data` are the bytes of one CopyData message."""
+    """Send a status update to PostgreSQL. `data` has the bytes of one CopyData message."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Look up in the catalog what a Relation message does not say: keys, and the attributes of columns."""
+    """Look up in the catalog what a Relation message does not have: keys, and attributes of columns."""
 
     relation: Relation
     tentative: bool
-    """The transaction that sent the Relation message may never commit."""
+    """True if the transaction that sent the Relation message may never commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,10 @@ class EnsureTopics:
     """Create or check these topics, because records for them follow.
 
     Attributes:
-        keyless: those whose records have no key.
-        ahead: topics that will be asked for soon. Created now, if topics are created, they cost no request later.
-        again: those of `topics` that must be looked at again, because they were refused, or may be gone.
+        keyless: topics whose records have no key.
+        ahead: topics that will be needed soon. If topics are created, these are created in the same request, which
+            saves requests later.
+        again: topics of `topics` that must be checked again, because they were refused, or may have been deleted.
     """
 
     topics: tuple[str, ...]
@@ -73,48 +77,49 @@ class EnsureTopics:
 
 @dataclass(frozen=True, slots=True)
 class EnsureSchemas:
-    """Have these schemas registered, because records with them follow. A registry that is away is waited for."""
+    """Register these schemas, because records with them follow. If the registry does not answer, wait for it."""
 
     schemas: tuple[SchemaUse, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RunHeartbeatQuery:
-    """Run `heartbeat.action_query` on a connection of its own, if the lock is still held. One at a time."""
+    """Run `heartbeat.action_query` on its own connection, if the lock is still held. Only one query runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Start replication, because the initial snapshot is read."""
+    """Start replication, because the initial snapshot is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Let other tasks run, then ask again at once: there is more to do."""
+    """Let other tasks run, then call `next_action` again at once, because there is more to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing before this time (monotonic seconds; None: before something is reported)."""
+    """Do nothing before this time (monotonic seconds); None: before something is reported."""
 
     until: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The session is over, because of an error, or (None) because it was asked to stop."""
+    """End the session because of an error, or (None) because it was asked to stop."""
 
     error: CdcdError | None = None
 
 
-# Questions about tables.
+# Classes from here on are questions about tables.
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """Look up a published table: the one with this oid or, if the oid is 0, the one with this name.
 
-    The answer has its description and the types of its columns. It says whether `where` can be a condition on its rows.
+    The answer has its description and the types of its columns. The answer also says whether `where` can be a
+    condition on the table's rows.
     """
 
     oid: int
@@ -124,17 +129,17 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class FindWriters:
-    """Find out which transactions write to one of these tables now."""
+    """Find out which transactions have written to one of these tables and have not ended."""
 
     oids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read rows: at the slot's snapshot if `exported` is true, else at a snapshot that is taken for this query.
+    """Read rows: at the slot's snapshot if `exported` is true, otherwise at a snapshot that is taken for this query.
 
     Attributes:
-        kept: read at the snapshot that was taken with this number (`TakeSnapshot`). 0: there is none.
+        kept: number of the snapshot (`TakeSnapshot`) at which the rows are read; 0 if there is none.
     """
 
     query: PageQuery | KeyQuery
@@ -145,7 +150,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Take a snapshot, and keep it for `Read` until `LetGo`. The role that reads the table takes it."""
+    """Take a snapshot, and keep it for `Read` until `LetGo`. The role that reads the table must take it."""
 
     number: int
     table: SourceTable
@@ -153,7 +158,7 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """The snapshot with this number is not needed any more."""
+    """Release the snapshot with this number, which is not needed any more."""
 
     number: int
 
@@ -167,7 +172,7 @@ class ListPublished:
 
 @dataclass(frozen=True, slots=True)
 class FindEnums:
-    """Which published tables have columns of enums, of domains over them, or of arrays of them."""
+    """Find the published tables with columns of enums, of domains over enums, or of arrays of enums."""
 
 
 Question = Look | FindWriters | Read | TakeSnapshot | LetGo | ListPublished | FindEnums
@@ -175,13 +180,16 @@ Question = Look | FindWriters | Read | TakeSnapshot | LetGo | ListPublished | Fi
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask PostgreSQL a question. `ticket` comes back with the answer. Several questions may be under way at once."""
+    """Ask PostgreSQL a question. `ticket` is returned with the answer.
+
+    Several questions may be open at the same time.
+    """
 
     ticket: int
     question: Question
 
 
-# Answers.
+# Classes from here on are answers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +197,11 @@ class Looked:
     """The answer to `Look`.
 
     Attributes:
-        table: None if the publication has no such table.
-        leaves: if there is none of the name that was asked for, because the table is partitioned and published through
-            its partitions: the published ones as `schema.table`, by oid.
-        problem: why the request's condition cannot be used, or there is no such table; "" if it can, or that is not
-            known.
+        table: the table; None if the publication has no such table.
+        leaves: the published partitions as `schema.table`, by oid, if the table is partitioned and published
+            through its partitions.
+        problem: why the request's condition cannot be used, or that there is no such table; "" if the condition can
+            be used, or if this is not known.
         seen: a snapshot that was taken before the table was looked up.
     """
 
@@ -207,10 +215,11 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """The answer to `FindWriters`. `seen` is a snapshot that was taken before the look-up.
+    """The answer to `FindWriters`. `seen` is a snapshot that was taken before the writers were looked up.
 
     Attributes:
-        people: by name: the name with role and application, for people. An application can change its name meanwhile.
+        people: for each writer's name, a description with role and application for people. The description may
+            differ each time, because an application can change its name.
     """
 
     names: frozenset[str]
@@ -223,7 +232,7 @@ class Taken:
     """The answer to `TakeSnapshot`.
 
     Attributes:
-        seen: what the snapshot sees.
+        seen: which transactions the snapshot sees.
         after: an LSN behind the commit of every transaction that the snapshot sees.
     """
 
@@ -242,11 +251,11 @@ class Published:
 
     Attributes:
         tables: the published tables as `schema.table`, by oid.
-        after: an LSN. Every commit that the list has seen lies before it in the WAL.
-        estimates: the planner's number of rows of the tables that were not known, by oid.
-        labels: a checksum of the labels of all enums; 0 without any.
-        members: of tables that the publication names one by one, a number that another entry of the same table in the
-            publication does not have, by the table's oid.
+        after: an LSN. Every commit that the list includes is before it in the WAL.
+        estimates: the planner's estimate of the number of rows of tables that were not known, by oid.
+        labels: a checksum of the labels of all enums; 0 if there are no enums.
+        members: for each table that the publication lists by name, a number that identifies this entry, by the
+            table's oid. If the table is removed and added again, the number differs.
     """
 
     tables: Mapping[int, str]
@@ -265,14 +274,17 @@ class Enums:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A lock could not be taken in time; `reason` is PostgreSQL's message. The question may be asked again."""
+    """Answer: a lock could not be acquired in time; `reason` is PostgreSQL's message.
+
+    The question may be asked again.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The connection was lost before the answer came."""
+    """Answer: the connection was lost before the real answer arrived."""
 
     error: CdcdError
 

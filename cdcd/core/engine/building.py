@@ -1,4 +1,7 @@
-"""An engine from what a session begins with. The daemon, a recording and its replay construct it here."""
+"""Builds an engine from the values that a session begins with.
+
+The daemon, a recording and its replay use this function.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,15 +26,16 @@ from cdcd.core.transactions.spool import Spool
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """All that a session begins with. The same start, and the same verbs, give the same records.
+    """All values that a session begins with. The same values, and the same calls afterwards, produce the same records.
 
     Attributes:
         settings, checkpoint, published, exported, unstreamed_until, logged_until: as in `Engine`.
-        excluded: patterns of tables that are read on demand only.
-        encoding: what the records' form depends on.
-        binary: values may come in binary form.
+        excluded: patterns of tables that are read only on request.
+        encoding: settings for the form of records.
+        binary: whether values may arrive in binary form.
         abort_info: as in `Assembler`.
-        spool_bytes: the memory that the spool may take. How a large transaction is cut into steps depends on it.
+        spool_bytes: bytes of memory that the spool may use. They determine how a large transaction is divided into
+            steps.
         outbox: which events are published.
         filters: which rows of tables the topics have.
         routes: which topics the rows of tables go to. `encoding` has their names too.
@@ -56,7 +60,7 @@ class SessionStart:
 
 
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
-    """The engine of a session. The caller owes `close` of its assembler."""
+    """Return the engine of a session. The caller must call `close` of its assembler."""
     make = format_of(start.encoding)
     encoder = shaped(make(start.encoding, start.binary, observe), start.outbox, start.encoding, observe)
     encoder = routed(partitioned(encoder, start.encoding), start.routes, start.encoding, observe)

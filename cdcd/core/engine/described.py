@@ -1,8 +1,9 @@
-"""Relations that the stream describes: what the catalog is asked of them, and which topics and names are new.
+"""Relations that the stream describes: what is looked up about them in the catalog, and which of their topics and names
+are new.
 
-The rule: a row is encoded with the description that holds where the row is in the stream. So a relation is looked up in
-the catalog when the stream describes it, and the steps behind it wait for the answer. A topic that may not be ready,
-and a name that the relation did not have before, are noted until the first event of the relation.
+The rule: a row is encoded with the description that is valid at the row's position in the stream. So a relation is
+looked up in the catalog when the stream describes it, and later steps wait for the answer. A topic that may not be
+ready, and a name that is new for the relation, are remembered until the relation's first event.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,10 @@ DESCRIBE_S: Final = 0.01
 
 
 class DescribedRelations:
-    """What the stream has said of relations. `ask` for a relation, and bring the catalog's answer by `described`."""
+    """Keeps the relations that the stream has described.
+
+    The caller looks `next` up in the catalog, and passes the answer to `described`.
+    """
 
     def __init__(
         self,
@@ -49,45 +53,48 @@ class DescribedRelations:
         fault: Fault = raise_fault,
     ) -> None:
         self.ask_at: float | None = None
-        """When to ask for `asking` (monotonic seconds); None: it was asked for, or there is nothing to ask."""
+        """When to look up `asking` (monotonic seconds); None if it is being looked up, or if there is nothing to
+        look up."""
         self.asking: Describe | None = None
-        """What the catalog is asked for. Steps wait for the answer."""
+        """The relation to look up in the catalog; later steps wait for the answer."""
         self.new_topics: dict[int, tuple[str, ...]] = {}
-        """By oid: topics that may not be ready, of relations that were described."""
+        """Topics that may not be ready, by the oid of their described relation."""
         self.new_names: dict[int, str] = {}
-        """By oid: names that relations did not have before, until their first events under these names."""
+        """New names of relations, by oid, until the first event under the name."""
         self._encoder = encoder
         self._incremental = incremental
         self._tables = tables
         self._start = self._commit_lsn = start
-        """Where the transaction commits that is being replayed. Between two transactions, relations are described that
-        transactions need which commit at `start` or behind it."""
+        """Commit LSN of the transaction that is being processed. Between two transactions it is `start`, because
+        relations that are described there are needed by transactions that commit at `start` or later."""
         self.withheld: dict[int, CdcdError] = {}
-        """By oid: why no event of a relation may pass."""
+        """The error because of which no event of a relation may be encoded, by oid."""
         self._stops = fault is raise_fault
         self._refused: dict[int, Relation] = {}
         """The descriptions of these relations."""
         self._fault = fault
         self._unregistered: set[int] = set()
-        """Oids of relations that were described, whose records lack ids of schemas."""
+        """Oids of described relations whose records lack ids of schemas."""
         self._claimed: set[int] = set()
-        """Relations whose topics are allowed and free, as their first events have shown."""
+        """Oids of relations whose topics are valid and not used by another table, which is checked at their first
+        event."""
         self._topics = topics
         self._observe = observe
         self._relations: dict[int, Relation] = {}
 
     def opened(self, commit_lsn: int) -> None:
-        """A transaction's events follow, with the relations that they are of."""
+        """Note that the events of a transaction follow, together with descriptions of their relations."""
         self._commit_lsn = commit_lsn
 
     def closed(self) -> None:
-        """The transaction has ended."""
+        """Note that the transaction has ended."""
         self._commit_lsn = self._start
 
     def preview(self, relation: Relation) -> None:
-        """Know a relation before the commit of the transaction that describes it first, so that rows can be drafted.
+        """Take the description of a relation before the commit of the transaction that describes it first, so that rows
+        can be drafted.
 
-        A relation that is known keeps its description, because rows of other transactions may still come in its former
+        A known relation keeps its description, because rows of other transactions may still arrive in its earlier
         form. If the catalog differs from the message, the transaction has created or altered the relation. Then the
         relation is described at the commit.
         """
@@ -95,8 +102,8 @@ class DescribedRelations:
             self._ask(relation, tentative=True)
 
     def describe(self, relation: Relation) -> None:
-        """The stream describes a relation, perhaps as before: a column that was dropped and added again looks the same
-        in the message.
+        """Take the description of a relation, even if it equals the last one: a column that was dropped and added again
+        looks the same in the message.
         """
         self._ask(relation, tentative=False)
 
@@ -105,23 +112,26 @@ class DescribedRelations:
         self.ask_at = 0.0
 
     def next(self, now: float) -> Describe | None:
-        """The relation to look up in the catalog now; None: none. `described` brings the answer."""
+        """Return the relation to look up in the catalog now; None if there is none.
+
+        The answer is passed to `described`.
+        """
         if self.ask_at is None or self.ask_at > now:
             return None
         self.ask_at = None
         return self.asking
 
     def ask_again(self, now: float) -> None:
-        """The catalog does not show yet what the stream has described."""
+        """Look the relation up again later, because the catalog does not show yet what the stream has described."""
         self.ask_at = now + DESCRIBE_S
 
     def described(
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
-        """What the catalog says of the relation that was asked for."""
+        """Take the catalog's description of the relation that was looked up."""
         asking = self.asking
         if asking is None or asking.relation is not relation:
-            # The table was set aside meanwhile.
+            # The table was set aside in the meantime.
             return
         before = self._encoder.description(relation.oid)
         if asking.tentative:
@@ -133,7 +143,7 @@ class DescribedRelations:
         except BELONGS as error:
             # The relation may have no event before it is described again.
             if self._stops and not isinstance(error, WithheldError):
-                # Until the session has ended, no row of the relation may pass.
+                # No row of the relation may be encoded until the session has ended.
                 raise
             self.withheld[relation.oid] = error
             self._refused[relation.oid] = replace(relation, xid=None)
@@ -155,12 +165,12 @@ class DescribedRelations:
         try:
             self._encoder.define(relation, description, types)
         except BELONGS:
-            # Which columns are protected is known after the commit. Until then its rows are kept as they came. Another
-            # fault of the description counts with the first event, too.
+            # Which columns are protected is known after the commit, so rows are kept undrafted until then. Other
+            # faults of the description are also handled at the first event.
             return
 
     def _tell_changes(self, before: Known, relation: Relation) -> None:
-        """Tell what a new description of a table changed, if it changed anything."""
+        """Report what a new description of a table has changed, if anything."""
         after = self._encoder.description(relation.oid)
         assert after is not None
         changed = differences(before, after)
@@ -184,7 +194,8 @@ class DescribedRelations:
         known = self._relations.get(oid)
         if known is not None and (known.schema, known.name) != (relation.schema, relation.name):
             self._claimed.discard(oid)
-        # A transaction's number is in the message if the transaction is streamed. It says nothing of the relation.
+        # The message has a transaction's id if the transaction is streamed, but this id does not belong to the
+        # description.
         described = self._relations[oid] = replace(relation, xid=None)
         self._look_for_schemas(oid)
         topics = self._encoder.topics_of(oid)
@@ -208,7 +219,9 @@ class DescribedRelations:
     def relabelled(
         self, oid: int, description: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
-        """The labels of enums may have changed, of which a table has columns: its changes name them from now on."""
+        """Take the description of a table with enums whose labels may have changed; its changes use the new labels from
+        now on.
+        """
         relation = self._relations.get(oid)
         if relation is not None:
             self._encoder.define(relation, description, types)
@@ -221,7 +234,7 @@ class DescribedRelations:
             self._unregistered.discard(oid)
 
     def topics_ready(self) -> None:
-        """Some topics are ready that were not before, or some schemas are registered."""
+        """Note that more topics are ready, or more schemas are registered."""
         for oid in tuple(self._unregistered):
             self._look_for_schemas(oid)
         self.new_topics = {
@@ -231,9 +244,10 @@ class DescribedRelations:
         }
 
     def lacks_topics(self, step: Changes) -> bool:
-        """Whether records of these events go to topics that are not ready, or lack ids of schemas.
+        """Return whether records of these events go to topics that are not ready, or lack ids of schemas.
 
-        Such topics and schemas are asked for. A relation of which no event may pass is a fault.
+        Such topics and schemas are requested. If no event of a relation may be encoded, this is a fault of its
+        table.
         """
         if not self.new_topics and not self._unregistered and not self.withheld:
             return False
@@ -252,7 +266,10 @@ class DescribedRelations:
         return missing
 
     def _takes_topics(self, oid: int) -> bool:
-        """Whether the topics of a relation with an event are ready. Topics that it may not have are a fault."""
+        """Return whether the topics of a relation with an event are ready.
+
+        If the relation may not have these topics, this is a fault of its table.
+        """
         if oid not in self._claimed:
             try:
                 self._encoder.claim(oid)
@@ -266,18 +283,21 @@ class DescribedRelations:
         return all(ready)
 
     def oids_with(self, use: SchemaUse) -> list[int]:
-        """The relations whose records lack the id of this schema."""
+        """Return the relations whose records lack the id of this schema."""
         return [oid for oid in self._unregistered if use in self._encoder.unregistered(oid)]
 
     def oid_of(self, topic: str) -> int | None:
-        """The relation that has its records in this topic; None: the stream has described none."""
+        """Return the relation whose records go to this topic; None if the stream has described none."""
         for oid in self._relations:
             if self._encoder.knows(oid) and topic in self._encoder.topics_of(oid):
                 return oid
         return None
 
     def leave(self, oid: int) -> Relation | None:
-        """The table is set aside. Returns its last description by the stream; None: it had none."""
+        """Forget the table, because it is set aside.
+
+        Returns its last description by the stream; None if it had none.
+        """
         if self.asking is not None and self.asking.relation.oid == oid:
             self.asking = self.ask_at = None
         self.withheld.pop(oid, None)

@@ -1,17 +1,17 @@
-"""The initial snapshot: all tables as they were when the slot began, read side by side before the stream starts.
+"""The initial snapshot: reads all tables in parallel as they were when the slot was created, before the stream starts.
 
-The slot's creation exports a snapshot, which sees exactly what was committed before the slot's first position. Readers
-import that snapshot and read the tables chunk by chunk. Every row becomes a record with op `r`, and all of these
-records stand before all changes.
+Creating the slot exports a snapshot, which sees exactly what was committed before the slot's first position.
+Readers import that snapshot and read the tables chunk by chunk. Every row becomes a record with op `r`, and all
+these records precede all changes.
 
-The progress goes out with the rows. A session that ends in the middle loses the exported snapshot. The next session
-reads the pages that are left beside the stream (`incremental.py`), which works because the slot exists and has every
-change since.
+The progress is delivered together with the rows. If a session ends before all is read, the exported snapshot is
+lost. The next session reads the remaining pages beside the stream (`incremental.py`), which works because the slot
+exists and has every change since then.
 
-A table that somebody has locked is left in the same way, so that it holds up neither the others nor the stream. Without
-truncate records, a table without a key cannot be read beside the stream. So it is waited for behind all others, and is
-given up by its name `GIVE_UP_S` after its lock was met, if nothing else is left to read: an owner's lock must not hold
-up the stream.
+A table that another session has locked is also left to be read beside the stream, so that it delays neither other
+tables nor the stream. But without truncate records, a table without a key cannot be read beside the stream. So its
+lock is awaited after all other tables. If nothing else is left to read, reading the table is given up `GIVE_UP_S`
+after its lock was met, and its name is reported, because the owner of one table must not delay the stream.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -34,16 +34,17 @@ from cdcd.core.snapshot.table_task import TableTask, form_of
 _Read = tuple[Chunk, Rows]
 
 GIVE_UP_S: Final = 30.0
-"""Seconds that the stream waits for the lock of a table without a key: longer than an ALTER TABLE that rewrites
-nothing, and short enough for everybody else."""
+"""Seconds that the stream waits for the lock of a table without a key, which is longer than an ALTER TABLE without a
+rewrite takes, and short enough for the other tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedTables:
-    """The published tables at the slot's snapshot, by oid; their descriptions, and the types of their columns.
+    """The published tables at the slot's snapshot, by oid, with their descriptions and the types of their columns.
 
     Attributes:
-        locked: who has locked the tables, by oid, that could not be looked at. `tables` lacks them; they are described.
+        locked: which session has locked each table that could not be looked up, by oid. These tables are missing in
+            `tables`, but are described.
     """
 
     tables: Mapping[int, SourceTable]
@@ -57,16 +58,18 @@ class ExportedTables:
 
 
 class Exported:
-    """Reads the waiting tables at the slot's snapshot. Ask `next_question` until `is_done`, then call `finish`.
+    """Reads the waiting tables at the slot's snapshot.
+
+    The caller calls `next_question` until `is_done`, and then `finish`.
 
     Args:
-        tasks: has the progress. Tables that cannot be read here stay in it, and are read beside the stream.
+        tasks: the progress. Tables that cannot be read here stay in it, and are read beside the stream.
         tables: the published tables as they were at the slot's snapshot, by oid.
-        locked: who has locked the tables, by oid, that `tables` lacks because nobody could look at them.
-        keyless: the oids of those of them that cannot be read beside the stream, because they have no key.
-        postpones_keyless: tables without a key can be read beside the stream.
+        locked: which session has locked each table that `tables` lacks for this reason, by oid.
+        keyless: oids of the locked tables without a key, which cannot be read beside the stream.
+        postpones_keyless: whether tables without a key can be read beside the stream.
         aside: the tables that are set aside, by oid.
-        fault: takes the faults of tables; None: a fault ends the session (`failure`).
+        fault: takes faults of tables; None if a fault ends the session (`failure`).
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class Exported:
         self._aside = aside
         self._fault = fault
         self.failure: CdcdError | None = None
-        """Why the session cannot go on, if so."""
+        """The error because of which the session cannot go on; None if there is none."""
         self._tasks = tasks
         self._rendering = rendering
         self._chunk_bytes = chunk_bytes
@@ -100,9 +103,9 @@ class Exported:
         self._keyless = frozenset(keyless)
         self._postpones_keyless = postpones_keyless
         self._locked_since: dict[int, float] = {}
-        """By oid: when the locks of tables without a key were met, in monotonic seconds."""
+        """When the locks of tables without a key were met (monotonic seconds), by oid."""
         self._begun: dict[int, TableTask] = {}
-        """By oid: the tasks of the tables that were begun with."""
+        """The tasks of tables whose reading has begun, by oid."""
         self._tables = {oid: tables[oid] for oid in tasks.progress.waiting.oids if oid in tables}
         self._sql_names: dict[int, str] = {}
         size = 0
@@ -115,15 +118,15 @@ class Exported:
 
     @property
     def is_done(self) -> bool:
-        """Whether every chunk was read, or is left to be read beside the stream."""
+        """True if every chunk was read, or is left to be read beside the stream."""
         return not self._being_read and self._chunks.peek() is None
 
     def has(self, oid: int) -> bool:
-        """Whether the table is there, and defined, at the slot's snapshot."""
+        """Return whether the table exists and is defined at the slot's snapshot."""
         return oid in self._tables
 
     def topics(self) -> tuple[str, ...]:
-        """The topics of the tables that may have rows."""
+        """Return the topics of the tables that may have rows."""
         return tuple(
             self._rendering.topic_of(oid)
             for oid, table in self._tables.items()
@@ -131,7 +134,7 @@ class Exported:
         )
 
     def next_question(self, now: float) -> tuple[object, Question] | None:
-        """The next chunk to be read, and what to ask for it; None: nothing now."""
+        """Return the next chunk to read, and the question for it; None if there is nothing to ask now."""
         if self._being_read >= self._parallelism:
             return None
         chunk = self._chunks.next()
@@ -164,7 +167,7 @@ class Exported:
             elif task.oid in self._locked:
                 tasks.tell_postponed(found.name, self._locked[task.oid])
             elif table is None:
-                # It was dropped, or left the publication, before the slot was made.
+                # The table was dropped or unpublished before the slot was created.
                 tasks.end(found, "there was no such table at the slot's snapshot", now=now)
             else:
                 tasks.start_pace(found, now)
@@ -172,7 +175,7 @@ class Exported:
                     tasks.end(found, now=now)
 
     def answered(self, asked: object, answer: Answer, now: float) -> None:
-        """The answer to the question for a chunk."""
+        """Take the answer to the question for a chunk."""
         assert isinstance(asked, Chunk)
         chunk = asked
         self._being_read -= 1
@@ -189,7 +192,8 @@ class Exported:
         elif isinstance(answer, Busy):
             self._pass_over(chunk, answer.reason, now)
         else:
-            # The table was altered or dropped since the snapshot. What is left of it is read beside the stream.
+            # The table was altered or dropped since the snapshot was taken, so its remaining rows are read beside the
+            # stream.
             self._chunks.drop(chunk.task)
 
     def _fail(self, oid: int, fault: str, error: FatalError) -> None:
@@ -199,7 +203,7 @@ class Exported:
             self._fault(oid, fault, error)
 
     def leave(self, oid: int, reason: str) -> None:
-        """The table is set aside: no further row of it is read."""
+        """Stop reading the table, because it is set aside."""
         table = self._tables.get(oid)
         if table is None:
             return
@@ -211,7 +215,7 @@ class Exported:
             self._tasks.end(begun, reason)
 
     def _pass_over(self, chunk: Chunk, reason: str, now: float) -> None:
-        """Somebody has locked the table of the chunk. Others have their turn."""
+        """Note that another session has locked the chunk's table, and let other tables have their turn."""
         task = chunk.task
         if self._postpones_keyless or self._rendering.key_columns(task.oid):
             if self._chunks.has(task):
@@ -230,7 +234,10 @@ class Exported:
             self._tasks.end(self._begun[task.oid], _given_up(reason, task.name), now=now)
 
     def finish(self, now: float) -> None:
-        """Send the rows that were held back until it was known which row is the last. Call it once `is_done`."""
+        """Send the rows that were held back until it was known which row is the last.
+
+        This is called once `is_done` is true.
+        """
         waiting = self._tasks.progress.waiting
         if waiting.oids:
             self._begin_up_to(waiting.oids[-1], now)

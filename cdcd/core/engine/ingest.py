@@ -1,9 +1,9 @@
-"""Frames of the stream -> records in the queue: what each step of the assembler means for the session.
+"""Turns frames of the stream into records in the queue, by handling each step of the assembler.
 
-The rule: the queue never has a part of an event, and its positions are those that the assembler gave. What a
-transaction asks of the daemon (a request, a name that changes hands) counts when its events count, so that it comes
-again after a restart in between. A step is worked off at once, or held until the catalog has answered or a topic is
-ready.
+The rule: the queue never has a part of an event, and its positions are those that the assembler has returned.
+Effects of a transaction on the daemon (a request, or a name that goes to another table) are applied when its events
+count as delivered, so that they are repeated after a restart in between. A step is processed at once, or held until
+the catalog has answered or a topic is ready.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -70,24 +70,26 @@ from cdcd.core.transactions.steps import (
 )
 
 TURN_EVENTS: Final = 256
-"""Events or steps that are worked off before other tasks run: some milliseconds' work, uncompiled."""
+"""Number of events or steps that are processed before other tasks run, which takes some milliseconds in uncompiled
+code."""
 
 _RESERVED: Final = tuple(prefix.encode() for prefix in RESERVED)
 _WATERMARK: Final = WATERMARK.encode()
 
 
 class Ingest:
-    """Works off the frames of a session. `receive` frames, then `advance` until `is_idle`.
+    """Processes the frames of a session: `receive` takes frames, then `advance` is called until `is_idle`.
 
     Args:
-        ends_former_rows: when a table takes another one's name, a truncate record ends the rows of the other one.
-        heartbeat: is asked between transactions, because a busy stream stands still nowhere else; None: there is none.
+        ends_former_rows: whether a truncate record ends the rows of a table when another table takes its name.
+        heartbeat: is called between transactions, because a busy stream pauses nowhere else; None if there are no
+            heartbeats.
         left_out: the tables that the pipeline leaves out, or that are set aside.
-        message_prefixes: prefixes of the logical messages that have records; None: all have records.
-        renewal: is told of large messages that were not taken whole, and where transactions end.
+        message_prefixes: prefixes of the logical messages that have records; None if all have records.
+        renewal: is told of large messages that were not copied whole, and of the ends of transactions.
         record_bytes_max, fails_over_bytes: as in `EngineSettings`.
         fault: takes the faults of tables.
-        place: called between two transactions, where tables that were set aside may come back.
+        place: is called between two transactions, where tables that were set aside may come back.
     """
 
     def __init__(
@@ -119,19 +121,19 @@ class Ingest:
         self._fault = fault
         self._fails_over = fails_over_bytes or ANY_SIZE
         self._returned: list[Described] = []
-        """Descriptions of tables that came back. They stand before the next steps."""
+        """Descriptions of tables that came back, which precede the next steps."""
         self._row_bytes_max = max(record_bytes_max, LOOKED_AT_BYTES) if record_bytes_max else 0
         self._record_bytes_max = record_bytes_max
         self._renewal = renewal
         self._message_prefixes = message_prefixes
         self.cuts = 0
-        """How many transactions were cut because they were larger than a Kafka transaction may be."""
+        """Number of transactions that were cut because they were larger than a Kafka transaction may be."""
         self.caught_up: bool | None = None
-        """Whether the broker holds everything that the server had written by its last keepalive; None: not known."""
+        """Whether the broker holds everything that the server had written by its last keepalive; None if not known."""
         self.server_wal_end = 0
-        """The end of the server's WAL, so far as keepalives and commits have told it."""
+        """End of the server's WAL, as far as keepalives and commits have shown it."""
         self._idle_since_keepalive = False
-        """The last keepalive came between transactions, and no transaction was closed since."""
+        """True if the last keepalive came between transactions, and no transaction has ended since."""
         self._assembler = assembler
         self._encoder = encoder
         self._rows = rows
@@ -164,7 +166,7 @@ class Ingest:
         self._xid = 0
         self._commit_lsn = 0
         self._splits = False
-        """The steps are those of `left_out`."""
+        """True if the steps come from `left_out`."""
         self._records: list[Record] = []
         self._metadata = encoder.metadata
         self._start = queue.position
@@ -172,11 +174,11 @@ class Ingest:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the frames that were received are worked off."""
+        """True if all received frames are processed."""
         return self._steps is None
 
     def receive(self, frames: list[bytes]) -> None:
-        """Frames came, in their order."""
+        """Take the next frames of the stream."""
         assert self._steps is None, "the former frames are not worked off"
         steps: Iterator[KeptStep] = self._kept(self._assembler.receive(frames))
         if self._returned:
@@ -190,17 +192,17 @@ class Ingest:
 
     @property
     def place_lsn(self) -> int:
-        """The commit LSN of the open transaction; between two transactions, where the last one ended."""
+        """Return the commit LSN of the open transaction, or between two transactions, the end of the last one."""
         return self._queue.position.end_lsn if self._queue.between else self._commit_lsn
 
     def leave(self, oid: int) -> Relation | None:
-        """A table is set aside from the step on that is worked off now, or is held.
+        """Set a table aside, beginning with the step that is being processed or held.
 
         Returns:
-            The table's last description by the stream; None: it had none.
+            The table's last description by the stream; None if it had none.
         """
         if self._steps is not None and not self._splits:
-            # What is left of these steps has no description of a table that is left out by its name.
+            # The remaining steps do not include descriptions of a table that is left out by its name.
             self._splits = True
             self._steps = self._left_out.steps(cast("Iterator[Step]", self._steps))
         held = self._held
@@ -210,7 +212,7 @@ class Ingest:
         return self.relations.leave(oid)
 
     def come_back(self, oid: int, relation: Relation | None) -> None:
-        """A table that was set aside comes back between two transactions: it is described before its next change."""
+        """Let a table that was set aside come back between two transactions: it is described before its next change."""
         self._encoder.forget(oid)
         if relation is None:
             return
@@ -220,7 +222,7 @@ class Ingest:
             self._steps = chain([Described(relation)], self._steps)
 
     def _put_back(self, step: Changes) -> None:
-        """These events come next, without those of tables that are set aside."""
+        """Process these events next, without those of tables that are set aside."""
         assert self._steps is not None, "a step is worked off"
         if step.items:
             self._steps = chain(self._left_out.split(step), self._steps)
@@ -233,14 +235,14 @@ class Ingest:
         now: float,
         seen: Visibility | None,
     ) -> None:
-        """What the catalog says of a relation (`Engine.described`)."""
+        """Take the catalog's description of a relation (`Engine.described`)."""
         if seen is not None and not self._queue.between and not seen.sees(self._xid):
             self.relations.ask_again(now)
         else:
             self.relations.described(relation, description, types)
 
     def advance(self, now: float, unix_us: int) -> bool:
-        """Work off steps for a turn. False: something must be answered or delivered first, or frames must come."""
+        """Process steps for one turn. Returns False if an answer, a delivery or more frames must come first."""
         self._unix_us = unix_us
         if self._steps is None or self._waits():
             return False
@@ -250,7 +252,7 @@ class Ingest:
             if step is None:
                 if not self._queue.room or (self._queue.between and self._incremental.snapshots.holds):
                     return False
-                # A step may put others in front of those that follow.
+                # A step may insert others before the ones that follow.
                 step = next(self._steps, None)
                 if step is None:
                     self._steps = None
@@ -263,15 +265,15 @@ class Ingest:
         return True
 
     def _waits(self) -> bool:
-        """Whether steps wait for the catalog."""
+        """True if steps wait for the catalog."""
         return self.relations.asking is not None
 
     def _is_held(self) -> bool:
-        """Whether a step waits for its topics."""
+        """True if a step waits for its topics."""
         return self._held is not None
 
     def _take(self, step: KeptStep, now: float) -> int:
-        """Do what the step says. Returns its share of `TURN_EVENTS`."""
+        """Process the step, and return its share of `TURN_EVENTS`."""
         kind = type(step)
         if kind is Changes:
             assert isinstance(step, Changes)
@@ -280,8 +282,9 @@ class Ingest:
         return TURN_EVENTS if kind is Turn else 1
 
     def _encode(self, step: Changes) -> int:
-        """Make records of the events, and return their number. Or hold the step until its topics are ready: 0."""
-        # Also if the events wait for a topic, or for the rest of their transaction: the broker does not hold them.
+        """Make records of the events, and return their number; 0 if the step is held until its topics are ready."""
+        # This is so even if the events wait for a topic, or for the rest of their transaction, because the broker
+        # does not hold them.
         self.caught_up = False
         aside = self._left_out.count_aside()
         if self.relations.lacks_topics(step):
@@ -294,7 +297,7 @@ class Ingest:
             return 0
         items = step.items
         if self._row_bytes_max:
-            # A frame that is so large is the last one of those that are received or kept together.
+            # A frame of this size is the last one of those that are received or kept together.
             last = items[-1]
             if isinstance(last, bytes) and len(last) > self._row_bytes_max:
                 try:
@@ -317,13 +320,13 @@ class Ingest:
         return count
 
     def _encode_without(self, step: Changes, before: int, error: CdcdError) -> int:
-        """Keep the records of the events before the one at fault. Set its table aside, and put back what follows.
+        """Keep the records of the events before the faulty one, set its table aside, and put the following events back.
 
         Args:
-            before: how many events of the transaction were added to the queue before this step.
+            before: number of the transaction's events that were added to the queue before this step.
 
         Returns:
-            How many events of the step are done.
+            The number of the step's events that are processed.
         """
         done = self._encoder.serial - 1 - before
         at = left = 0
@@ -332,13 +335,13 @@ class Ingest:
             at += 1
         item = step.items[at]
         if left != done or not isinstance(item, bytes):
-            # A draft has no values that could be at fault.
+            # A draft has no values that could be faulty.
             raise error
         oid = oids_of(item, step.in_stream)[0]
         added = self._queue.events_done - before
         size = sum([record_bytes(key, value, None) for _, key, value, _ in self._records])
         self._add(size, done - added)
-        # The event is left out with those behind it.
+        # The event is left out together with the following ones.
         self._encoder.skip(-1)
         self._fault(oid, _fault_of_row(error), error)
         self._put_back(Changes(step.items[at:], step.in_stream))
@@ -358,10 +361,10 @@ class Ingest:
             self._cut()
 
     def _leave_large(self) -> int:
-        """Set each table aside that has a record which Kafka does not take, and drop its records from there on.
+        """Set each table aside that has a record which Kafka does not take, and remove its records from there on.
 
         Returns:
-            The bytes of the records that are dropped.
+            The bytes of the removed records.
         """
         records, dropped, place = self._records, 0, 0
         while place < len(records):
@@ -381,7 +384,7 @@ class Ingest:
         return dropped
 
     def _oid_of(self, topic: str) -> int | None:
-        """The relation of the stream that has its records in this topic; None: there is none."""
+        """Return the relation of the stream whose records go to this topic; None if there is none."""
         return self.relations.oid_of(topic)
 
     def _name_of(self, oid: int) -> str:
@@ -389,7 +392,9 @@ class Ingest:
         return f"{relation.schema}.{relation.name}"
 
     def _add_streamed(self, items: list[SpoolItem]) -> None:
-        """Put the records of frames and drafts into the queue. Those of drafts are made late if the encoder can."""
+        """Put the records of frames and drafts into the queue; records of drafts are made late if the encoder can do
+        so.
+        """
         kept: list[SpoolItem] = []
         aside = self._left_out.count_aside()
         for place, item in enumerate(items):
@@ -419,7 +424,9 @@ class Ingest:
             self._add_encoded(kept, True, events(kept))
 
     def _encode_each(self, step: Changes) -> int:
-        """As `encode_all`, and note what each record says of a row: tables are being read, or names are new."""
+        """Encode the events one by one, and note what each record says about a row, because tables are being read, or
+        names are new.
+        """
         size = 0
         records = self._records
         snapshots = self._incremental.snapshots
@@ -447,10 +454,10 @@ class Ingest:
         return size
 
     def _take_names(self, item: SpoolItem, in_stream: bool) -> int:
-        """If the item is the first event of a table under a name: end the rows of the table that had the name.
+        """If the item is the first event of a table under a name, end the rows of the table that had the name.
 
         Returns:
-            The bytes of the records that do so.
+            The bytes of the records for this.
         """
         size = 0
         for oid in oids_of(item, in_stream):
@@ -473,7 +480,7 @@ class Ingest:
             if not self._watched.is_watched(topic):
                 continue
             if value is None:
-                # A tombstone. Of a delete it may be the only record (`event_flattening`).
+                # This is a tombstone, which may be the only record of a delete (`event_flattening`).
                 self._watched.note(self._xid, topic, key, None, moved=False)
                 continue
             values, secret = None, False
@@ -487,7 +494,7 @@ class Ingest:
                 topic,
                 key,
                 values,
-                # In the topic of an update's last record, the row may be new: by its key, or by its route.
+                # In the topic of an update's last record, the row may be new because of its key or its route.
                 moved=HEADER_OLD_KEY in names or divided,
                 secret=secret,
             )
@@ -508,7 +515,9 @@ class Ingest:
         self._queue.begin(step.commit_lsn, step.skip)
 
     def _committed(self, lsn: int) -> None:
-        """The server has a record at `lsn`, so that what waits for its topic or the catalog counts as behind."""
+        """Note that the server has a record at `lsn`, so that what waits for its topic or the catalog counts as not
+        caught up.
+        """
         self.server_wal_end = max(self.server_wal_end, lsn + 1)
 
     def _closed(self, step: Closed, now: float) -> None:
@@ -542,12 +551,14 @@ class Ingest:
 
     def _described_in_stream(self, step: Described, now: float) -> None:
         if isinstance(step.message, Relation):
-            # Its rows follow, and wait for the catalog.
+            # Rows of the relation follow, and wait for the catalog.
             self.caught_up = False
             self.relations.describe(step.message)
 
     def _undecided(self) -> int:
-        """How many transactions are streamed or prepared, and would come again over another connection."""
+        """Return the number of transactions that are streamed or prepared, and that would be sent again over another
+        connection.
+        """
         return self._assembler.streamed_open + self._assembler.prepared_open
 
     def _transactional(self, step: TransactionalMessage, now: float) -> None:
@@ -555,7 +566,7 @@ class Ingest:
         self._renewal.arrived(peek.shortened_bytes(frame), now)
         size = 0
         if self._is_request(frame, in_stream):
-            # It is an event like any other, but makes no record.
+            # The message is an event like any other, but has no record.
             self._encoder.skip(1)
             request = self._held_request(frame, in_stream)
             if request is not None:
@@ -606,17 +617,17 @@ class Ingest:
         self.between(now)
 
     def _is_request(self, frame: bytes, in_stream: bool) -> bool:
-        """Whether a logical message is for the daemon itself."""
+        """Return whether a logical message is a request to the daemon."""
         return peek.message_prefix(frame, in_stream) in _RESERVED
 
     def _held_request(self, frame: bytes, in_stream: bool) -> Callable[[], None] | None:
-        """What is to be called where the request's transaction ends; None: nothing."""
+        """Return the function to call at the end of the request's transaction; None if there is none."""
         if peek.shortened_bytes(frame) < 0:
             return self._requests.hold(_message(frame, in_stream))
         return partial(self._take_request, frame, in_stream)
 
     def _take_request(self, frame: bytes, in_stream: bool) -> None:
-        """Follow the request. Of one that is too large, only the size is known."""
+        """Handle the request; if it is too large, only its size is known."""
         size = peek.shortened_bytes(frame)
         if size < 0:
             self._requests.take(_message(frame, in_stream))
@@ -624,18 +635,18 @@ class Ingest:
             self._requests.refuse_large(size)
 
     def _is_delivered(self, frame: bytes, in_stream: bool) -> bool:
-        """Whether a logical message of somebody else has a record."""
+        """Return whether a logical message that is no request has a record."""
         prefixes = self._message_prefixes
         return prefixes is None or peek.message_prefix(frame, in_stream) in prefixes
 
     def _without_value(self, frame: bytes, in_stream: bool, known: int) -> int:
-        """Take the value from the record of a message of which only size and digest were taken.
+        """Remove the value from the record of a message of which only size and digest were kept.
 
         Args:
-            known: how many records there were before the message.
+            known: number of records before the message.
 
         Returns:
-            By how many bytes the record became smaller.
+            The bytes by which the record became smaller.
         """
         size = peek.shortened_bytes(frame)
         if size < 0 or len(self._records) == known:
@@ -649,7 +660,9 @@ class Ingest:
         return len(value or b"") + (len(key or b"") if is_long else 0)
 
     def _lacks_schemas(self, step: KeptStep, of: int = MESSAGES) -> bool:
-        """Whether records of logical messages, or END, lack ids of schemas. Then the step is held until they have."""
+        """Return whether records of logical messages, or END, lack ids of schemas; the step is then held until they
+        have them.
+        """
         if self._topics.are_registered(self._encoder.unregistered(of)):
             return False
         self._held = step
@@ -667,7 +680,10 @@ class Ingest:
             self.between(now)
 
     def delivered(self) -> None:
-        """A batch was delivered. If no transaction came since the last keepalive, the server says nothing more."""
+        """Note that a batch was delivered.
+
+        If no transaction arrived since the last keepalive, the server has nothing more to send.
+        """
         if self._idle_since_keepalive and not self._queue.size:
             self.caught_up = True
 
@@ -680,14 +696,16 @@ class Ingest:
             self._observe(TransactionLarge(xid=transaction.xid, commit_lsn=transaction.commit_lsn))
 
     def apply_deferred(self) -> None:
-        """The events of the transaction count from here on, so what it asked of the daemon counts too."""
+        """Apply the effects of the transaction on the daemon, because its events count as delivered from here on."""
         if self._deferred:
             deferred, self._deferred = self._deferred, []
             for apply in deferred:
                 apply()
 
     def between(self, now: float) -> None:
-        """If no transaction is open: send the rows, and the ends of former tables, that have their place here."""
+        """If no transaction is open, send snapshot rows and ends of earlier tables' rows that
+        belong at this position.
+        """
         if not self._queue.between:
             return
         self._place(now)
@@ -704,29 +722,29 @@ class Ingest:
         return self._rows.topic_is_ready(self._rows.topic_of(oid))
 
     def _end_former_rows(self, oid: int) -> None:
-        """Between two transactions: end the rows of the table that had this one's name before."""
+        """End the rows of the table that had this one's name before, between two transactions."""
         self._tables.replace(oid)
         if self._ends_former_rows:
             self._rows.end_former_rows((oid,), self._incremental.tasks.take_number())
 
     def _turn(self, step: Turn, now: float) -> None:
-        """Nothing is done: the step ends the turn (`_take`), so that other tasks run."""
+        """Do nothing: the step ends the turn (`_take`), so that other tasks run."""
 
 
 def _count(item: SpoolItem) -> int:
-    """How many events the item is."""
+    """Return the number of events in the item."""
     return 1 if isinstance(item, bytes) else row_count(item)
 
 
 def _fault_of_row(error: CdcdError) -> str:
-    """The kind of fault, of an error that a row met."""
+    """Return the kind of fault for an error in a row."""
     if isinstance(error, SinkError):
         return NAME
     return RULE if isinstance(error, ConfigError) else VALUE
 
 
 def _message(frame: bytes, in_stream: bool) -> LogicalMessage:
-    """The logical message in the frame."""
+    """Return the logical message in the frame."""
     message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
     assert isinstance(message, LogicalMessage)
     return message
@@ -749,4 +767,4 @@ _HANDLERS: Final[dict[type[KeptStep], _Handler]] = {
     CommitWithoutPrepare: Ingest._commit_without_prepare,
     Turn: Ingest._turn,
 }
-"""What each step of the assembler does, but for `Changes`."""
+"""The method for each step of the assembler, except `Changes`."""

@@ -1,15 +1,15 @@
-"""Takes tables out of the stream: those that the pipeline leaves out (`tables.include`, `tables.exclude`), by their
+"""Removes tables from the stream: those that the pipeline leaves out (`tables.include`, `tables.exclude`), by their
 names, and those that are set aside (`fates.py`), by their oids.
 
-The rule: each event counts, whatever becomes of it. So the events of tables that are left out become `LeftOut`, which
-has only their number: positions, and the numbers of the events behind them, are as if they were encoded.
+The rule: each event counts, whatever is made of it. So events of removed tables are replaced by `LeftOut`, which
+has only their number: positions, and the numbers of later events, are the same as if the events were encoded.
 
-A relation is left out by its name where the stream is. So a table that is renamed comes in or goes out at that place.
-What a transaction that is still open says of a relation counts at its commit only, because rows of other transactions
-may come under the former name until then.
+Whether a relation is left out depends on its name at this position of the stream. So a renamed table may be
+included or left out from that position on. What an open transaction says about a relation counts only from its
+commit on, because rows of other transactions may arrive under the earlier name until then.
 
-A table may come back to the name under which its topic has rows. So its first event under a name that is left out is
-told (`WentOut`), because the topic lacks what changed meanwhile.
+A table may come back to a name under which its topic has rows. So its first event under a name that is left out is
+reported (`WentOut`), because the topic then lacks changes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,27 +23,30 @@ from cdcd.core.transactions.steps import Changes, Described, RelationPreview, St
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """So many events of the open transaction are of tables that the pipeline leaves out."""
+    """Number of consecutive events of the open transaction that belong to tables which are left out."""
 
     events: int
 
 
 @dataclass(frozen=True, slots=True)
 class WentOut:
-    """Tables have their first events under names that are left out. The names are by oid, as `schema.table`."""
+    """Reports tables whose first events under a name arrived while the name is left out; the names are by oid, as
+    `schema.table`.
+    """
 
     names: Mapping[int, str]
 
 
 KeptStep = Step | LeftOut | WentOut
-"""What is left of the assembler's steps."""
+"""A step of the assembler after tables were removed."""
 
 
 class LeftOutTables:
-    """The relations that are left out, as they were last described.
+    """The relations that are left out, by their latest descriptions.
 
     Args:
-        wants: whether the pipeline has a table, by its name as `schema.table`; None: it has all that are published.
+        wants: returns whether the pipeline has a table, by its name as `schema.table`; None if it has all published
+            tables.
         fates: the tables that are set aside.
     """
 
@@ -53,19 +56,21 @@ class LeftOutTables:
         self._aside: Mapping[int, object] = {} if fates is None else fates.aside
         self._oids: set[int] = set()
         self._untold: dict[int, str] = {}
-        """The names of those of which no event has come under the name."""
+        """The names of relations for which no event has arrived under the name."""
 
     @property
     def is_needed(self) -> bool:
-        """Whether a table may be left out. If not, the assembler's steps are what is left of them."""
+        """True if a table may be left out; otherwise the assembler's steps can be used unchanged."""
         return self._wants is not None or len(self._aside) > 0
 
     def count_aside(self) -> int:
-        """How many tables are set aside."""
+        """Return the number of tables that are set aside."""
         return len(self._aside)
 
     def steps(self, steps: Iterator[Step]) -> Iterator[KeptStep]:
-        """The steps without descriptions of tables that are left out, and with `LeftOut` in place of their events."""
+        """Yield the steps without descriptions of tables that are left out, and with `LeftOut` in place of their
+        events.
+        """
         for step in steps:
             if isinstance(step, Changes):
                 if self._untold and (names := self._told(step)):
@@ -82,7 +87,7 @@ class LeftOutTables:
                 yield step
 
     def describe(self, relation: Relation) -> bool:
-        """Take a description that holds from here on. Whether the relation is kept."""
+        """Take a description that is valid from here on, and return whether the relation is kept."""
         if self._has(relation):
             self._oids.discard(relation.oid)
             self._untold.pop(relation.oid, None)
@@ -95,7 +100,7 @@ class LeftOutTables:
         return False
 
     def rest(self, item: SpoolItem, in_stream: bool) -> SpoolItem | None:
-        """What is left of an event, or of drafts of rows: of a Truncate, without some tables. None: nothing."""
+        """Return the rest of an event or of drafts, such as a Truncate without some tables; None if nothing is left."""
         oids = oids_of(item, in_stream)
         kept = [oid for oid in oids if oid not in self._oids and oid not in self._aside]
         return item if len(kept) == len(oids) else only(item, in_stream, kept)
@@ -107,7 +112,7 @@ class LeftOutTables:
         return self._wants is None or self._wants(_name(relation))
 
     def _told(self, step: Changes) -> dict[int, str]:
-        """The names that are not told yet of tables that have events in the step."""
+        """Return the names of tables with events in the step that were not reported yet."""
         found: dict[int, str] = {}
         for item in step.items:
             for oid in oids_of(item, step.in_stream):
@@ -117,7 +122,7 @@ class LeftOutTables:
         return found
 
     def split(self, step: Changes) -> Iterator[KeptStep]:
-        """The events in their order: runs of those that are kept, and of those that are not."""
+        """Yield the events in their order, as runs of events that are kept and of events that are left out."""
         kept: list[SpoolItem] = []
         gone: list[SpoolItem] = []
         for item in step.items:

@@ -1,4 +1,4 @@
-"""What must be known of a table before its rows can be read: look-ups in the catalog, from a new plan to its pages.
+"""Look-ups in the catalog before a table's rows can be read, from a new plan to its pages.
 
 ```
  LOOK ─▶ TOPIC ─▶ WRITERS ─────▶ PLAN ─▶ READ (`chunk_reads.py`)
@@ -6,10 +6,10 @@
                      └▶ SNAPSHOT ─┘ (`one_snapshot.py`)
 ```
 
-The rule: the window opens before anybody is asked who writes to the table. What was streamed before that must be seen
-by every snapshot that is taken afterwards, and a transaction is seen when it has ended. So whoever writes at that
-moment is waited for, as CREATE INDEX CONCURRENTLY does (by the locks, which go when the transaction is seen: xact.c,
-CommitTransaction).
+The rule: the window opens before the writers of the table are looked up. Every snapshot that is taken afterwards
+must see what was streamed before, and a snapshot sees a transaction once it has ended. So every transaction that
+writes to the table at that moment is awaited, as CREATE INDEX CONCURRENTLY does (by its locks, which are released
+when the transaction becomes visible: xact.c, CommitTransaction).
 """
 
 from collections.abc import Callable, Mapping
@@ -33,10 +33,10 @@ from cdcd.core.snapshot.reading import SourceTable
 from cdcd.core.snapshot.table_task import Part, TableTask, form_of
 
 HELD_S: Final = 2.0
-"""Seconds until a large table is looked up again that has to wait for other large ones."""
+"""Seconds until a large table that has to wait for other large ones is looked up again."""
 
 PARTITIONS_NAMED: Final = 10
-"""How many of the partitions that stand for a table a fact names."""
+"""Maximum number of partitions that an event names in place of their table."""
 
 _NO_KEY = (
     "it has no key, or rows may share the one of key.columns. Such a table is read again behind a truncate record, "
@@ -49,10 +49,11 @@ _NO_WHERE = (
 
 
 class LookUps:
-    """Takes plans from `PlanState.LOOK` to `PlanState.READ`.
+    """Advances plans from `PlanState.LOOK` to `PlanState.READ`.
 
     Args:
-        large_max: how many tables of more than one chunk are watched at a time; None: whoever begins plans limits them.
+        large_max: maximum number of tables with more than one chunk that have a window at a time; None if the
+            caller limits this.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class LookUps:
         return plan, Look(task.oid, task.name, task.where)
 
     def next(self, plan: TablePlan, now: float) -> Question | None:
-        """What to ask about the table now; None: nothing, or a question is under way."""
+        """Return the next question about the table; None if there is none, or one is open."""
         if plan.asked or plan.retry_at > now:
             return None
         question = self._question(plan)
@@ -97,7 +98,7 @@ class LookUps:
         return question
 
     def topics_ready(self, now: float) -> None:
-        """Some topics are there that were not before."""
+        """Note that more topics are ready."""
         for plan in self._plans:
             if plan.state is PlanState.TOPIC and self._rendering.topic_is_ready(plan.topic):
                 plan.enter(PlanState.WRITERS, now)
@@ -107,7 +108,7 @@ class LookUps:
         if plan.state is PlanState.LOOK:
             return Look(task.oid, task.name, task.where)
         if plan.state is PlanState.PLAN:
-            # The condition was examined by the first look-up.
+            # The first look-up has already checked the condition.
             return Look(task.oid, task.name)
         if plan.state is PlanState.WRITERS:
             assert table is not None
@@ -120,7 +121,7 @@ class LookUps:
     # The table.
 
     def looked(self, plan: TablePlan, answer: Looked, now: float) -> None:
-        """The catalog's answer, for a new plan or for one that needs its pages."""
+        """Take the catalog's answer for a new plan, or for one that needs its pages."""
         task, table = plan.task, answer.table
         if table is None:
             if answer.leaves:
@@ -135,7 +136,7 @@ class LookUps:
             self._plans.end(task, SET_ASIDE)
             return
         if self._is_planned_by_another(plan, table):
-            # Another task of this table was looked up first. This one begins when that one has ended.
+            # Another task for this table was looked up first, so this one begins when that one has ended.
             self._know(plan, table)
             self._plans.forget(plan)
             return
@@ -166,7 +167,7 @@ class LookUps:
             self._open(plan, table, answer, topic, now)
 
     def _expand(self, task: TableTask, leaves: Mapping[int, str]) -> None:
-        """The table is published through its partitions, so they are read in its place."""
+        """Read the partitions in place of the table, because the table is published through them."""
         current = self._present(task)
         tasks = self._tasks
         others = replace(
@@ -195,7 +196,7 @@ class LookUps:
         plan.table, plan.latest = table, answer.seen
         self._know(plan, table)
         if self._watched.has_window(topic):
-            # The table that had this name before is still being read into the topic. This one waits.
+            # The table that had this name before is still being read into the topic, so this one waits.
             self._plans.forget(plan)
             return
         if self._has_too_many(plan):
@@ -205,25 +206,25 @@ class LookUps:
         plan.topic = topic
         plan.window = self._watched.open_window(table.oid, topic)
         if plan.one is None:
-            # From here on, for a change can be in the stream before snapshots see it: then its key is owed.
+            # The key of a change is owed from here on, because the stream can have a change before snapshots see it.
             self._watched.watch_owed(plan.task)
         ready = self._rendering.topic_is_ready(topic)
         plan.enter(PlanState.WRITERS if ready else PlanState.TOPIC, now)
 
     def _has_too_many(self, plan: TablePlan) -> bool:
-        """Whether the table has to wait until another large one is read."""
+        """Return whether the table has to wait until another large one is read."""
         if self._large_max is None or not self._is_large(plan):
             return False
         watched = [each for each in self._plans if each.window is not None and not each.is_locked]
         return sum(map(self._is_large, watched)) >= self._large_max
 
     def _is_large(self, plan: TablePlan) -> bool:
-        """Whether the table has more than one chunk."""
+        """Return whether the table has more than one chunk."""
         table = plan.table
         return table is not None and sum([each.part.size for each in table.parts]) > self._chunk_bytes
 
     def _know(self, plan: TablePlan, table: SourceTable) -> None:
-        """The task has the table's oid and name from now on."""
+        """Store the table's present oid and name in the task."""
         task = plan.task
         current = self._tasks.progress.find(task)
         if current is not None and (current.oid, current.name) != (table.oid, table.name):
@@ -237,7 +238,7 @@ class LookUps:
         plan.task = self._present(task)
 
     def _present(self, task: TableTask) -> TableTask:
-        """The task as it is now."""
+        """Return the present state of the task."""
         found = self._tasks.progress.find(task)
         assert found is not None, "a task that is being read has not ended"
         return found
@@ -261,7 +262,7 @@ class LookUps:
     # Its writers.
 
     def found_writers(self, plan: TablePlan, answer: Writers, now: float) -> None:
-        """Who writes to the table now."""
+        """Take the transactions that write to the table now."""
         plan.writers = answer.names if plan.writers is None else plan.writers & answer.names
         plan.latest = answer.seen
         self._reads.advance(plan)
@@ -310,7 +311,9 @@ class LookUps:
 
 
 def _same_table(one: SourceTable, other: SourceTable) -> bool:
-    """Whether all writers of the other were asked for with those of the one, and both have the same columns."""
+    """Return whether the writers of `other` were looked up together with those of `one`, and both have the same
+    columns.
+    """
     return (
         one.oid == other.oid
         and one.name == other.name
@@ -320,5 +323,5 @@ def _same_table(one: SourceTable, other: SourceTable) -> bool:
 
 
 def _go_on(before: Part | None, now: Part) -> Part:
-    """A part with what was read of it before, unless nothing was, or its rows lie in another file since."""
+    """Return the part with the pages that were read of it before, unless its rows are in another file since."""
     return now if before is None or not before.done or before.filenode != now.filenode else before

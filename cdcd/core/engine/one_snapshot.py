@@ -1,7 +1,9 @@
-"""Tables without a key: a truncate record, then all rows of one snapshot, then the changes that the snapshot lacks.
+"""Reads tables without a key: sends a truncate record, then all rows of one snapshot, then the changes that the
+snapshot lacks.
 
-No key tells which row a change is about, so rows of several snapshots cannot be matched with changes, as `placement.py`
-does for tables with a key. So all rows are read at one snapshot, and that snapshot gets a place in the stream:
+Without a key, it is unknown which row a change is about, so rows of several snapshots cannot be matched with
+changes, as `placement.py` does for tables with a key. So all rows are read at one snapshot, which gets a position
+in the stream:
 
 ```
  stream   … changes │ truncate record │ rows, and the changes that the snapshot does not see │ changes …
@@ -10,19 +12,21 @@ does for tables with a key. So all rows are read at one snapshot, and that snaps
 
 The rules:
 
-- The place is between two transactions. The snapshot sees every change of the table before the place. So the truncate
-  record ends nothing that the rows do not bring back.
-- Behind the place, a change that the snapshot sees is left out, because the rows have it. At `after`, an LSN behind
-  everything that the snapshot sees, no such change can come any more. Until then the table is not complete. So a
-  restart that would deliver such a change twice reads the table again.
-- An INSERT that the snapshot does not see may stand between the rows. Any other change may be about a row that is still
-  to be sent. So the table is read once more, and the stream waits meanwhile at the new place, for `HOLD_S` at most: the
-  owner of a large table must not hold up the others. Then the reading fails by the table's name.
-- Nothing of a former reading counts: a new plan takes a new snapshot, and begins with a truncate record.
+- The position is between two transactions. The snapshot sees every change of the table before this position. So the
+  rows restore everything that the truncate record has removed.
+- After the position, changes that the snapshot sees are left out, because the rows include them. From `after` on,
+  which is an LSN behind everything that the snapshot sees, there are no such changes any more. The table is not
+  complete before that. So a restart that would deliver such a change twice reads the table again.
+- An INSERT that the snapshot does not see may be sent between the rows. Any other change may be about a row that
+  was not sent yet. So the table is then read once more, and the stream waits at the new position during that, but
+  at most for `HOLD_S`, because the owner of a large table must not delay the others. After that the reading fails,
+  and the table's name is reported.
+- Nothing of an earlier reading is kept: a new plan takes a new snapshot, and begins with a truncate record.
 
-A snapshot is taken while the stream goes on. If the stream has passed a change that the snapshot does not see, the next
-snapshot is taken while the stream waits, which takes one query. A transaction can be streamed and stay unseen for long
-(it waits for a synchronous standby). So the stream waits for `TRIES_MAX` snapshots, and goes on then.
+A snapshot is taken while the stream goes on. If the stream has passed a change that the snapshot does not see, the
+next snapshot is taken while the stream waits, which takes one query. A transaction that was streamed can stay
+invisible for long, because it waits for a synchronous standby. So the stream waits for at most `TRIES_MAX`
+snapshots, and then goes on.
 """
 
 from collections.abc import Callable
@@ -57,7 +61,9 @@ _TOO_LONG: Final = (
 
 
 class OneSnapshots:
-    """Places the snapshots of tables without a key. `next` asks for one, `place` is called between two transactions."""
+    """Gives the snapshots of tables without a key their positions: `ask` requests one, and `place` is called between
+    two transactions.
+    """
 
     def __init__(
         self,
@@ -73,24 +79,24 @@ class OneSnapshots:
         self._owns = owns
         self._numbers = 0
         self._stalls: set[int] = set()
-        """Numbers of tasks whose reading was disturbed: the stream waits until their rows are read."""
+        """Numbers of tasks whose reading was disturbed, for which the stream waits until their rows are read."""
 
     @property
     def holds(self) -> bool:
-        """Whether the stream waits between two transactions."""
+        """True if the stream waits between two transactions."""
         return len(self._plans) > 0 and any(plan.one is not None and plan.one.holds for plan in self._plans)
 
     @property
     def filters(self) -> bool:
-        """Whether changes of a table are left out, because the rows of its snapshot have them."""
+        """True if changes of a table are left out because its snapshot's rows include them."""
         return any(plan.one is not None and plan.one.is_placed for plan in self._plans)
 
     def begin(self, plan: TablePlan) -> None:
-        """The plan's table has no key."""
+        """Note that the plan's table has no key."""
         plan.one = OneSnapshot()
 
     def ask(self, plan: TablePlan) -> TakeSnapshot:
-        """Ask for the snapshot of the plan."""
+        """Return the question for the plan's snapshot."""
         assert plan.one is not None
         assert plan.table is not None
         self._numbers += 1
@@ -100,7 +106,7 @@ class OneSnapshots:
         return TakeSnapshot(self._numbers, plan.table)
 
     def taken(self, plan: TablePlan, answer: Taken) -> None:
-        """The snapshot of the plan was taken. `place` follows between two transactions."""
+        """Note that the snapshot of the plan was taken; `place` is called afterwards, between two transactions."""
         one = plan.one
         assert one is not None
         one.seen, one.after = answer.seen, answer.after
@@ -108,7 +114,7 @@ class OneSnapshots:
         plan.asked = True
 
     def place(self, now: float) -> None:
-        """Between two transactions: give the snapshots that were taken their place, if the stream allows it."""
+        """Give the snapshots that were taken their positions between two transactions, if the stream allows it."""
         for plan in self._plans:
             one = plan.one
             if one is None or one.is_placed or one.seen is None:
@@ -136,7 +142,9 @@ class OneSnapshots:
         plan.enter(PlanState.PLAN, now)
 
     def _try_again(self, plan: TablePlan, one: OneSnapshot, now: float) -> None:
-        """The stream has passed a change that the snapshot does not see. Take the next one while the stream waits."""
+        """Take another snapshot while the stream waits, because the stream has passed a change that this one does not
+        see.
+        """
         if one.tries >= TRIES_MAX:
             self._plans.begin_again(plan, _UNSEEN, now)
             return
@@ -147,9 +155,9 @@ class OneSnapshots:
             plan.retry_later(now)
 
     def rest(self, xid: int, item: SpoolItem, in_stream: bool) -> tuple[SpoolItem | None, bool]:
-        """What is left of a change of the transaction `xid`, and whether a window must be told of it.
+        """Return the rest of a change in the transaction `xid`, and whether a window must be told of it.
 
-        None: nothing is left of the change, because the snapshots of its tables see it.
+        The rest is None if the snapshots of the change's tables see it.
         """
         gone: set[int] = set()
         is_ours = False
@@ -178,7 +186,7 @@ class OneSnapshots:
             self._plans.end(plan.task, _TOO_LONG)
 
     def end_disturbed(self, now: float) -> None:
-        """Between two transactions: read the tables again whose readings were disturbed, or give them up."""
+        """Read the tables again whose readings were disturbed, or give them up; called between two transactions."""
         for plan in self._plans:
             one = plan.one
             if one is None:
@@ -191,7 +199,7 @@ class OneSnapshots:
 
 
 def is_sent(plan: TablePlan) -> bool:
-    """Whether all rows of the plan's snapshot are on their way."""
+    """Return whether all rows of the plan's snapshot are sent or being delivered."""
     chunks = plan.chunks
     return (
         plan.state is PlanState.READ

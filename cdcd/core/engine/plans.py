@@ -2,11 +2,10 @@
 
 The rules:
 
-- One task of a table is read at a time; another one for the same table waits.
-- When the table changes its file, columns, name or oid, its plan ends, and with it every chunk of it, wherever that is:
-  an answer that belongs to no present plan is dropped. The pages that were delivered stay delivered as long as the
-  table has its file.
-- A table that waits or is paused has no plan. It costs no memory but for the keys that it owes.
+- Only one task of a table is read at a time; another task for the same table waits.
+- When the file, columns, name or oid of the table change, its plan ends with all its chunks, and an answer for an
+  ended plan is dropped. The pages that were delivered count as delivered as long as the table keeps its file.
+- A table that waits or is paused has no plan. It needs no memory except for the keys that it owes.
 """
 
 from collections import deque
@@ -30,20 +29,20 @@ from cdcd.core.snapshot.visibility import Visibility
 
 RETRY_S: Final = 0.05
 RETRY_S_MAX: Final = 1.0
-"""Wait before a question is asked again whose answer did not help yet: the first wait, and the longest one."""
+"""Seconds before a question is asked again whose answer did not help yet: the first wait, and the longest one."""
 
 RENAMED: Final = (
     "the former rows of its topic have not ended yet: those of another table, or from before a gap"
 )
-"""Reason why a table waits if its topic still has rows of another table, or rows from before a gap. If the table's rows
-were sent now, the checkpoint would not say after a restart that the topic has them."""
+"""Reason why a table waits if its topic still has rows of another table, or rows from before a gap. If the table's
+rows were sent now, a checkpoint would not show after a restart that the topic has them."""
 
 WAITING_S: Final = 5.0
-"""A table that has waited for so long is reported, with whom it waits for."""
+"""Seconds after which a waiting table is reported, with the transactions that it waits for."""
 
 
 class PlanState(Enum):
-    """What a plan waits for."""
+    """What a plan waits for next."""
 
     LOOK = "the table's description"
     TOPIC = "its topic"
@@ -55,13 +54,13 @@ class PlanState(Enum):
 
 @dataclass(slots=True, eq=False)
 class OpenChunk:
-    """Rows that were asked for. They are being read (`rows` is None), or wait for their place in the stream.
+    """Rows that were requested, and are being read (`rows` is None) or wait for their position in the stream.
 
     Attributes:
-        chunk: the pages; None: the rows with these `keys`.
-        floor: a snapshot that was complete when the rows were asked for. The rows are read at a snapshot that sees no
-            less.
-        number: of the rows among those that wait.
+        chunk: the pages; None if these are the rows with these `keys`.
+        floor: a snapshot that was complete when the rows were requested. The rows are read at a snapshot that sees
+            at least as much.
+        number: number of these rows among those that wait.
     """
 
     plan: "TablePlan"
@@ -74,16 +73,16 @@ class OpenChunk:
 
 @dataclass(slots=True)
 class OneSnapshot:
-    """The snapshot at which a table without a key is read, and its place in the stream (`one_snapshot.py`).
+    """The snapshot at which a table without a key is read, and its position in the stream (`one_snapshot.py`).
 
     Attributes:
-        number: number of the snapshot (`TakeSnapshot`); 0: it was not asked for.
-        seen, after: as in `Taken`; `seen` is None until the answer has come.
-        tries: how many snapshots were taken while the stream waited, and could not be placed.
-        holds: the stream waits between two transactions.
+        number: number of the snapshot (`TakeSnapshot`); 0 if it was not requested.
+        seen, after: as in `Taken`; `seen` is None until the answer arrives.
+        tries: number of snapshots that were taken while the stream waited, but could not be used.
+        holds: whether the stream waits between two transactions.
         holds_since: when it began to wait for the rows, in monotonic seconds.
-        is_placed: the former rows of the topic have ended, and the snapshot is true from there on.
-        is_disturbed: a change came that must not stand before rows which are still to be sent.
+        is_placed: whether the earlier rows of the topic are ended, and the snapshot is valid from there on.
+        is_disturbed: whether a change arrived that must not precede rows which are still to be sent.
     """
 
     number: int = 0
@@ -100,15 +99,15 @@ class TablePlan:
     """One plan of one table.
 
     Attributes:
-        asked: a question of this plan is under way.
+        asked: whether a question of this plan is open.
         retry_at: when the next question may be asked (monotonic seconds).
-        has_said_waiting: it was reported that the table waits.
-        is_locked: the last answer was that somebody has locked the table.
-        writers: who wrote when the window opened and has not ended yet; None: not looked for yet.
-        latest: the newest snapshot that an answer came with. Every later answer sees no less.
-        sql_names: how SQL calls the table's parts, by oid.
-        keys_at_once: how many owed rows one query asks for.
-        one: the table has no key, so all of its rows are read at one snapshot; None: it has a key.
+        has_said_waiting: whether it was reported that the table waits.
+        is_locked: whether the last answer was that another session has locked the table.
+        writers: transactions that wrote when the window opened and have not ended yet; None if not looked up yet.
+        latest: the newest snapshot of an answer, so that every later answer sees at least as much.
+        sql_names: quoted SQL names of the table's parts, by oid.
+        keys_at_once: number of owed rows that one query requests.
+        one: the single snapshot at which a table without a key is read; None if the table has a key.
     """
 
     def __init__(self, task: TableTask, now: float) -> None:
@@ -132,11 +131,11 @@ class TablePlan:
         self.one: OneSnapshot | None = None
 
     def retry_later(self, now: float) -> None:
-        """Ask again after a while, which is longer each time."""
+        """Allow the next question only after a while, which becomes longer each time."""
         self.retry_at = now + self.backoff.next(1)
 
     def enter(self, state: PlanState, now: float) -> None:
-        """Go on to another state, whose question may be asked at once."""
+        """Enter another state, whose question may be asked at once."""
         self.state = state
         self.is_locked = False
         self.retry_at = now
@@ -144,17 +143,20 @@ class TablePlan:
 
 
 class WaitingRows:
-    """Rows that were read and wait for their place in the stream, which is where their snapshot's high watermark is."""
+    """Rows that were read and wait for their position in the stream, which is the high watermark of their snapshot."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self._chunks: dict[int, OpenChunk] = {}
         self._places: list[tuple[int, int]] = []
-        """A heap of places with the number of the chunk there. The chunk may be gone already."""
+        """A heap of positions, each with the number of a chunk, which may have been removed already."""
         self._last = 0
 
     def add(self, each: OpenChunk, rows: Rows) -> None:
-        """The rows of an open chunk were read. Rows of a snapshot that has its place in the stream are due at once."""
+        """Add the rows that were read for an open chunk.
+
+        If the stream has already reached the position of their snapshot, they are due at once.
+        """
         self._last += 1
         each.rows, each.number = rows, self._last
         self._chunks[each.number] = each
@@ -162,15 +164,16 @@ class WaitingRows:
         self.bytes += rows.size
 
     def remove(self, each: OpenChunk) -> None:
-        """The rows have their place now, or their plan is over."""
+        """Remove the rows, because they have their position or their plan has ended."""
         assert each.rows is not None
         del self._chunks[each.number]
         self.bytes -= each.rows.size
 
     def due(self, position: int) -> list[OpenChunk]:
-        """The chunks whose snapshots see nothing that the stream, which is at `position`, has not reached.
+        """Return the chunks whose snapshots see only what the stream, which is at `position`, has reached.
 
-        It is asked for after every transaction, so it looks at no chunk that has to wait. A chunk is given once.
+        This is called after every transaction, so it examines no chunk that has to wait. Each chunk is returned
+        once.
         """
         places = self._places
         if not places or places[0][0] > position:
@@ -184,7 +187,7 @@ class WaitingRows:
 
 
 class Plans:
-    """The plans under way, by the numbers of their tasks; each has the window in `watched` that bears its topic."""
+    """The current plans by the numbers of their tasks; each plan has the window in `watched` under its topic."""
 
     def __init__(
         self,
@@ -201,19 +204,20 @@ class Plans:
         self._observe = observe
         self._plans: dict[int, TablePlan] = {}
         self.let_go: deque[int] = deque()
-        """Numbers of snapshots whose plans are over."""
+        """Numbers of snapshots whose plans have ended."""
         self.failure: FatalError | None = None
-        """Why the session cannot go on: rows that the configuration asks for cannot be read."""
+        """The error because of which the session cannot go on, as rows that the configuration asks for cannot be
+        read."""
 
     def __len__(self) -> int:
         return len(self._plans)
 
     def __iter__(self) -> Iterator[TablePlan]:
-        """All plans, in the order in which they began. Plans may begin and end meanwhile."""
+        """Yield all plans in the order in which they began; plans may begin and end during the iteration."""
         return iter(list(self._plans.values()))
 
     def is_current(self, plan: TablePlan) -> bool:
-        """Whether the plan is not over."""
+        """Return whether the plan has not ended."""
         return self._plans.get(plan.task.number) is plan
 
     def has(self, task: TableTask) -> bool:
@@ -221,12 +225,12 @@ class Plans:
         return task.number in self._plans
 
     def begin(self, task: TableTask, now: float) -> TablePlan:
-        """A new plan for the task, which has none."""
+        """Return a new plan for the task, which must not have one."""
         plan = self._plans[task.number] = TablePlan(task, now)
         return plan
 
     def forget(self, plan: TablePlan) -> None:
-        """The plan is over: answers that still come for it are dropped, and the table is looked up again."""
+        """End the plan: later answers for it are dropped, and the table is looked up again."""
         del self._plans[plan.task.number]
         self._watched.close_window(plan.topic)
         if plan.one is not None and plan.one.number:
@@ -238,13 +242,13 @@ class Plans:
         self._watched.forget_unread(plan.task)
 
     def forget_task(self, task: TableTask) -> None:
-        """The task's plan is over, if it has one."""
+        """End the plan of the task, if it has one."""
         plan = self._plans.get(task.number)
         if plan is not None:
             self.forget(plan)
 
     def begin_again(self, plan: TablePlan, reason: str, now: float, *, is_locked: bool = False) -> None:
-        """The plan is over because of `reason`. The next one for its task waits a while, longer each time."""
+        """End the plan because of `reason`; the next plan for its task waits a while, longer each time."""
         self.forget(plan)
         again = self.begin(plan.task, now)
         again.backoff, again.began = plan.backoff, plan.began
@@ -254,7 +258,7 @@ class Plans:
         self.say_waiting(again, [reason], now)
 
     def say_waiting(self, plan: TablePlan, whom: list[str], now: float) -> None:
-        """Report once whom, or what, a table waits for that has waited for `WAITING_S`."""
+        """Report once for a table that has waited for `WAITING_S` which transactions or what else it waits for."""
         if not plan.has_said_waiting and now - plan.began > WAITING_S:
             plan.has_said_waiting = True
             self._observe(SnapshotWaiting(table=plan.task.name, writers=whom))
@@ -262,30 +266,32 @@ class Plans:
     def end(
         self, task: TableTask, error: str = "", *, code: int = SourceError.exit_code, now: float = 0.0
     ) -> None:
-        """The task ends: its table is complete, or `error`, which stands for the exit code `code`, says why not."""
+        """End the task, because its table is complete or because of `error`, whose exit code is `code`."""
         self.forget_task(task)
         if self._tasks.end(task, error, code=code, now=now):
             self._watched.forget_owed(task)
 
     @property
     def sets_aside(self) -> bool:
-        """Whether a table whose rows cannot be read is set aside."""
+        """True if a table whose rows cannot be read is set aside."""
         return self._fault is not None
 
     def fail(self, plan: TablePlan, fault: str, error: FatalError) -> None:
-        """Rows that the configuration asks for cannot be read: the plan's table is set aside, or the session ends."""
+        """Set the plan's table aside, or end the session, because rows that the configuration asks
+        for cannot be read.
+        """
         if self._fault is None:
             self.failure = error
         else:
             self._fault(plan.task.oid, fault, error)
 
     def restart(self, task: TableTask, reason: str) -> None:
-        """Read the table from its beginning, because of `reason`."""
+        """Read the table from its beginning because of `reason`, and report this."""
         self._observe(SnapshotRestarted(table=task.name, reason=reason))
         self.read_from_beginning(task)
 
     def read_from_beginning(self, task: TableTask) -> None:
-        """No page of the table counts as read, and no row is owed. The task's plan is over."""
+        """Forget all pages that were read and all rows that are owed, and end the task's plan."""
         self.forget_task(task)
         self._tasks.replace(self._tasks.progress.restart(task))
         self._watched.forget_owed(task)

@@ -1,4 +1,4 @@
-"""Rows of tables -> records between two transactions of the stream: what the reading of tables needs of the rest."""
+"""Turns rows of tables into records between two transactions of the stream, for reading tables."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
@@ -19,22 +19,22 @@ NO_CHOSEN_KEYS: Final = ChosenKeys()
 
 
 class Rendering(Protocol):
-    """Makes records of rows, and knows the tables' descriptions, topics and keys."""
+    """Makes records of rows, and knows descriptions, topics and keys of tables."""
 
     def define(
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
     ) -> str:
-        """Know the table as it is now; returns its topic. SinkError: it can have none."""
+        """Take the present description of a table, and return its topic; SinkError if it can have none."""
 
     def key_columns(self, oid: int) -> tuple[str, ...]:
-        """The names of the columns that make the record's key; () for a table without one, or whose rows share keys."""
+        """Return the names of the record's key columns; () for a table without a key, or whose rows share keys."""
 
     def topic_of(self, oid: int) -> str:
-        """The topic of a table that was defined."""
+        """Return the topic of a defined table."""
 
     def topic_is_ready(self, topic: str) -> bool:
-        """Whether records may go to the own topic of a table, and to the others that its rows are routed to, and have
-        schemas with ids; if not, those are asked for.
+        """Return whether records may go to all topics of a table, and their schemas have ids; what is missing is
+        requested.
         """
 
     def put(
@@ -50,17 +50,17 @@ class Rendering(Protocol):
         """Put the rows into the queue between two transactions.
 
         Args:
-            event_no: the number of the last row before them.
+            event_no: number of the last row before them.
             dropped: keys whose rows are left out.
-            progress: called before the queue takes the rows; it counts them.
-            marked: how the first and the last row are marked, in an initial snapshot.
+            progress: is called before the queue takes the rows, and counts them.
+            marked: markers of the first and the last row, in an initial snapshot.
         """
 
     def end_former_rows(self, oids: Iterable[int], event_no: int) -> None:
         """Put a truncate record into the topic of each of these tables between two transactions.
 
         Args:
-            event_no: the number of the first record among the rows of snapshots.
+            event_no: number of the first record among the snapshot rows.
         """
 
 
@@ -93,7 +93,7 @@ class SnapshotRows:
         """Tables in which several rows may have the same key."""
         self._records: list[Record] = []
         self._oids: dict[str, int] = {}
-        """The relation whose records a topic has, by topic, of those that were defined."""
+        """The relation whose records go to each topic, for defined tables."""
 
     def define(
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
@@ -111,11 +111,11 @@ class SnapshotRows:
         return topic
 
     def is_altered(self, relation: Relation) -> bool:
-        """Whether a table that was defined is another now."""
+        """Return whether a defined table has been altered."""
         return self.encoder.knows(relation.oid) and self.encoder.relation(relation.oid) != relation
 
     def describe(self, oid: int) -> None:
-        """Put the description of a table that was defined, unless it was sent already."""
+        """Put the description of a defined table into the queue, unless it was sent already."""
         size = self.encoder.announce(oid, self._records)
         if size:
             self._queue.insert(self._records, size)
@@ -127,11 +127,11 @@ class SnapshotRows:
         return self.encoder.topic_of(oid)
 
     def topic_named(self, name: str) -> str:
-        """The topic of a table by its name as `schema.table`, defined or not."""
+        """Return the topic of a table, defined or not, by its name as `schema.table`."""
         return self.encoder.topic_named(name)
 
     def oid_of(self, topic: str) -> int | None:
-        """The table that has its records in this topic; None: no table that was defined has."""
+        """Return the table whose records go to this topic; None if no defined table's do."""
         if topic in self._oids:
             return self._oids[topic]
         for oid in self._oids.values():
@@ -140,7 +140,7 @@ class SnapshotRows:
         return None
 
     def oids_with(self, use: SchemaUse) -> list[int]:
-        """The tables whose records lack the id of this schema."""
+        """Return the tables whose records lack the id of this schema."""
         return [
             oid
             for oid in self._oids.values()
@@ -148,7 +148,7 @@ class SnapshotRows:
         ]
 
     def name_of(self, oid: int) -> str:
-        """`schema.table` of a table that was defined; "": it was not."""
+        """Return the name of a defined table as `schema.table`; "" if it is not defined."""
         if not self.encoder.knows(oid):
             return ""
         relation = self.encoder.relation(oid)
@@ -158,7 +158,7 @@ class SnapshotRows:
         oid = self._oids.get(topic)
         if oid is None:
             return self._topics.is_ready(topic)
-        # All of them are asked for at once.
+        # All of them are requested together.
         ready = [self._topics.is_ready(each) for each in self.encoder.topics_of(oid)]
         return self._topics.are_registered(self.encoder.unregistered(oid)) and all(ready)
 
@@ -211,12 +211,12 @@ class SnapshotRows:
                 raise too_large(topic, key, size, self._queue.position.end_lsn, self._fails_over)
 
     def end_former_rows(self, oids: Iterable[int], event_no: int) -> None:
-        """Put a truncate record into the topic of each of these tables, all in one batch. The tables were defined.
+        """Put a truncate record into the topic of each of these defined tables, all in one batch.
 
-        The rows before a truncate record belong to another table, or are from before a gap.
+        The rows before the truncate record belong to another table, or are from before a gap.
 
         Args:
-            event_no: the number of the first record among the rows of snapshots.
+            event_no: number of the first record among the snapshot rows.
         """
         commit_lsn = self._queue.position.end_lsn - 1
         size = 0

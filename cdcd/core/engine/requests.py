@@ -1,12 +1,14 @@
-"""Requests to the daemon itself: logical messages with the prefix `cdcd.snapshot`. Whoever may connect can send them.
+"""Requests to the daemon, which are logical messages with the prefix `cdcd.snapshot`.
 
-A request needs a token that the daemon knows, unless the configuration allows requests from anybody. One without it
-changes nothing, and what it may write into the log has a limit.
+Everybody who may connect to the database can send them.
 
-The rule: a request decides whether tables are read, and nothing else. No request ends a session. What requests leave in
-the checkpoint has a limit, and so has what a transaction full of requests holds. A refused request is a fact, with the
-sender's words cut short. A request can pause what the configuration asks for (the initial snapshot, tables that were
-added or replaced), but cannot cancel it.
+A request needs a token that the daemon knows, unless the configuration allows requests from everybody. A request
+without a token changes nothing, and what it can cause to be logged is limited.
+
+The rule: a request only decides whether tables are read. No request ends a session. The bytes that requests add to
+the checkpoint are limited, and so is the memory for a transaction full of requests. A refused request is reported,
+with the sender's words shortened. A request can pause what the configuration asks for (the initial snapshot, tables
+that were added or replaced), but cannot cancel it.
 """
 
 import hmac
@@ -32,16 +34,17 @@ from cdcd.core.snapshot.signals import (
 from cdcd.core.snapshot.table_task import TableTask
 
 HELD_BYTES_MAX: Final = 262_144
-"""What the requests of one transaction may hold until it ends. Further ones are refused together.
+"""Maximum of bytes that the requests of one transaction may hold until it ends; further requests are refused
+together.
 
-They are followed in one step, which this keeps below a fraction of a second.
+They are handled in one step, which this limit keeps below a fraction of a second.
 """
 
 _HELD: Final = 100
-"""Bytes of a request that is held, beside its content."""
+"""Bytes that count for a held request besides its content."""
 
 WORDS_MAX: Final = 200
-"""Characters of a sender's words that a fact repeats."""
+"""Maximum number of characters of a sender's words that a report repeats."""
 
 
 HOUR_S: Final = 3600
@@ -50,7 +53,7 @@ TABLES_MAX: Final = 10_000
 """Number of tables whose readings are remembered. If there are more, readings older than an hour are forgotten."""
 
 REFUSALS_MAX: Final = 60
-"""How many refusals are facts at once. After these, there is one a second."""
+"""Number of refusals that may be reported in a burst; after these, one per second is reported."""
 
 NOT_AUTHORIZED: Final = (
     "it has no token that this instance knows: send it by `cdcd snapshot`, or with snapshot.signal_token"
@@ -62,14 +65,15 @@ def _not_here(_names: Collection[str]) -> str:
 
 
 class Requests:
-    """Follows requests. Call `take` in the order of the stream.
+    """Handles requests; `take` must be called in the order of the stream.
 
     Args:
-        name: the name of this pipeline. A request may be for another one.
-        allowed: which requests are followed: all, without_where or off.
-        tokens: digests of tokens (`token_digest`), one of which a request must have; None: it needs none.
+        name: name of this pipeline, because a request may be for another one.
+        allowed: which requests are accepted: all, without_where or off.
+        tokens: digests of tokens (`token_digest`), one of which a request must have; None if it needs none.
         rereads_per_hour_max: number of readings of one table that requests may start in an hour; 0: no limit.
-        stop_tables, resume_tables: set tables aside, or let them come back. They return why that cannot be, or "".
+        stop_tables, resume_tables: set tables aside, or bring them back. They return why this is not possible, or
+            "".
     """
 
     def __init__(
@@ -87,10 +91,10 @@ class Requests:
         self._stop_tables = stop_tables
         self._resume_tables = resume_tables
         self.refused = 0
-        """How many requests were refused, whether the log says so or not."""
+        """Number of refused requests, reported or not."""
         self._rereads_max = rereads_per_hour_max
         self._read_at: dict[str, list[int]] = {}
-        """By table: times of the readings that requests started within the last hour, in Unix seconds."""
+        """Times of the readings that requests started within the last hour, in Unix seconds, by table."""
         self._incremental = incremental
         self._name = name
         self._allowed = allowed
@@ -104,7 +108,9 @@ class Requests:
         self._untold = 0
 
     def hold(self, message: LogicalMessage) -> Callable[[], None] | None:
-        """What is to be called when the message's transaction ends, where it counts; None: nothing."""
+        """Return the function to call when the message's transaction ends, where the request counts; None if there is
+        none.
+        """
         if message.prefix != PREFIX:
             return None
         size = len(message.content) + _HELD
@@ -127,7 +133,9 @@ class Requests:
         self._incremental.tasks.touch()
 
     def _report(self, reason: str) -> None:
-        """A refusal is a fact, unless there were many: whoever may connect can send any number of requests."""
+        """Report a refusal, unless there were many, because everybody who may connect can send any
+        number of requests.
+        """
         self.refused += 1
         now_s = self._incremental.tasks.unix_s
         self._refusals = max(0, self._refusals - max(0, now_s - self._refused_s))
@@ -140,7 +148,7 @@ class Requests:
         self._observe(SnapshotSignalRefused(reason=cut_short(reason, WORDS_MAX), left_out=untold))
 
     def take(self, message: LogicalMessage) -> None:
-        """Follow the request, or report why it is refused."""
+        """Carry out the request, or report why it is refused."""
         if message.prefix != PREFIX:
             return
         try:
@@ -166,7 +174,7 @@ class Requests:
         else:
             names = [cut_short(name, WORDS_MAX) for name in signal.tables[:10]]
             self._observe(SnapshotSignalled(action=signal.action, tables=names))
-        # A request counts once. So the checkpoint passes its position soon, also when the request changed nothing.
+        # A request counts once, so the checkpoint should pass its position soon, even if the request changed nothing.
         self._incremental.tasks.touch()
 
     def _is_authorized(self, signal: Signal) -> bool:
@@ -176,7 +184,7 @@ class Requests:
         return any(hmac.compare_digest(digest, token) for token in self._tokens)
 
     def refuse_large(self, size: int) -> None:
-        """Report a request of which only the size in bytes was taken, because it is larger than `CONTENT_MAX`."""
+        """Report a request of which only the size in bytes was kept, because it is larger than `CONTENT_MAX`."""
         self._report(f"it has {size} bytes, and {CONTENT_MAX} are allowed")
         self._incremental.tasks.touch()
 
@@ -195,7 +203,7 @@ class Requests:
             raise ValueError(problem)
         before = own.progress.awaited(signal.request)
         own.add(tasks)
-        # A table that it asks for again, before it was begun with, is one table.
+        # A table that is requested again before its reading began counts once.
         added = own.progress.awaited(signal.request) - before
         if signal.request and added:
             own.replace(own.progress.request(signal.request, added, own.unix_s))

@@ -1,4 +1,4 @@
-"""What of the configuration the engine's decisions depend on."""
+"""The part of the configuration that the engine's decisions depend on."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,36 +6,37 @@ from typing import Final
 from cdcd.core.engine.renewal import LARGE_BYTES, QUIET_S
 
 PREPARED_WARNING_AGE_S: Final = 300
-"""The default of `prepared_warning_age_s`: seconds."""
+"""Default of `prepared_warning_age_s`, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The configuration as the engine has it.
+    """The engine's settings.
 
     Attributes:
-        name: the pipeline's name.
+        name: name of the pipeline.
         bytes_max, records_max, queue_bytes_max, whole_bytes_max: as in `BatchQueue`.
-        status_interval_s: PostgreSQL gets a status update at this interval.
-        shutdown_grace_s: a PostgreSQL that shuts down waits at most so long for what is being delivered.
-        prepared_warning_age_s: age at which an undecided prepared transaction is reported.
-        chunk_bytes, parallelism: size of a chunk on disk, and how many are read at a time.
-        tables_ahead: how many tables beyond `parallelism` are looked up and waited for at a time, if each is one chunk.
+        status_interval_s: seconds between status updates to PostgreSQL.
+        shutdown_grace_s: maximum of seconds that a PostgreSQL which shuts down waits for what is being delivered.
+        prepared_warning_age_s: seconds after which an undecided prepared transaction is reported.
+        chunk_bytes, parallelism: bytes of a chunk on disk, and number of chunks that are read at a time.
+        tables_ahead: number of tables beyond `parallelism` that are looked up and wait at a time, if each has only
+            one chunk.
         snapshot_mode, added_tables, signals: as in the configuration, under `snapshot`.
-        request_tokens: digests of the tokens that requests need; None: they need none.
+        request_tokens: digests of the tokens that requests need; None if they need none.
         rereads_per_hour_max: number of readings of one table that requests may start in an hour; 0: no limit.
-        truncate: TRUNCATE makes a record.
-        snapshot_only: the session ends when every table is read.
-        heartbeat_s: interval of heartbeats, in seconds; 0: there are none.
-        heartbeat_query: at each interval, a query is run on the source, too.
-        watermark_s: interval of watermarks in the topics of tables, in seconds; 0: there are none.
-        message_prefixes: prefixes of the logical messages that have records; None: all have records.
+        truncate: whether TRUNCATE makes a record.
+        snapshot_only: whether the session ends when every table is read.
+        heartbeat_s: interval of heartbeats in seconds; 0 if there are none.
+        heartbeat_query: whether a query is also run on the source at each interval.
+        watermark_s: interval of watermarks in the topics of tables, in seconds; 0 if there are none.
+        message_prefixes: prefixes of the logical messages that have records; None if all have records.
         large_bytes, quiet_s: as in `Renewal`.
-        record_bytes_max: the producer refuses larger records, and each row has a record with all of its columns; 0:
-            this is not certain, or larger records go elsewhere.
-        sets_aside: a fault that belongs to a table sets the table aside; False: it ends the session.
-        fails_over_bytes: a record of a table with more bytes of key and value is a fault of the table; 0: larger
-            records go elsewhere.
+        record_bytes_max: size above which the producer refuses records, if each row has a record with all its
+            columns; 0 if this is not certain, or if larger records go elsewhere.
+        sets_aside: whether a fault of a table sets the table aside; if not, it ends the session.
+        fails_over_bytes: size of key and value above which a record is a fault of its table; 0 if larger records go
+            elsewhere.
     """
 
     name: str

@@ -1,12 +1,13 @@
-"""Changes in the stream that matter to rows which are read beside it.
+"""Tracks changes in the stream that matter for rows which are read beside the stream.
 
-Two things are remembered of a table's changes (`snapshot/placement.py`): in a `Window`, which keys were changed while
-chunks are read, and in `Owed`, which rows must be read again because a change left a value out (unchanged TOAST).
+Two things are remembered of a table's changes (`snapshot/placement.py`): in a `Window`, which keys were changed
+while chunks are read, and in `Owed`, which rows must be read again because a change left a value out (unchanged
+TOAST).
 
-The rule: a table that is being read has a window as long as its plan lasts. A table of which rows were delivered owes
-rows until its task ends, also while it waits or is paused. Both are found by the table's own topic, because that is
-what a record says of its table. Where rows are routed, each of the table's topics leads to its own one. So a row that
-goes to another topic counts as changed like any other, and its key is the same in all of them.
+The rule: a table that is being read has a window as long as its plan exists. A table of which rows were delivered
+owes rows until its task ends, even while it waits or is paused. Both are found by the table's own topic, because a
+record identifies its table by the topic. If rows are routed, each topic of the table is mapped to its own topic. So
+a row that goes to another topic counts as changed like any other, and its key is the same in all topics.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,29 +20,29 @@ from cdcd.core.snapshot.visibility import Visibility
 
 
 class WatchedTables:
-    """Windows and owed rows by topic. Call `note`, `truncated` and `defined` in the order of the stream."""
+    """Windows and owed rows by topic; `note`, `truncated` and `defined` must be called in the order of the stream."""
 
     def __init__(self, tasks: SnapshotTasks) -> None:
         self._tasks = tasks
         self._windows: dict[str, Window] = {}
         self._owed: dict[int, Owed] = {}
-        """By the number of the task."""
+        """The owed rows by the number of the task."""
         self._owed_of: dict[str, list[int]] = {}
-        """By topic: numbers of tasks that owe rows of it."""
+        """Numbers of tasks that owe rows of a topic, by topic."""
         self._topics: dict[int, str] = {}
-        """By oid, of the relations that the stream or a look-up has described."""
+        """The topic of each relation that the stream or a look-up has described, by oid."""
         self._own: dict[str, str] = {}
-        """By each further topic of a table whose rows are routed: the table's own topic."""
+        """The table's own topic, by each further topic of a table whose rows are routed."""
 
     # The stream.
 
     @property
     def watches(self) -> bool:
-        """Whether any change matters: if not, `note` need not be called."""
+        """True if any change matters; if none does, `note` need not be called."""
         return bool(self._windows or self._owed)
 
     def is_watched(self, topic: str) -> bool:
-        """Whether changes of this topic's table matter."""
+        """Return whether changes of this topic's table matter."""
         topic = self._own.get(topic, topic)
         return topic in self._windows or topic in self._owed_of
 
@@ -55,7 +56,10 @@ class WatchedTables:
         moved: bool,
         secret: bool = False,
     ) -> None:
-        """The committed transaction `xid` made a record with this key. The other arguments are as in `Owed.note`."""
+        """Note that the committed transaction `xid` made a record with this key.
+
+        The other arguments are as in `Owed.note`.
+        """
         topic = self._own.get(topic, topic)
         window = self._windows.get(topic)
         if window is not None:
@@ -66,7 +70,7 @@ class WatchedTables:
                 self._owed[number].note(key, values, moved=moved, secret=secret)
 
     def truncated(self, xid: int, oids: Iterable[int]) -> None:
-        """The committed transaction `xid` emptied these tables."""
+        """Note that the committed transaction `xid` emptied these tables."""
         for oid in oids:
             topic = self._topics.get(oid, "")
             if topic in self._windows:
@@ -75,7 +79,7 @@ class WatchedTables:
                 self._owed[number].truncated()
 
     def defined(self, oid: int, topics: Sequence[str]) -> None:
-        """The stream has described a relation: changes of these topics, its own one first, are those of this table."""
+        """Note that changes of these topics, of which the first is its own, belong to this table."""
         topic = topics[0]
         for each in topics[1:]:
             self._own[each] = topic
@@ -86,11 +90,11 @@ class WatchedTables:
     # What is read.
 
     def has_window(self, topic: str) -> bool:
-        """Whether a table is being read into this topic."""
+        """Return whether a table is being read into this topic."""
         return topic in self._windows
 
     def open_window(self, oid: int, topic: str) -> Window:
-        """Remember the changes of this table's rows from now on, until `close_window`."""
+        """Track the changes of this table's rows from now on, until `close_window`."""
         self._topics[oid] = topic
         window = self._windows[topic] = Window()
         self._index()
@@ -101,16 +105,18 @@ class WatchedTables:
         self._windows.pop(topic, None)
 
     def owed(self, task: TableTask) -> Owed | None:
-        """The rows that the task owes; None: no row of it was delivered yet."""
+        """Return the rows that the task owes; None if no row of it was delivered yet."""
         return self._owed.get(task.number)
 
     def watch_owed(self, task: TableTask) -> None:
-        """The table has a window: remember from now on which rows it owes."""
+        """Track from now on which rows the table, which has a window, owes."""
         self._owed.setdefault(task.number, Owed())
         self._index()
 
     def forget_seen(self, task: TableTask, window: Window | None, seen: Visibility | None) -> None:
-        """No row of the task is read yet, and all will be read at `seen` or later: changes before it owe nothing."""
+        """Forget changes before `seen`, because no row of the task was read yet, and all rows will be read at `seen` or
+        later.
+        """
         owed = self._owed.get(task.number)
         if owed is None or window is None or seen is None or self._has_begun(task):
             return
@@ -119,7 +125,7 @@ class WatchedTables:
             owed.begin(overtaken)
 
     def forget_unread(self, task: TableTask) -> None:
-        """The plan is over. The task owes nothing if no row of it was delivered."""
+        """Note that the plan has ended: the task owes nothing if no row of it was delivered."""
         if not self._has_begun(task):
             self.forget_owed(task)
 
@@ -128,16 +134,19 @@ class WatchedTables:
         return current is not None and current.has_begun
 
     def resume_owed(self, task: TableTask) -> None:
-        """A former session has delivered rows of the table, and wrote down which rows it owes."""
+        """Take over the owed rows of a table whose rows an earlier session has delivered in part."""
         self._owed[task.number] = Owed(task.owed)
 
     def forget_owed(self, task: TableTask) -> None:
-        """The task owes nothing: it has ended, or is read from its beginning. The progress says so already."""
+        """Forget what the task owes, because it has ended or is read from its beginning.
+
+        The progress says so already.
+        """
         if self._owed.pop(task.number, None) is not None:
             self._index()
 
     def write_down(self) -> Progress | None:
-        """The progress for the checkpoint, with the owed rows in it; None: no snapshot was ever asked for."""
+        """Return the progress for the checkpoint, with the owed rows; None if no snapshot was ever requested."""
         progress = self._tasks.progress
         for number, owed in self._owed.items():
             task = self._tasks.find(number)
@@ -147,11 +156,11 @@ class WatchedTables:
         return None if progress == Progress() else progress
 
     def _index(self) -> None:
-        """Find out by topic who owes rows of it. A table without a topic has had no change yet."""
+        """Rebuild the index of tasks that owe rows, by topic. A table without a topic has had no change yet."""
         self._owed_of.clear()
         for task in self._tasks.progress.tasks:
             if task.has_begun and not task.ended and task.number not in self._owed:
-                # The initial snapshot has left the table in the middle.
+                # The initial snapshot has read only a part of the table.
                 self.resume_owed(task)
             topic = self._topics.get(task.oid)
             if topic is not None and task.number in self._owed:

@@ -103,7 +103,7 @@ _WAL_END_AT: Final = 9
 _WAL_END_END: Final = 17
 _SHORTENED: Final = 1 << 63
 """Flag in the second LSN of the header of a frame that replaces a large logical message. The other bits are the size
-of the removed content. A server repeats the first LSN there, which is never as high."""
+of the removed content. In a frame from a server, the second LSN equals the first one, and no LSN has this bit."""
 _TRUNCATE_HEAD: Final = 5
 """Size of the number of relations and the options of a Truncate, which are before the oids."""
 
@@ -216,7 +216,8 @@ def shortened_bytes(frame: bytes) -> int:
 def read_head(frame: bytes, in_stream: bool) -> tuple[int, int, int, int, int]:
     """Return the first fields of a row frame: LSN, tag, relation oid, kind of the first row, number of its columns.
 
-    The xid after the tag in a stream is left out. Raises `struct.error` or IndexError if the frame ends before.
+    The xid that follows the tag in a streamed frame is not returned. Raises `struct.error` or IndexError if the frame
+    ends before.
     """
     if COMPILED:
         at: i64 = XLOG_HEADER + 5 if in_stream else XLOG_HEADER + 1

@@ -1,12 +1,12 @@
-"""The stream of records: from the events of transactions to the records of a format.
+"""Turns the events of transactions into the records of a format.
 
-The rule: what is the same in every format is here, once. Each event has the next number of its transaction, also an
-event without a record. A row with values for which the format has no form has a record without them
-(`unwritable.py`). A row that is malformed is refused with the place. An update that moves a row is a delete and an
-insert with one number. Requests to the daemon itself do not come here (`skip`).
+The rule: everything that all formats have in common is in this module. Each event has the next number of its
+transaction, even if it has no record. If a format cannot represent some values of a row, the record is written
+without these values (`unwritable.py`). A malformed row is refused, and the error names its position. An update that
+moves a row becomes a delete and an insert with the same number. Requests to the daemon are not encoded (`skip`).
 
-A format is a subclass with the methods at the end, which say how the records of a row, a truncate, a logical
-message and a heartbeat look.
+Each format is a subclass with the methods at the end, which make the records of a row, a truncate, a logical
+message and a heartbeat.
 """
 
 from collections.abc import Mapping
@@ -57,8 +57,8 @@ _ROWS: Final = (INSERT, UPDATE, DELETE)
 class RecordStream(KnownTables):
     """Turns the row frames of committed transactions into records.
 
-    The caller owes: `define` before the first row of a relation and whenever it is described anew; `begin` (and, where
-    it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
+    The caller must call `define` before the first row of a relation and whenever it is described anew; `begin`
+    (and, where needed, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
 
     Args:
         source, alone: the source blocks of transactions, and of logical messages outside of transactions.
@@ -83,7 +83,7 @@ class RecordStream(KnownTables):
         self._commit_lsn = 0
         self._serial = 0
         self._skips = [op in settings.skipped for op in OPS]
-        """By op: such events have no record, but a number."""
+        """True for each op whose events have a number but no record."""
         self._came: list[Record] | None = None
         """While an update is a delete and an insert, whatever its key is: where the insert goes."""
         self._lsn = 0
@@ -103,14 +103,17 @@ class RecordStream(KnownTables):
         self._serial = 0
 
     def set_origin(self, name: str, lsn: int | None) -> None:
-        """The transaction that has begun came in by replication; `lsn` is its commit there, 0 or None unknown."""
+        """Set the origin of the transaction that has begun, because it was replicated from another server; `lsn` is its
+        commit position there, 0 or None if unknown.
+        """
         self._source.set_origin(name, lsn or None)
         self._transaction += 1
 
     def skip(self, events: int) -> None:
-        """So many events of the transaction have no record here; the next has the number after theirs.
+        """Count `events` events of the transaction that have no record here; the next event has the number after
+        theirs.
 
-        They are the first ones, which are delivered already, or requests to the daemon itself, which the caller keeps.
+        They are the first events, which are delivered already, or requests to the daemon.
         """
         self._serial += events
 
@@ -120,10 +123,10 @@ class RecordStream(KnownTables):
         return self._serial
 
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
-        """As `encode`, for several events in their order, of which some may be drafts.
+        """Encode several events in their order, some of which may be drafts, as `encode` does.
 
         Raises:
-            WithoutStreamingError: what was drafted is no longer what the rows should be.
+            WithoutStreamingError: rows were drafted with a description that is not valid at their commit.
         """
         size = 0
         for one in kept:
@@ -150,7 +153,7 @@ class RecordStream(KnownTables):
         except (ValueError, IndexError, error) as cause:
             if table is not None:
                 if len(out) > known:
-                    # The delete of an update that moves a row. It comes again, before the new row.
+                    # This is the delete for an update that moves a row; it is made again before the new row.
                     del out[known:]
                     table.tally.counts[DELETED] -= 1
                 return self._stand_in(table, frame, in_stream, out, cause)
@@ -178,7 +181,7 @@ class RecordStream(KnownTables):
     def _stand_in(
         self, table: TableFragments, frame: bytes, in_stream: bool, out: list[Record], cause: Exception
     ) -> int:
-        """The records of a row that was refused, if values without a form are the reason (`records/unwritable.py`).
+        """Return the records of a row that was refused, if it has values without a form (`records/unwritable.py`).
 
         Raises:
             CdcdError: the row is malformed.
@@ -220,10 +223,10 @@ class RecordStream(KnownTables):
         now_us: int,
         out: list[Record],
     ) -> int:
-        """The same for a Message outside any transaction.
+        """Encode a logical message outside of any transaction.
 
-        Its txId is null, and the time of its processing stands for that of a commit. Its LSN is the end of its
-        record, where the next commit record may begin; the byte before it stands for the commit's
+        Its txId is null, and the time of its processing is used in place of a commit time. Its LSN is the end of
+        its WAL record, where the next commit record may begin, so the byte before it is used as its commit LSN
         (`CommitOrder.non_transactional_message`).
         """
         message, content = read_message_head(frame, XLOG_HEADER, in_stream=in_stream)

@@ -159,7 +159,8 @@ _SEEN: Final = struct.Struct(f">{HASH_BYTES}sIHI")
 """Hash, size of the entry, of the name, and of the SQL condition. Name, condition and values follow."""
 
 _TALLY: Final = struct.Struct(f">{HASH_BYTES}sIqq")
-"""Hash, size of the entry, number of rows in the source, number of rows in the topics. The values follow."""
+"""Hash, size of the entry, number of rows in the source, number of rows in the topics. After this head, an entry has
+the values."""
 
 
 class RowStore:

@@ -1,8 +1,8 @@
-"""What stands around the rows of a value: Debezium's envelope in Avro, the data of an event, or a flattened row.
+"""Writes the parts of a value around its rows: Debezium's envelope in Avro, the data of an event, or a flattened row.
 
-The encoder writes the old row and the new row of an event into one buffer, each after `before` or `after`, and `end`
-makes the value. Protobuf's envelope is in `protobuf/around.py`. A flattened row is the same in all binary formats: the
-row that is left, behind it the fields that are added (`debezium_json/added_values.py`).
+The encoder writes the old row and the new row of an event into one buffer, after calling `before` or `after`, and
+`end` makes the value. Protobuf's envelope is in `protobuf/around.py`. A flattened row is the same in all binary
+formats: the row, followed by the added fields (`debezium_json/added_values.py`).
 """
 
 from collections.abc import Sequence
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 _NONE: Final = 0
 _SOME: Final = 2
-"""`before` and `after` in Avro: null, or a row."""
+"""Union branches of `before` and `after` in Avro: null, or a row."""
 
 BUFFER_BYTES_MAX: Final = 1 << 20
-"""A buffer that a large record has made larger is given back."""
+"""Size above which a buffer is replaced, so that one large record does not keep its memory."""
 
 _DIGITS: Final = b"0123456789"
 
 
 class Around:
-    """What stands around rows. The methods are called in the order in which they stand here.
+    """Writes the parts of a value around its rows; the methods are called in the order in which they are defined here.
 
     Attributes:
         out: the buffer for the rows of a value.
@@ -46,29 +46,29 @@ class Around:
         self.out = BytesWriter()
 
     def fresh(self) -> BytesWriter:
-        """The buffer, empty."""
+        """Return the buffer, emptied."""
         if len(self.out) > BUFFER_BYTES_MAX:
             self.out = BytesWriter()
         self.out.truncate(0)
         return self.out
 
     def set_now(self, now_us: int) -> None:
-        """Values are made at this time from now on, in microseconds since 1970."""
+        """Set the time at which values are made, in microseconds since 1970."""
 
     def open(self, table: AvroTable) -> BytesWriter:
-        """The buffer with what precedes the rows of a value."""
+        """Return the buffer with the part that precedes the rows of a value."""
         return self.fresh()
 
     def before(self, has_row: bool) -> None:
-        """The old row follows in the buffer; False: there is no old row."""
+        """Note that the old row follows in the buffer, or (False) that there is no old row."""
         raise NotImplementedError
 
     def after(self, has_row: bool) -> None:
-        """The new row follows in the buffer; False: there is no new row."""
+        """Note that the new row follows in the buffer, or (False) that there is no new row."""
         raise NotImplementedError
 
     def end(self, table: AvroTable, op: int, lsn: "i64", event_no: "i64") -> bytes:
-        """The value whose rows are in the buffer."""
+        """Return the value whose rows are in the buffer."""
         raise NotImplementedError
 
 
@@ -104,7 +104,7 @@ class AvroEnvelope(Around):
 
 
 class EventRows(Around):
-    """The data of an event in Avro: both rows."""
+    """Writes the data of an event in Avro, which is both rows."""
 
     def open(self, table: AvroTable) -> BytesWriter:
         """See `Around`."""
@@ -126,7 +126,7 @@ class EventRows(Around):
 
 
 class FlatFields:
-    """The bytes of the fields that the flattened rows of one table have behind their columns."""
+    """Makes the bytes of the fields that follow the columns in the flattened rows of one table."""
 
     def __init__(self, form: AvroForm, flat: FlatForm, schema: Schema) -> None:
         fields = {field["field"]: field for field in schema["fields"]}
@@ -139,7 +139,7 @@ class FlatFields:
         self._schemas: list[Schema] = [fields[name] for name in flat.fields.names]
         self._openings = [form.opening(each) or b"" for each in self._schemas]
         self._known: list[dict[bytes, bytes]] = [{} for _ in self._schemas]
-        """By field: the bytes of the last text or null."""
+        """The bytes of the last text or null, by field."""
 
     def write(self, op: int, lsn: int, event_no: int, now_us: int, out: BytesWriter) -> None:
         """Append the fields of one event."""
@@ -161,11 +161,11 @@ class FlatFields:
 
 
 class FlatRow(Around):
-    """A flattened row.
+    """Writes flattened rows.
 
     Attributes:
-        forms: which records a delete has.
-        source: of the transaction that is open; the caller begins it.
+        forms: decides which records a delete has.
+        source: source block of the open transaction, which the caller begins.
     """
 
     def __init__(self, settings: EncoderSettings, form: AvroForm, observe: Observer) -> None:
@@ -181,17 +181,17 @@ class FlatRow(Around):
         """Where the old row ends in the buffer, and the new row begins."""
 
     def form_of(self, fragments: TableFragments, rules: Sequence[ColumnRule | None]) -> FlatForm:
-        """What the table's rows have beside their columns. `describe` follows."""
+        """Return what the table's rows have besides their columns; `describe` must be called afterwards."""
         return self.forms.of_table(fragments, rules)
 
     def describe(self, table: AvroTable, flat: FlatForm) -> None:
-        """A relation has a new description."""
+        """Take the new description of a table."""
         self._tables[table.fragments.relation.oid] = FlatFields(self._form, flat, table.schema)
 
     def headers(
         self, table: AvroTable, op: int, lsn: int, event_no: int, others: Headers | None
     ) -> Headers | None:
-        """The headers of a record: `others`, and those that are added."""
+        """Return the headers of a record: `others`, and the added ones."""
         flat = self._renewed(table).flat
         return [*(others or ()), *flat.headers.headers(op, b"%d" % lsn, event_no, self._now_us)] or None
 
@@ -215,7 +215,7 @@ class FlatRow(Around):
         self._split = len(self.out)
 
     def end(self, table: AvroTable, op: int, lsn: "i64", event_no: "i64") -> bytes:
-        """See `Around`. A row that is gone is flattened as it was, every other row as it is."""
+        """See `Around`. A deleted row is flattened with its old values, every other row with its new ones."""
         fields = self._renewed(table)
         if len(self._record) > BUFFER_BYTES_MAX:
             self._record = BytesWriter()
@@ -225,7 +225,7 @@ class FlatRow(Around):
         record.write(fields.begin)
         rows = self.out.getvalue()
         if len(rows) > BUFFER_BYTES_MAX:
-            # The row is written again, so that two buffers do not hold a large record at once.
+            # The row is copied, so this buffer is released, because two buffers would hold a large record.
             self.out = BytesWriter()
         record.write(rows[self._split :] if self._has_before and self._has_after else rows)
         fields.write(op, lsn, event_no, self._now_us, record)

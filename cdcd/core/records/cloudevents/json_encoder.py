@@ -1,6 +1,6 @@
-"""CloudEvents with data in JSON: `before` and `after` of Debezium's envelope, cut out of what is written anyway.
+"""CloudEvents with data in JSON, which has `before` and `after` as in Debezium's envelope.
 
-Rows of streamed transactions are drafted as for envelopes. The attributes are put around them after the commit.
+Rows of streamed transactions are drafted as for envelopes, and get the attributes after the commit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         self._has_schema = settings.events.data == WITH_SCHEMA
         self._row_header_bytes = 0
         self._openings: dict[int, bytes] = {}
-        """What the data of a table's events begin with, if they have a schema."""
+        """Beginning of the data of a table's events, if the data has a schema."""
         self._block = EventBlock(settings)
         self._block_alone = EventBlock(settings)
         SnapshotEncoder.__init__(self, settings, binary, observe, self._block, self._block_alone)
@@ -75,7 +75,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         rows: Sequence[Part],
         headers: Headers | None,
     ) -> tuple[bytes, Headers]:
-        """The value and the headers of an event; `rows` are the parts of an envelope up to its source block."""
+        """Return the value and the headers of an event; `rows` has the parts of an envelope up to its source block."""
         data: list[Part] = [*rows, _END]
         if self._has_schema:
             data = [self._openings[table.relation.oid], *data, CLOSING]
@@ -123,7 +123,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         return len(value) + len(key or b"") + self._event_tables.header_bytes
 
     def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
-        """No: an event's id is in two places."""
+        """Return None, because the id of an event is in two places."""
         return None
 
     def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
@@ -178,7 +178,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         position: SnapshotPosition,
         now_us: int,
     ) -> bytes:
-        """An envelope up to its source block, and the row's number."""
+        """Return an envelope up to its source block, and the row's number."""
         return b'{"before":null,"after":' + row_form(table, columns) + b"%b"
 
     def _completed(
@@ -230,7 +230,7 @@ class JsonMessageEvents(Events):
     def event(
         self, message: LogicalMessage, content: Iterable[bytes], serial: int, facts: TransactionFacts
     ) -> tuple[bytes, Headers]:
-        """The value and the headers. `content` has the pieces of the message's content as JSON."""
+        """Return the value and the headers; `content` has the message's content as JSON, in pieces."""
         prefix = quote(wire(message.prefix))
         begin = to_bytes(f'{{"message":{{"prefix":{prefix},"content":')
         self.renew(facts)

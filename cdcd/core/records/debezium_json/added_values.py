@@ -1,4 +1,4 @@
-"""What flattened records have beside their row: added fields, the field `__deleted`, and headers.
+"""The values that flattened records have besides their row: added fields, the field `__deleted`, and headers.
 
 The values are JSON. Formats with a registry encode the same values by their schemas (`avro/around.py`).
 """
@@ -19,19 +19,19 @@ from cdcd.core.records.flattening import DELETED_FIELD, AddedField, Flattening
 _OF_EVENT: Final = (
     "op", "ts_ms", "ts_us", "ts_ns", "source.lsn", "source.sequence", "source.event_serial_no",
 )  # fmt: skip
-"""Fields that differ from event to event. All others are the same for a table's events in a transaction."""
+"""Fields that differ between events; all others are the same for all events of a table in a transaction."""
 
 _NULL: Final = b"null"
 
 
 class AddedValues:
-    """Values for one list of fields: what a transaction decides is kept, so that an event costs only what is its own.
+    """Makes the values of a list of fields; values that depend only on the transaction are kept for all its events.
 
-    The caller owes `renew` before the first event of a transaction.
+    The caller must call `renew` before the first event of a transaction.
 
     Args:
         constants: JSON of the fields of `source` that never change.
-        as_text: the values are those of headers: text without quotes.
+        as_text: whether the values are for headers, which are texts without quotes.
     """
 
     def __init__(self, fields: Sequence[AddedField], constants: Mapping[str, bytes], as_text: bool) -> None:
@@ -46,7 +46,7 @@ class AddedValues:
         self._last = b""
 
     def renew(self, values: Mapping[str, bytes]) -> None:
-        """Take the values of `source` that a transaction decides (`SourceBlock.values`)."""
+        """Set the values of `source` that depend on the transaction (`SourceBlock.values`)."""
         known = {**self._constants, **values}
         self._last = known["last"]
         found: list[bytes] = []
@@ -59,7 +59,7 @@ class AddedValues:
         self._values = found
 
     def of_event(self, op: int, lsn: bytes, event_no: int, now_us: int) -> list[bytes]:
-        """The values for one event, in the order of the fields; `null` where there is none."""
+        """Return the values for one event in the order of the fields; `null` where there is none."""
         values = self._values.copy()
         for place, field in self._events:
             values[place] = self._of_event(field, op, lsn, event_no, now_us)
@@ -80,7 +80,7 @@ class AddedValues:
         return b"%d" % (now_us if field == "ts_us" else now_us * 1000)
 
     def headers(self, op: int, lsn: bytes, event_no: int, now_us: int) -> list[tuple[str, bytes]]:
-        """The headers of one event. A field without a value has none."""
+        """Return the headers of one event; a field without a value has no header."""
         values = self.of_event(op, lsn, event_no, now_us)
         return [
             (name, value) for name, value in zip(self.names, values, strict=True) if name not in self._absent
@@ -88,18 +88,18 @@ class AddedValues:
 
 
 def _text(value: bytes) -> bytes:
-    """A header's text of a JSON value."""
+    """Return the text of a header for a JSON value."""
     return str(json.loads(value)).encode() if value.startswith(b'"') else value
 
 
 class FlatForm:
-    """What the flattened records of one table have beside their row.
+    """Makes the values that flattened records of one table have besides their row.
 
     Attributes:
-        added: the fields that are added.
-        has_deleted: rows have the field `__deleted`.
+        added: the added fields.
+        has_deleted: whether rows have the field `__deleted`.
         fields, headers: the values of added fields, in the order of `added`, and of added headers.
-        transaction: the number of the transaction whose values these are; `renew` takes those of another one.
+        transaction: number of the transaction that the values belong to; `renew` sets the values of another one.
     """
 
     __slots__ = ("added", "fields", "has_deleted", "headers", "transaction")
@@ -118,7 +118,7 @@ class FlatForm:
         self.transaction = -1
 
     def renew(self, source: SourceBlock, transaction: int) -> None:
-        """Take the values of the open transaction. `transaction` is its number."""
+        """Set the values of the open transaction, which has the number `transaction`."""
         values = source.values()
         self.fields.renew(values)
         self.headers.renew(values)
@@ -129,8 +129,8 @@ class FlatForms:
     """Makes the `FlatForm` of each table.
 
     Attributes:
-        rewrites: a delete has a record with the old row.
-        has_tombstones: a delete has a record without a value.
+        rewrites: whether a delete has a record with the old row.
+        has_tombstones: whether a delete has a record without a value.
     """
 
     def __init__(self, settings: EncoderSettings, observe: Observer) -> None:
@@ -144,7 +144,7 @@ class FlatForms:
         self.has_tombstones = flattening.has_tombstones(settings.tombstones)
 
     def of_table(self, fragments: TableFragments, rules: Sequence[ColumnRule | None]) -> FlatForm:
-        """The form of a table with a new description. A fact names fields that have the name of a column."""
+        """Return the form of a table with a new description; fields with the name of a column are reported."""
         relation, flat = fragments.relation, self._flat
         columns = {
             column.name

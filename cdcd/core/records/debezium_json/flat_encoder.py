@@ -1,15 +1,16 @@
 """Stage 6, another way: rows -> flattened records, of which the value is the row (`records/flattening.py`).
 
-The row is what the envelope would have as `after`, or as `before` of a delete. Nothing is parsed again: it is cut
-out of what is written anyway. A record keeps the headers that one with an envelope has.
+The row is the one that the envelope has as `after`, or as `before` for a delete. Its JSON is not parsed: the bytes
+are copied from the written envelope. A record keeps the headers that it would have with an envelope.
 
-As Debezium's transform does it, TRUNCATE has no record, and logical messages stay as they are. Differences:
+As with Debezium's transform, TRUNCATE has no record, and logical messages are unchanged. Differences:
 
 - A delete in a table without a key has no tombstone, because it would have neither key nor value.
 - A header whose field is null is left out.
-- A field that has the name of one of the table's columns is left out, and a fact says so. Debezium stops there.
+- A field with the name of one of the table's columns is left out and reported. Debezium's connector stops in this
+  case.
 
-No row is drafted: rows of an open transaction wait as frames.
+Rows are not drafted: rows of an open transaction are kept as frames.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,11 +41,11 @@ _EMPTY: Final = b"{}"
 
 
 class FlatTable:
-    """The pieces of JSON that the flattened records of one table have beside their row.
+    """The pieces of JSON that flattened records of one table have besides their row.
 
     Attributes:
-        form: the values that are added.
-        deleted: for rows that are there, and for those that are not.
+        form: makes the added values.
+        deleted: the field `__deleted` for rows that exist, and for deleted rows.
     """
 
     __slots__ = ("_closing", "_fragments", "_opening", "deleted", "form")
@@ -60,7 +61,9 @@ class FlatTable:
         self._fragments = [f",{quote(wire(name))}:".encode("latin-1") for name in form.fields.names]
 
     def parts(self, row: Sequence[Part], op: int, lsn: bytes, event_no: int, now_us: int) -> list[Part]:
-        """The parts of a record's value. `row` has those of a JSON object; the last one ends with its brace."""
+        """Return the parts of a record's value; `row` has those of a JSON object, the last of which ends with its
+        brace.
+        """
         pieces = [self.deleted[op == DELETED]]
         for fragment, value in zip(
             self._fragments, self.form.fields.of_event(op, lsn, event_no, now_us), strict=True
@@ -89,17 +92,17 @@ class FlatEncoder(SnapshotEncoder):
         self._flat_forms = FlatForms(settings, observe)
         self._flat_tables: dict[int, FlatTable] = {}
         self._is_event = False
-        """The row is the data of an event (`_event`)."""
+        """True if the row is the data of an event (`_event`)."""
         self._header_bytes = 0
-        """Of the last record, if headers count (`Encoder.encode`)."""
+        """Bytes of the headers of the last record, if they count (`Encoder.encode`)."""
         self._row_header_bytes = 0
-        """The same of all rows of a snapshot that were encoded together."""
+        """Bytes of the headers of all snapshot rows that were encoded together, if they count."""
         SnapshotEncoder.__init__(self, settings, binary, observe, source, alone)
 
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
-        """No row is drafted."""
+        """Return the frames unchanged, because rows are not drafted."""
         return frames
 
     def _described(
@@ -132,7 +135,7 @@ class FlatEncoder(SnapshotEncoder):
         return self._settings.value_format == WITH_SCHEMA
 
     def _flat_table(self, table: TableFragments) -> FlatTable:
-        """What is added to the table's records, renewed for the transaction that is open."""
+        """Return the values that are added to the table's records, renewed for the open transaction."""
         flat = self._flat_tables[table.relation.oid]
         if flat.form.transaction != self._transaction:
             flat.form.renew(self._source, self._transaction)
@@ -147,7 +150,7 @@ class FlatEncoder(SnapshotEncoder):
         data: Sequence[Part],
         headers: Headers,
     ) -> tuple[bytes, Headers]:
-        """The value and the headers of an event, of which `data` has the parts of the flattened row."""
+        """Return the value and the headers of an event; `data` has the parts of the flattened row."""
         raise NotImplementedError
 
     def _append_written(self, table: TableFragments, op: int, out: list[Record]) -> int:
@@ -194,7 +197,7 @@ class FlatEncoder(SnapshotEncoder):
         headers: Headers | None,
         out: list[Record],
     ) -> int:
-        """Append the records of an event: of a delete none, one or two, of any other one."""
+        """Append the records of an event: for a delete none, one or two, for other events one."""
         if self._skips[op]:
             return 0
         flat = self._flat_table(table)
@@ -230,7 +233,7 @@ class FlatEncoder(SnapshotEncoder):
         made: list[Record] = []
         for number, (topic, key, written, _) in enumerate(records, event_no + 1):
             assert written is not None, "a row that is read has a value"
-            # The row's number is behind it.
+            # The row's number follows the row.
             row = [part_of(written, 0, written.rindex(b"}") + 1)]
             headers = flat.form.headers.headers(READ, lsn, number, now_us)
             data = flat.parts(row, READ, lsn, number, now_us)
@@ -249,5 +252,5 @@ class FlatEncoder(SnapshotEncoder):
         position: SnapshotPosition,
         now_us: int,
     ) -> bytes:
-        """A row and its number."""
+        """Return a row and its number."""
         return row_form(table, columns) + b"%b"

@@ -1,7 +1,7 @@
 """An encoder in front of another one that leaves out rows which do not match their table's filter.
 
-The rule of `in_front.py` holds: each event of a transaction counts once, also one without a record. `row_filters.py`
-says which rows a topic has, and here that is made of events:
+As `in_front.py` requires, each event of a transaction counts once, even if it has no record. `row_filters.py`
+decides which rows a topic has, and this module changes events accordingly:
 
 | old row | new row | the event becomes |
 |---|---|---|
@@ -10,11 +10,11 @@ says which rows a topic has, and here that is made of events:
 | does not | matches | an insert of the new row |
 | does not | does not | no record |
 
-Truncates and logical messages are as without a filter. A row for which the expression has no answer never ends the
-daemon: `on_error` decides, and a fact says why. For each table, one fact is reported each `REPORT_S`.
+Truncates and logical messages are not filtered. A row for which the expression has no answer never ends the daemon:
+`on_error` decides, and the reason is reported. For each table, at most one such report is made per `REPORT_S`.
 
-Rows of snapshots are filtered before they are encoded. Their pages are delivered all the same, and a row that is read
-again by its key and does not match is settled without a record.
+Rows that snapshots read are filtered before they are encoded. Their pages count as delivered anyway, and a row that
+is read again by its key and does not match needs no record.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,12 +35,15 @@ from cdcd.core.transactions.drafts import SpoolItem
 def filtered(
     inner: Encoder, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
 ) -> Encoder:
-    """The encoder of a pipeline's changes: `inner` where no table has a filter."""
+    """Return the encoder of a pipeline's changes, which is `inner` if no table has a filter."""
     return FilterEncoder(inner, filters, settings, observe) if filters else inner
 
 
 class FilterEncoder(EncoderInFront):
-    """Leaves out what filters leave out, and has all else encoded by `inner`. See `Encoder` for the methods."""
+    """Leaves out rows that do not match their filters, and passes everything else to `inner`.
+
+    See `Encoder` for the methods.
+    """
 
     def __init__(
         self, inner: Encoder, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
@@ -83,7 +86,7 @@ class FilterEncoder(EncoderInFront):
             try:
                 shaped = self._shaped(found, item, in_stream, now_us)
             except (ValueError, IndexError) as cause:
-                # The inner encoder says what is wrong with the row.
+                # The inner encoder reports what is malformed.
                 self._inner.encode_all([*run, item], in_stream, now_us, out)
                 raise AssertionError("a row was refused in which nothing is wrong") from cause
             if shaped is not None:
@@ -105,7 +108,7 @@ class FilterEncoder(EncoderInFront):
         return self.encode_all([frame], in_stream, now_us, out)
 
     def _shaped(self, found: RowFilter, frame: bytes, in_stream: bool, now_us: int) -> bytes | None:
-        """The frame that the event becomes; None: it has no record."""
+        """Return the frame that the event becomes; None if it has no record."""
         tag = peek.tag_of(frame)
         old, new, whole = old_and_new(found, frame, in_stream)
         if tag == peek.INSERT:

@@ -1,10 +1,11 @@
-"""An encoder in front of another one: it passes on everything, and its subclasses shape some of the events.
+"""An encoder in front of another one: it passes everything on, and subclasses change some of the events.
 
-The rule: each event of a transaction counts once, whatever becomes of it. Either the inner encoder encodes it, or it is
-told to `skip` it. So `events_done` of a checkpoint and `event_serial_no` of records mean the same with it as without.
+The rule: each event of a transaction counts once, whatever is made of it. Either the inner encoder encodes it, or
+the inner encoder's `skip` is called. So `events_done` in a checkpoint and `event_serial_no` in records have the
+same meaning as without this encoder.
 
-A subclass says which events it shapes (`_shapes`), and what becomes of each (`_shape`). Runs of other events go to the
-inner encoder as they came. Events that are shaped are not drafted: they stay frames until their commit.
+A subclass decides which events it changes (`_shapes`), and what each becomes (`_shape`). Runs of other events are
+passed to the inner encoder unchanged. Changed events are not drafted: they are kept as frames until their commit.
 """
 
 from collections.abc import Mapping
@@ -23,24 +24,26 @@ FILTERED: Final = "filtered"
 FILTER_FAILED: Final = "filter_failed"
 ROUTE_FAILED: Final = "route_failed"
 """Ops of `counts`: events and rows without a record, because their row does not match a filter; events and rows for
-which a filter had no answer, or a rule of a route. These are counted by what became of them too."""
+which a filter or a rule of a route had no answer. The latter also count under the op of the record that they got."""
 
 NO_RECORD: Final = frozenset({FILTERED, FILTER_FAILED, ROUTE_FAILED})
-"""Ops that are no records."""
+"""Ops of `counts` that do not stand for records."""
 
 
 T = TypeVar("T")
 
 
 def of_row(item: SpoolItem, in_stream: bool, tables: dict[int, T]) -> T | None:
-    """What there is in `tables`, by oid, of the table that the event is a row of; None: nothing, or it is no row."""
+    """Return the entry in `tables` for the table whose row the event has; None if there is no entry, or if it is not an
+    event of a row.
+    """
     if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS:
         return None
     return tables.get(peek.relation_of_row(item, in_stream))
 
 
 class EncoderInFront:
-    """Passes on everything to `inner`. See `Encoder` for the methods."""
+    """Passes everything on to `inner`. See `Encoder` for the methods."""
 
     def __init__(self, inner: Encoder) -> None:
         self._inner = inner
@@ -50,7 +53,7 @@ class EncoderInFront:
         return False
 
     def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        """As `encode`, for an event that `_shapes` has chosen."""
+        """Encode an event that `_shapes` has chosen, like `encode`."""
         raise NotImplementedError
 
     @property
@@ -103,7 +106,7 @@ class EncoderInFront:
         return size
 
     def _shape_whole(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        """As `_shape`. An event at fault counts once, and leaves no record."""
+        """Encode an event like `_shape`; a faulty event counts once and leaves no record."""
         known, serial = len(out), self._inner.serial
         try:
             return self._shape(frame, in_stream, now_us, out)

@@ -1,18 +1,18 @@
-"""An encoder in front of another one: it says which partition the records of a table belong to.
+"""An encoder in front of another one that chooses the partition of each record by columns of its table.
 
-`catalog/table_rules.py` says which columns choose it.
+`catalog/table_rules.py` decides which columns.
 
-The hash is Murmur2, as of Kafka's default partitioner, over the texts that PostgreSQL has for the values, joined by
-commas; NULL is an empty text. So it depends on the values alone: not on `format`, and not on the columns' names. A
-table of orders by `customer_id` and a table of customers by `id` put all records of a customer into partitions of the
-same number, if their topics have the same number of partitions. So does a producer whose keys are the plain text.
+The hash is Murmur2, as in Kafka's default partitioner, over PostgreSQL's texts for the values, joined by commas;
+NULL is an empty text. So it depends on the values alone: not on `format`, and not on the columns' names. A table of
+orders by `customer_id` and a table of customers by `id` put all records of a customer into partitions of the same
+number, if their topics have the same number of partitions. A producer whose keys are the plain text does the same.
 
-An update that changes one of the values is a delete and an insert, as an update of the key is, also if the key stays
-the same. Both have the number of the event. The delete and its tombstone go where the row's records have gone so far,
-the insert to the row's new partition.
+An update that changes one of the values becomes a delete and an insert, like an update of the key, even if the key
+stays the same. Both have the number of the event. The delete and its tombstone go to the partition that has the
+row's records so far, the insert to the row's new partition.
 
-The hash is a header (`HEADER_PARTITION`), which the sink takes out. The encoder knows no number of partitions, so that
-the same WAL gives the same records.
+The hash is in a header (`HEADER_PARTITION`), which the sink removes. The encoder does not know the number of
+partitions, so the same WAL always gives the same records.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,21 +45,21 @@ _COMMA: Final = b","
 Headers = list[tuple[str, bytes]]
 
 Texts = tuple[bytes, ...]
-"""What PostgreSQL has for the chosen columns' values, empty for NULL."""
+"""PostgreSQL's texts for the values of the chosen columns, empty for NULL."""
 
 
 def partitioned(inner: Encoder, settings: EncoderSettings) -> Encoder:
-    """The encoder of a pipeline's changes: `inner` where the key chooses the partition of every record."""
+    """Return the encoder of a pipeline's changes, which is `inner` if the key chooses the partition of every record."""
     return PartitionEncoder(inner, settings) if settings.partition_rules else inner
 
 
 def partition_header(texts: Texts) -> tuple[str, bytes]:
-    """What a record of a row with these values is given for the sink."""
+    """Return the header for the sink in a record of a row with these values."""
     return HEADER_PARTITION, positive_murmur2(_COMMA.join(texts)).to_bytes(HASH_BYTES, "big")
 
 
 def taken_out(headers: Headers | None) -> tuple[int | None, Headers | None]:
-    """The hash in the headers of a record, None if there is none, and the other headers."""
+    """Return the hash from the headers of a record (None if there is none), and the other headers."""
     for place, (name, value) in enumerate(headers or ()):
         if name == HEADER_PARTITION:
             assert headers is not None
@@ -68,19 +68,19 @@ def taken_out(headers: Headers | None) -> tuple[int | None, Headers | None]:
 
 
 def without_partition(record: Record) -> Record:
-    """The record as it is in Kafka."""
+    """Return the record as it is written to Kafka."""
     topic, key, value, headers = record
     return topic, key, value, taken_out(headers)[1]
 
 
 class PartitionedTable(RowValues):
-    """A table whose partitions columns choose, as it was last described.
+    """A table whose partitions are chosen by columns, by its latest description.
 
     Args:
-        columns: those that choose the partition, in the order of the configuration.
+        columns: the columns that choose the partition, in the order of the configuration.
 
     Raises:
-        ConfigError: a column has a type whose values are no plain text.
+        ConfigError: the values of a column's type are not plain text.
     """
 
     def __init__(
@@ -107,10 +107,10 @@ class PartitionedTable(RowValues):
             self._readers.append(logical.read)
 
     def texts(self, values: Sequence[Value]) -> Texts:
-        """The texts of the values of the columns `indexes`, in the order of the configuration.
+        """Return the texts of the values of the columns `indexes`, in the order of the configuration.
 
         Raises:
-            SourceError: the server did not send one.
+            SourceError: the server did not send one of them.
         """
         found = [self._text(place, value) for place, value in enumerate(values)]
         return tuple([found[place] for place in self._order])
@@ -131,7 +131,8 @@ class PartitionedTable(RowValues):
         )
 
     def of_frame(self, frame: bytes, in_stream: bool) -> tuple[Texts, Texts]:
-        """The texts of the old row and of the new one. Both are the same if the event has only one of the two rows.
+        """Return the texts of the old row and of the new one; both are the same if the event has only one of the two
+        rows.
 
         Raises:
             ValueError, IndexError: the frame is malformed.
@@ -141,13 +142,13 @@ class PartitionedTable(RowValues):
         return self.texts(old), self.texts(new)
 
     def of_line(self, line: bytes) -> Texts | None:
-        """The texts of a row of COPY, with its newline; None: it has another number of columns."""
+        """Return the texts of a line of COPY, with its newline; None if it has another number of columns."""
         values = self._line_values(line)
         return None if values is None else self.texts(values)
 
 
 class PartitionEncoder(EncoderInFront):
-    """Says which partition records belong to, and has all events encoded by `inner`. See `Encoder` for the methods."""
+    """Chooses the partition of each record, and passes all events to `inner`. See `Encoder` for the methods."""
 
     def __init__(self, inner: Encoder, settings: EncoderSettings) -> None:
         EncoderInFront.__init__(self, inner)
@@ -178,7 +179,7 @@ class PartitionEncoder(EncoderInFront):
         try:
             old, new = self._parted[oid].of_frame(frame, in_stream)
         except (ValueError, IndexError) as cause:
-            # The inner encoder says what is wrong with the row.
+            # The inner encoder reports what is malformed.
             self._inner.encode(frame, in_stream, now_us, out)
             raise AssertionError("a row was refused in which nothing is wrong") from cause
         known, topic = len(out), self._inner.topic_of(oid)
@@ -221,7 +222,9 @@ class PartitionEncoder(EncoderInFront):
 
 
 def _send(records: list[Record], known: int, topic: str, row: Texts) -> None:
-    """Give the records of a topic behind the first `known` ones the partition of a row. Others are descriptions."""
+    """Set the partition of a row for the records of a topic after the first `known` ones; other records are
+    descriptions.
+    """
     header = partition_header(row)
     for number in range(known, len(records)):
         name, key, value, headers = records[number]

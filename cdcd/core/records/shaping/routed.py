@@ -1,7 +1,7 @@
 """An encoder in front of another one that sends rows to topics by their values.
 
-The rule of `in_front.py` holds: each event of a transaction counts once, whatever becomes of it. `row_routes.py` says
-which topic a row goes to, and here that is made of events:
+As `in_front.py` requires, each event of a transaction counts once, whatever is made of it. `row_routes.py` decides
+which topic a row goes to, and this module changes events accordingly:
 
 | the event | its records |
 |---|---|
@@ -11,12 +11,12 @@ which topic a row goes to, and here that is made of events:
 | delete | in the topic of the old row |
 | truncate, end of another table's rows | in all topics of the table |
 
-The parts of an event have its number, as the two halves of an update of the key have. Where the former topic is not
-known, each topic that it may be gets the delete; if the new one is among them, the update stays an update there.
+The parts of an event have its number, as the two halves of an update of the key have. If the old topic is not
+known, each possible topic gets the delete; if the new topic is among them, the update stays an update there.
 
-A record is made by the inner encoder for the table's own topic and then given to another one (`Encoder.to_topic`). So
-what is in a record does not depend on its topic. Rows of snapshots are divided by topic before they are encoded, so
-that within each topic their order is that in which they were read.
+The inner encoder makes a record for the table's own topic, which is then moved to another topic
+(`Encoder.to_topic`). So the content of a record does not depend on its topic. Rows that snapshots read are divided
+by topic before they are encoded, so within each topic they are in the order in which they were read.
 """
 
 from collections.abc import Mapping
@@ -40,12 +40,15 @@ from cdcd.core.transactions.drafts import SpoolItem
 def routed(
     inner: Encoder, routes: tuple[TableRoutes, ...], settings: EncoderSettings, observe: Observer
 ) -> Encoder:
-    """The encoder of a pipeline's changes: `inner` where no table has routes."""
+    """Return the encoder of a pipeline's changes, which is `inner` if no table has routes."""
     return RouteEncoder(inner, routes, settings, observe) if routes else inner
 
 
 class RouteEncoder(EncoderInFront):
-    """Sends rows to the topics of their routes, and has all else encoded by `inner`. See `Encoder` for the methods."""
+    """Sends rows to the topics of their routes, and passes everything else to `inner`.
+
+    See `Encoder` for the methods.
+    """
 
     def __init__(
         self, inner: Encoder, routes: tuple[TableRoutes, ...], settings: EncoderSettings, observe: Observer
@@ -103,7 +106,7 @@ class RouteEncoder(EncoderInFront):
         try:
             parts = self._parts(found, frame, in_stream, now_us)
         except (ValueError, IndexError) as cause:
-            # The inner encoder says what is wrong with the row.
+            # The inner encoder reports what is malformed.
             self._inner.encode(frame, in_stream, now_us, out)
             raise AssertionError("a row was refused in which nothing is wrong") from cause
         size = 0
@@ -116,7 +119,7 @@ class RouteEncoder(EncoderInFront):
         return size
 
     def _parts(self, found: RowRoutes, frame: bytes, in_stream: bool, now_us: int) -> list[tuple[str, bytes]]:
-        """The events that the event becomes, each with its topic."""
+        """Return the events that the event becomes, each with its topic."""
         tag = peek.tag_of(frame)
         old, new, whole = old_and_new(found, frame, in_stream)
         if tag == peek.DELETE:
@@ -163,12 +166,12 @@ class RouteEncoder(EncoderInFront):
         return size
 
     def _give(self, oid: int, topic: str, known: int, out: list[Record]) -> None:
-        """Give the records from `known` on, which are for the table's own topic, to another one of its topics."""
+        """Move the records from index `known` on, which are for the table's own topic, to another one of its topics."""
         own = self._inner.topic_of(oid)
         if topic == own:
             return
         for place in range(known, len(out)):
-            # Descriptions of tables stand among them.
+            # There are also descriptions of tables among them.
             if out[place][0] == own:
                 out[place] = self._inner.to_topic(oid, out[place], topic)
 
@@ -206,11 +209,11 @@ class RouteEncoder(EncoderInFront):
 def _part(
     position: SnapshotPosition, before: int, count: int, *, first: bool, last: bool
 ) -> SnapshotPosition:
-    """The position of some of the rows. `before`: so many records stand before theirs."""
+    """Return the position of some of the rows; `before` records precede theirs."""
     marker_of_first = position.first if first else position.others
     marker_of_last = position.last if last else position.others
     if count == 1 and first and not last:
-        # A single row has the marker of a last one.
+        # A single row has the marker of a last row.
         marker_of_last = marker_of_first
     return SnapshotPosition(
         lsn=position.lsn,
