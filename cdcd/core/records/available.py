@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cdcd.core.facts import Observer
+from cdcd.core.records.avro.encoder import RegistryEncoder
 from cdcd.core.records.avro.form import AVRO
-from cdcd.core.records.avro.snapshot_rows import AvroSnapshotEncoder
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 from cdcd.core.records.cloudevents.avro_encoder import AvroEventsEncoder
 from cdcd.core.records.cloudevents.json_encoder import FlatJsonEventsEncoder, JsonEventsEncoder
 from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import Encoder, EncoderSettings
-from cdcd.core.records.protobuf.encoder import ProtobufEncoder
+from cdcd.core.records.protobuf.encoder import protobuf_encoder
 from cdcd.core.records.protobuf.form import PROTOBUF
 
 Format = Callable[[EncoderSettings, bool, Observer], Encoder]
@@ -21,8 +21,8 @@ Format = Callable[[EncoderSettings, bool, Observer], Encoder]
 FORMATS: Final[dict[str, Format]] = {
     "json": SnapshotEncoder,
     "json_schema": SnapshotEncoder,
-    AVRO: AvroSnapshotEncoder,
-    PROTOBUF: ProtobufEncoder,
+    AVRO: RegistryEncoder,
+    PROTOBUF: protobuf_encoder,
     CLOUDEVENTS: JsonEventsEncoder,
 }
 """By the name of the values' format; the encoder takes the names from its settings."""

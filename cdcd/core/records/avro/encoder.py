@@ -1,8 +1,8 @@
-"""Debezium's envelope in Avro: each value in Confluent's wire format, with the id of its schema before it.
+"""Records of formats with a registry: each value in Confluent's wire format, with the id of its schema before it.
 
-Topics, descriptions, events and their order are the same as in `debezium_json/encoder.py`; only the bytes of rows,
-source blocks and keys differ. The schemas are the Connect schemas of `format: json_schema`, as Confluent's
-AvroConverter writes them (`schemas.py`).
+Topics, descriptions, events and their order are those of every format (`records/stream.py`). The schemas are the
+Connect schemas of `format: json_schema`, as the converters of Confluent write them (`schemas.py`). Avro and Protobuf
+are two rows of `RegistryFormat`, which has what differs between them.
 
 There is one way to write a row, compiled or not: value after value into a buffer. A value that the server did not
 send (unchanged TOAST) is copied from the old row, if that has it. If it does not, Debezium's placeholder is
@@ -12,7 +12,8 @@ the names of such columns, as in JSON.
 Rows of streamed transactions are not drafted, but are kept as frames until the commit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
@@ -24,88 +25,106 @@ from cdcd.core.errors import ProtocolError
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import Binary, LogicalMessage, Value
 from cdcd.core.protocol.peek import (
-    BINARY,
     DELETE,
     INSERT,
     NEW_ROW,
-    NULL,
     OLD_KEY,
     OLD_ROW,
     ROW_HEAD_BYTES,
-    TEXT,
-    UNCHANGED,
-    VALUE_HEAD_BYTES,
     row_width,
-    value_size,
 )
 from cdcd.core.records.avro.around import Around, AvroEnvelope, FlatRow
 from cdcd.core.records.avro.form import AvroForm, known_id
 from cdcd.core.records.avro.heartbeats import AvroHeartbeats
+from cdcd.core.records.avro.messages import MessageValues
+from cdcd.core.records.avro.rows import NULL_IN_KEY, named_unchanged, write_fields, write_row
 from cdcd.core.records.avro.source_block import AvroSourceBlock, AvroTableSource
-from cdcd.core.records.avro.tables import AvroPlace, AvroTable, message_uses
+from cdcd.core.records.avro.tables import AvroTable, message_uses
 from cdcd.core.records.avro.transaction_metadata import CountedAvroSource, RegisteredTransactionMetadata
-from cdcd.core.records.avro.writing import number, optional, text, write_bytes
 from cdcd.core.records.debezium_json.connect_schema import Schema
+from cdcd.core.records.debezium_json.copy_rows import explain_row, line_with, row_of_line
 from cdcd.core.records.debezium_json.heartbeats import watermark
+from cdcd.core.records.debezium_json.snapshot_rows import runs
 from cdcd.core.records.debezium_json.source_block import (
     CREATED,
     DELETED,
+    READ,
     TRUNCATED,
     UPDATED,
     SourceBlock,
     unix_us,
 )
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import (
     HEADER_NEW_KEY,
     HEADER_OLD_KEY,
-    HEADER_UNCHANGED,
     HEARTBEATS,
     MESSAGES,
     TRANSACTIONS,
+    Encoded,
     EncoderSettings,
     Record,
+    SnapshotPosition,
 )
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.stream import RecordStream, moved_from, moved_to
-from cdcd.core.records.unwritable import UnwritableError
+from cdcd.core.records.unwritable import Found, UnwritableError, named
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
 LSN_MAX: Final = 2**63 - 1
 
-_SOME: Final = 2
-"""Union branch for a logical message whose content is there."""
 
-NULL_IN_KEY: Final = (
-    "it is NULL in a column of the key, where Avro has no null",
-    "The key is that of now, and the row is older. format.value: json with format.key: json has null there.",
+@dataclass(frozen=True, slots=True)
+class RegistryFormat:
+    """What a format with a registry has of its own. `AVRO_FORMAT` is one, `protobuf/encoder.py` has another one.
+
+    Attributes:
+        form: the bytes of values.
+        source_block, table_source: what `source` has for a transaction, and for a table.
+        around: what stands around rows.
+        messages: the values of logical messages.
+        heartbeats: the records of heartbeats.
+    """
+
+    form: Callable[[], AvroForm]
+    source_block: Callable[[EncoderSettings], AvroSourceBlock]
+    table_source: Callable[[TableFragments, TransactionMetadata | None], AvroTableSource]
+    around: Callable[[], Around]
+    messages: Callable[[], MessageValues]
+    heartbeats: Callable[[EncoderSettings, AvroForm], AvroHeartbeats]
+
+
+def _table_source(fragments: TableFragments, metadata: TransactionMetadata | None) -> AvroTableSource:
+    relation, schema_id = fragments.relation, fragments.schema_id
+    if metadata is None:
+        return AvroTableSource(relation.schema, relation.name, schema_id)
+    return CountedAvroSource(relation.schema, relation.name, schema_id, metadata)
+
+
+AVRO_FORMAT: Final = RegistryFormat(
+    AvroForm, AvroSourceBlock, _table_source, AvroEnvelope, MessageValues, AvroHeartbeats
 )
 
-_EMPTY: Final = b"\x00\x00"
-"""Bytes for no `schema_id` and no `transaction`."""
 
-
-class AvroEncoder(RecordStream):
-    """Turns the row frames of committed transactions into records in Avro. See `Encoder`."""
+class RegistryEncoder(RecordStream):
+    """Turns rows into records of a format with a registry. See `Encoder` for the methods."""
 
     def __init__(
         self,
         settings: EncoderSettings,
         binary: bool = False,
         observe: Observer = unheard,
-        *,
-        form: AvroForm | None = None,
-        around: Around | None = None,
-        block: AvroSourceBlock | None = None,
-        block_alone: AvroSourceBlock | None = None,
+        chosen: RegistryFormat = AVRO_FORMAT,
     ) -> None:
-        self._block = block or AvroSourceBlock(settings)
-        self._block_alone = block_alone or AvroSourceBlock(settings)
+        self._chosen = chosen
+        self._block = chosen.source_block(settings)
+        self._block_alone = chosen.source_block(settings)
         RecordStream.__init__(self, settings, binary, observe, self._block, self._block_alone)
-        self._form = AvroForm() if form is None else form
-        self._around = AvroEnvelope() if around is None else around
+        self._form = chosen.form()
+        self._around = chosen.around()
         self._flat: FlatRow | None = None
         if settings.flattening is not None:
             self._flat = FlatRow(settings, self._form, observe)
@@ -114,7 +133,7 @@ class AvroEncoder(RecordStream):
         self._latest: AvroTable | None = None
         """The table of the last row."""
         self._part = BytesWriter()
-        self._of_messages = AvroTableSource("", "", None)
+        self._message_values = chosen.messages()
         self._message_key_use, self._message_value_use = message_uses(
             settings, self._message_topic, self._form
         )
@@ -127,7 +146,7 @@ class AvroEncoder(RecordStream):
         if self.metadata is not None:
             metadata = RegisteredTransactionMetadata(settings, self.metadata.topic, self._form)
             self.metadata, self._metadata_uses = metadata, metadata.uses
-        self._avro_heartbeats = AvroHeartbeats(settings, self._form)
+        self._avro_heartbeats = chosen.heartbeats(settings, self._form)
         self._header_bytes = 0
         """Bytes of the headers of the last record, if they count (`Encoder.encode`)."""
 
@@ -148,7 +167,7 @@ class AvroEncoder(RecordStream):
             types=types,
             rules=rules,
             columns=self._told_forms[fragments.relation.oid].columns,
-            source=self._table_source(fragments),
+            source=self._chosen.table_source(fragments, self.metadata),
             value_schema=self._value_schema,
             topics=self.topics_of(fragments.relation.oid),
             flat=flat,
@@ -159,13 +178,6 @@ class AvroEncoder(RecordStream):
             table.is_told = True
         self._avro[fragments.relation.oid] = table
         self._latest = None
-
-    def _table_source(self, fragments: TableFragments) -> AvroTableSource:
-        """Return the object that writes what follows the rows in a table's records."""
-        relation, schema_id = fragments.relation, fragments.schema_id
-        if self.metadata is None:
-            return AvroTableSource(relation.schema, relation.name, schema_id)
-        return CountedAvroSource(relation.schema, relation.name, schema_id, self.metadata)
 
     def _value_schema(self, envelope: Schema) -> Schema:
         """Return the schema of a table's values; `envelope` has everything that may be in it, the rows first."""
@@ -306,7 +318,7 @@ class AvroEncoder(RecordStream):
         self._around.after(True)
         unchanged = self._last_row(avro, frame, at, False, False)
         key = avro.key(buffer, self._part)
-        headers = _named(avro, unchanged) if unchanged else None
+        headers = named_unchanged(avro, unchanged) if unchanged else None
         return self._put(avro, CREATED if tag == INSERT else UPDATED, key, headers, out)
 
     def _try(self, table: TableFragments, column: int, value: Value) -> None:
@@ -394,7 +406,7 @@ class AvroEncoder(RecordStream):
         self._around.before(True)
         unchanged = self._last_row(table, frame, at, False, False)
         self._around.after(False)
-        headers = _named(table, unchanged) if unchanged else None
+        headers = named_unchanged(table, unchanged) if unchanged else None
         return self._put_delete(table, table.key(buffer, self._part), headers, out)
 
     def _update_with_old_row(
@@ -418,7 +430,7 @@ class AvroEncoder(RecordStream):
         new: i64 = len(buffer)
         missing = self._last_row(table, frame, end, True, kind == OLD_ROW)
         key = table.key(buffer, self._part)
-        left, came = _named(table, missing_old), _named(table, missing)
+        left, came = named_unchanged(table, missing_old), named_unchanged(table, missing)
         is_other = old_key is not None and key is not None and old_key != key
         if is_other or self._came is not None:
             written = buffer.getvalue()
@@ -433,7 +445,7 @@ class AvroEncoder(RecordStream):
             buffer.write(written[new:])
             to = out if self._came is None else self._came
             return size + self._put(table, CREATED, key, [*moved_from(old_key), *came] or None, to)
-        both = _named(table, missing + [column for column in missing_old if column not in missing])
+        both = named_unchanged(table, missing + [column for column in missing_old if column not in missing])
         return self._put(table, UPDATED, key, both or None, out)
 
     def _last_row(self, table: AvroTable, frame: bytes, at: int, has_old: bool, whole: bool) -> list[int]:
@@ -451,6 +463,81 @@ class AvroEncoder(RecordStream):
         self._around.after(False)
         return self._put(avro, TRUNCATED, None, None, out)
 
+    # Rows of COPY.
+
+    def encode_rows(  # noqa: PLR0917  as in `Encoder`
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """Append the records of rows whose key is not in `dropped`.
+
+        Raises:
+            ProtocolError: a row is malformed.
+            SinkError: the topic of the table is too long, or collides with another one.
+        """
+        count = size = 0
+        keys: list[bytes] = []
+        left_out: list[int] = []
+        self._set_now(now_us)
+        self._lsn = int(position.lsn)
+        for begin, end, marker in runs(len(lines), position):
+            self._block.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
+            flat = self._flat
+            if flat is not None:
+                flat.source.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
+            self._transaction += 1
+            self._table(oid, out)
+            table = self._latest
+            assert table is not None, "`_table` made it"
+            for place, line in enumerate(lines[begin:end], begin):
+                key, found = self._copy_row(table, line, position.lsn)
+                if key is not None:
+                    if key in dropped:
+                        left_out.append(place)
+                        continue
+                    keys.append(key)
+                count += 1
+                self._serial = position.event_no + count
+                headers = None if flat is None else flat.headers(table, READ, self._lsn, self._serial, None)
+                record = self._record(table, READ, key, headers)
+                size += size_of(record) + self._header_bytes
+                if found:
+                    names = self.note_unwritable(table.fragments, found, position.lsn, now_us)
+                    out.append(named(record, names))
+                else:
+                    out.append(record)
+        return Encoded(count, size, keys if self._avro[oid].key_places else None, left_out)
+
+    def _copy_row(self, table: AvroTable, line: bytes, lsn: int) -> tuple[bytes | None, list[Found]]:
+        """Write a row into the buffer up to its source block; its key, and its values that have no form."""
+        try:
+            return self._write_line(table, line), []
+        except (ValueError, IndexError) as cause:
+            fragments = table.fragments
+            refusal = explain_row(line, fragments.relation, fragments.converters)
+            if refusal is not None:
+                raise refusal from cause
+        found = self.found_unwritable(fragments, row_of_line(line), lsn)
+        assert found, "a row was refused in which nothing is wrong"
+        table.takes_null = True
+        try:
+            return self._write_line(table, line_with(line, found, fragments.key_columns)), found
+        finally:
+            table.takes_null = False
+
+    def _write_line(self, table: AvroTable, line: bytes) -> bytes | None:
+        """Write a row; its key. ValueError, IndexError: see `write_row`."""
+        buffer = self._around.open(table)
+        self._around.before(False)
+        self._around.after(True)
+        write_fields(table, line, buffer)
+        return table.key(buffer, self._part)
+
     # Logical messages.
 
     def _message(
@@ -461,19 +548,10 @@ class AvroEncoder(RecordStream):
         serial: int,
         out: list[Record],
     ) -> int:
-        value_head = self._form.head(self._id(self._message_value_use))
-        prefix = text(message.prefix)
+        head = self._form.head(self._id(self._message_value_use))
         block = self._block_alone if source is self._block_alone else self._block
-        self._of_messages.renew(block)
-        buffer = self._around.fresh()
-        buffer.write(value_head)
-        buffer.write(text("m") + optional(number(self._now_us // 1000)))
-        self._of_messages.write_source(message.lsn, serial, buffer)
-        buffer.write(_EMPTY)
-        buffer.write(optional(prefix))
-        buffer.append(_SOME)
-        write_bytes(self._content.data(content), buffer)
-        value = buffer.getvalue()
+        self._message_values.source.renew(block)
+        value = self._message_values.value(head, message, self._content.data(content), serial, self._now_us)
         return self._put_message(message, value, None, out)
 
     def _put_message(
@@ -513,117 +591,3 @@ def size_of(record: Record) -> int:
     """Return the bytes of a record's key and value."""
     _, key, value, _ = record
     return len(key or b"") + len(value or b"")
-
-
-def write_row(  # noqa: PLR0917  a call would cost as much as a column
-    frame: bytes,
-    start: "i64",
-    table: AvroTable,
-    out: BytesWriter,
-    unchanged: list[int],
-    has_old: bool,
-    whole: bool,
-) -> "i64":
-    """Append the row whose first value is at `start`, and return its end according to its own lengths.
-
-    Args:
-        unchanged: gets the column of each value that was not sent, and that the old row does not have either.
-        has_old: whether the row that was written to `out` before is the old row of the same event.
-        whole: whether the old row has all values; if not, it has those of the replica identity.
-
-    Raises:
-        ValueError, IndexError: the row is malformed, or has a value that cannot be represented (UnwritableError).
-        SourceError: a value of the key is missing.
-    """
-    at: i64 = start
-    limit: i64 = len(frame)
-    if table.constants:
-        out.write(table.constants)
-    for place in table.places:
-        kind = frame[at]
-        begin: i64 = len(out)
-        if kind in (TEXT, BINARY):
-            size: i64 = value_size(frame, at)
-            at += VALUE_HEAD_BYTES
-            if size < 0 or size > limit - at:
-                raise ValueError("a value ends after the frame")
-            converter = place.converter
-            if converter is not None:
-                if place.branch is not None:
-                    out.write(place.branch)
-                if kind == TEXT:
-                    converter.write(frame, at, at + size, out)
-                else:
-                    converter.write_binary(frame, at, at + size, out)
-                place.usable = True
-                if place.is_key:
-                    place.data, place.kind = frame, kind
-                    place.at, place.until = at, at + size
-            at += size
-        elif kind == NULL:
-            at += 1
-            write_null(table, place, out)
-        elif kind == UNCHANGED:
-            at += 1
-            _write_unchanged(table, place, out, unchanged, has_old, whole)
-        else:
-            raise ValueError("unknown kind of value")
-        place.begin, place.end = begin, len(out)
-    return at
-
-
-def _write_unchanged(  # noqa: PLR0917  as `write_row`
-    table: AvroTable,
-    place: AvroPlace,
-    out: BytesWriter,
-    unchanged: list[int],
-    has_old: bool,
-    whole: bool,
-) -> None:
-    """Append a value that was not sent, from the old row or as the placeholder."""
-    if has_old and place.usable and (whole or table.fragments.identity[place.column]):
-        old: i64 = place.begin
-        while old < place.end:
-            out.append(out[old])
-            old += 1
-    elif place.visible:
-        if place.placeholder is None:
-            _refuse(table, place)
-        else:
-            out.write(place.placeholder)
-        unchanged.append(place.column)
-        place.usable = False
-
-
-def write_null(table: AvroTable, place: AvroPlace, out: BytesWriter) -> None:
-    """Append NULL; UnwritableError if the column belongs to the key, and nothing may be written in
-    place of NULL yet.
-    """
-    # An unchanged large value is never NULL, so a NULL in the old row means that PostgreSQL did not send the old
-    # value.
-    place.usable = False
-    if not place.visible:
-        return
-    if place.is_key:
-        place.kind = NULL
-    if place.null is not None:
-        out.write(place.null)
-    elif table.takes_null:
-        out.write(place.zero)
-    else:
-        raise UnwritableError(*NULL_IN_KEY)
-
-
-def _refuse(table: AvroTable, place: AvroPlace) -> None:
-    """Raise SourceError, because a value of the key was not sent."""
-    fragments = table.fragments
-    fragments.stand_in(fragments.event_template.copy(), [fragments.plan[place.column][0]])
-    raise AssertionError("only a column of the key has no placeholder")
-
-
-def _named(table: AvroTable, columns: list[int]) -> Headers:
-    """Return the header with the names of columns whose value is missing, if there are any."""
-    if not columns:
-        return []
-    names = table.fragments.names
-    return [(HEADER_UNCHANGED, b"[%b]" % b",".join([names[column] for column in columns]))]

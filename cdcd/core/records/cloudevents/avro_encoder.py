@@ -4,6 +4,7 @@ The attribute `dataschema` is the URL of the schema in the registry. Rows of str
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from cdcd.core.catalog.protection import ColumnRule
@@ -11,11 +12,12 @@ from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.records.avro.around import EventRows
-from cdcd.core.records.avro.snapshot_rows import AvroSnapshotEncoder
+from cdcd.core.records.avro.encoder import AVRO_FORMAT, RegistryEncoder
+from cdcd.core.records.avro.source_block import AvroSourceBlock
 from cdcd.core.records.avro.tables import AvroTable
 from cdcd.core.records.avro.writing import optional, text, write_bytes
 from cdcd.core.records.cloudevents.attributes import MESSAGE, EventForm, Events
-from cdcd.core.records.cloudevents.blocks import AvroEventBlock
+from cdcd.core.records.cloudevents.blocks import AvroEventBlock, TransactionFacts
 from cdcd.core.records.cloudevents.schemas import data_schema, message_schema
 from cdcd.core.records.cloudevents.tables import EventTables, content_type
 from cdcd.core.records.debezium_json.connect_schema import Schema
@@ -29,24 +31,22 @@ _SOME: Final = 2
 """A value that may be null is there."""
 
 
-class AvroEventsEncoder(AvroSnapshotEncoder):
+_EVENT_FORMAT: Final = replace(AVRO_FORMAT, source_block=AvroEventBlock, around=EventRows)
+
+
+def _facts(block: AvroSourceBlock) -> TransactionFacts:
+    assert isinstance(block, AvroEventBlock), "`_EVENT_FORMAT` makes it"
+    return block.facts
+
+
+class AvroEventsEncoder(RegistryEncoder):
     """Encodes rows of changes and of snapshots. See `Encoder` for the methods."""
 
     def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
         form = EventForm(settings, content_type(settings.events))
         self._event_tables = EventTables(settings, form)
         self._message_events = Events(settings, form, MESSAGE)
-        self._event_block = AvroEventBlock(settings)
-        self._event_block_alone = AvroEventBlock(settings)
-        AvroSnapshotEncoder.__init__(
-            self,
-            settings,
-            binary,
-            observe,
-            around=EventRows(),
-            block=self._event_block,
-            block_alone=self._event_block_alone,
-        )
+        RegistryEncoder.__init__(self, settings, binary, observe, _EVENT_FORMAT)
         self._message_value_use = self._form.use(
             settings, self._message_topic, message_schema(settings.modes), "value"
         )
@@ -59,15 +59,15 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         types: Mapping[int, TypeDescription],
         rules: Sequence[ColumnRule | None],
     ) -> None:
-        AvroSnapshotEncoder._described(self, fragments, types, rules)
+        RegistryEncoder._described(self, fragments, types, rules)
         self._event_tables.describe(fragments, self.metadata)
 
     def _value_schema(self, envelope: Schema) -> Schema:
-        """See `AvroEncoder`."""
+        """See `RegistryEncoder`."""
         return data_schema(envelope)
 
     def _ready(self, table: AvroTable, out: list[Record]) -> None:
-        AvroSnapshotEncoder._ready(self, table, out)
+        RegistryEncoder._ready(self, table, out)
         self._event_tables.name_schema(table.fragments, self._url(table.value_use))
 
     def _url(self, use: SchemaUse) -> bytes:
@@ -79,7 +79,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         fragments.tally.counts[op] += 1
         value, made = self._event_tables.make(
             fragments,
-            self._event_block.facts,
+            _facts(self._block),
             op,
             self._lsn,
             self._serial,
@@ -95,7 +95,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         """See `Encoder`."""
         self._event_tables.ends_rows = True
         try:
-            return AvroSnapshotEncoder.encode_end_of_rows(self, oid, between, now_us, out)
+            return RegistryEncoder.encode_end_of_rows(self, oid, between, now_us, out)
         finally:
             self._event_tables.ends_rows = False
 
@@ -107,8 +107,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         serial: int,
         out: list[Record],
     ) -> int:
-        alone = self._event_block_alone
-        facts = alone.facts if source is alone else self._event_block.facts
+        facts = _facts(self._block_alone if source is self._block_alone else self._block)
         buffer = self._around.fresh()
         buffer.write(self._form.head(self._id(self._message_value_use)))
         buffer.write(optional(text(message.prefix)))

@@ -9,13 +9,16 @@ Fields of columns have the numbers that `schemas.py` says. Nothing stands for NU
 
 from typing import TYPE_CHECKING, Final
 
+from librt.strings import BytesWriter
+
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import LogicalMessage
-from cdcd.core.records.avro.snapshot_rows import AvroSnapshotEncoder
+from cdcd.core.records.avro.encoder import RegistryEncoder, RegistryFormat
+from cdcd.core.records.avro.messages import MessageValues
 from cdcd.core.records.avro.source_block import AvroTableSource
-from cdcd.core.records.debezium_json.source_block import SourceBlock
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
-from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
+from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.protobuf.around import ProtobufEnvelope
 from cdcd.core.records.protobuf.form import PREFIX, ProtobufForm
 from cdcd.core.records.protobuf.heartbeats import ProtobufHeartbeats
@@ -47,53 +50,47 @@ _MESSAGE: Final = tag(5, LENGTH)
 _CONTENT: Final = tag(2, LENGTH)
 
 
-class ProtobufEncoder(AvroSnapshotEncoder):
-    """Encodes rows of changes and of snapshots. See `Encoder` for the methods."""
+class ProtobufMessageValues(MessageValues):
+    """Makes the values of logical messages in Protobuf."""
 
-    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
-        form = ProtobufForm()
-        self._envelope = ProtobufEnvelope()
-        AvroSnapshotEncoder.__init__(
-            self,
-            settings,
-            binary,
-            observe,
-            form=form,
-            around=self._envelope,
-            block=ProtobufSourceBlock(settings),
-            block_alone=ProtobufSourceBlock(settings),
-        )
-        self._of_messages = ProtobufTableSource("", "", None)
-        self._avro_heartbeats = ProtobufHeartbeats(settings, form)
+    def __init__(self) -> None:
+        MessageValues.__init__(self, ProtobufTableSource("", "", None))
 
-    def _table_source(self, fragments: TableFragments) -> AvroTableSource:
-        """See `AvroEncoder`."""
-        relation, schema_id = fragments.relation, fragments.schema_id
-        if self.metadata is None:
-            return ProtobufTableSource(relation.schema, relation.name, schema_id)
-        return CountedProtobufSource(relation.schema, relation.name, schema_id, self.metadata)
-
-    def _message(
-        self,
-        message: LogicalMessage,
-        content: memoryview,
-        source: SourceBlock,
-        serial: int,
-        out: list[Record],
-    ) -> int:
-        value_head = self._form.head(self._id(self._message_value_use))
-        block = self._block_alone if source is self._block_alone else self._block
-        self._of_messages.renew(block)
-        head = text_field(PREFIX, message.prefix) + _CONTENT
-        data = self._content.data(content)
-        record = self._envelope.new_record()
-        record.write(value_head)
-        record.write(_MESSAGE_OP)
-        record.write(number_field(_MESSAGE_TS_MS, self._now_us // 1000))
-        self._of_messages.write_source(message.lsn, serial, record)
-        record.write(_MESSAGE)
+    def value(self, head: bytes, message: LogicalMessage, data: bytes, serial: int, now_us: int) -> bytes:
+        """See `MessageValues`."""
+        content = text_field(PREFIX, message.prefix) + _CONTENT
+        out = BytesWriter()
+        out.write(head)
+        out.write(_MESSAGE_OP)
+        out.write(number_field(_MESSAGE_TS_MS, now_us // 1000))
+        self.source.write_source(message.lsn, serial, out)
+        out.write(_MESSAGE)
         size: i64 = len(data)
-        write_varint(len(head) + varint_size(size) + size, record)
-        record.write(head)
-        write_bytes(data, record)
-        return self._put_message(message, record.getvalue(), None, out)
+        write_varint(len(content) + varint_size(size) + size, out)
+        out.write(content)
+        write_bytes(data, out)
+        return out.getvalue()
+
+
+def _table_source(fragments: TableFragments, metadata: TransactionMetadata | None) -> AvroTableSource:
+    relation, schema_id = fragments.relation, fragments.schema_id
+    if metadata is None:
+        return ProtobufTableSource(relation.schema, relation.name, schema_id)
+    return CountedProtobufSource(relation.schema, relation.name, schema_id, metadata)
+
+
+PROTOBUF_FORMAT: Final = RegistryFormat(
+    ProtobufForm,
+    ProtobufSourceBlock,
+    _table_source,
+    ProtobufEnvelope,
+    ProtobufMessageValues,
+    ProtobufHeartbeats,
+)
+
+
+def protobuf_encoder(
+    settings: EncoderSettings, binary: bool = False, observe: Observer = unheard
+) -> RegistryEncoder:
+    """An encoder of records in Protobuf."""
+    return RegistryEncoder(settings, binary, observe, PROTOBUF_FORMAT)

@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from cdcd.core.records.avro.form import AvroForm
 from cdcd.core.records.avro.heartbeats import AvroHeartbeats
 from cdcd.core.records.debezium_json.heartbeats import US_PER_MS
 from cdcd.core.records.encoder import EncoderSettings
-from cdcd.core.records.protobuf.form import ProtobufForm
 from cdcd.core.records.protobuf.writing import number_field, text_field
 
 _FIELD: Final = 1
@@ -15,7 +15,7 @@ _FIELD: Final = 1
 class ProtobufHeartbeats(AvroHeartbeats):
     """Makes heartbeats without the head that has the schema's id, and has their schemas."""
 
-    def __init__(self, settings: EncoderSettings, form: ProtobufForm) -> None:
+    def __init__(self, settings: EncoderSettings, form: AvroForm) -> None:
         AvroHeartbeats.__init__(self, settings, form)
         self.key = text_field(_FIELD, settings.prefix)
 

@@ -9,7 +9,7 @@ from cdcd.core.errors import ProtocolError, SourceError
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import Begin, Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.core.protocol.reader import read_message
-from cdcd.core.records.avro.encoder import AvroEncoder
+from cdcd.core.records.avro.encoder import RegistryEncoder
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.encoder import Encoder, Record
 from tests.golden.streams import Golden, captured
@@ -24,7 +24,7 @@ def both(golden: Golden, schemas: Schemas, skipped: tuple[str, ...] = ()) -> lis
     frames = [frame for frame in golden.frames() if frame[0] == ord("w")]
     messages = [(frame, read_message(frame, XLOG_HEADER)) for frame in frames]
     types = types_of([message for _, message in messages if isinstance(message, Relation)])
-    avro = AvroEncoder(schemas.settings(skipped=skipped))
+    avro = RegistryEncoder(schemas.settings(skipped=skipped))
     encoders: list[Encoder] = [
         DebeziumJsonEncoder(schemas.settings(key_format="json", value_format="json", skipped=skipped)),
         avro,

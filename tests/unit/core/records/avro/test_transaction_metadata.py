@@ -9,10 +9,10 @@ from cdcd.core.errors import TransientError
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Delete, LogicalMessage, Message, Truncate, Update
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.avro.encoder import AvroEncoder
+from cdcd.core.records.avro.encoder import RegistryEncoder
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.encoder import MESSAGES, TRANSACTIONS, Record
-from cdcd.core.records.protobuf.encoder import ProtobufEncoder
+from cdcd.core.records.protobuf.encoder import protobuf_encoder
 from cdcd.core.records.stream import RecordStream
 from tests.unit.core.records.avro import reading as avro
 from tests.unit.core.records.debezium_json.test_transaction_metadata import (
@@ -28,7 +28,7 @@ from tests.unit.core.records.protobuf import reading as protobuf
 from tests.unit.core.records.protobuf.test_encoder import described
 
 Schemas = avro.Schemas | protobuf.Schemas
-FORMATS = {"avro": (avro.Schemas, AvroEncoder), "protobuf": (protobuf.Schemas, ProtobufEncoder)}
+FORMATS = {"avro": (avro.Schemas, RegistryEncoder), "protobuf": (protobuf.Schemas, protobuf_encoder)}
 TRANSACTION: list[Message] = [
     insert(1),
     insert(1, OTHER.oid),
@@ -60,7 +60,7 @@ def encoded(encoder: RecordStream, messages: list[Message], restored: int = 0) -
 
 def pair(
     kind: str, *, registered: bool = True, **settings: Any
-) -> tuple[Any, AvroEncoder, DebeziumJsonEncoder]:
+) -> tuple[Any, RegistryEncoder, DebeziumJsonEncoder]:
     """The schemas, an encoder of the format, and one of JSON."""
     make, encoder_of = FORMATS[kind]
     schemas: Any = make()

@@ -17,7 +17,7 @@ from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import UNCHANGED, Column, Delete, Insert, Message, Relation, Update
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.avro.snapshot_rows import AvroSnapshotEncoder
+from cdcd.core.records.avro.encoder import RegistryEncoder
 from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
@@ -140,7 +140,7 @@ def test_schemas_describe_the_fields():
 
 def test_avro_has_the_fields():
     schemas = Schemas()
-    encoder = AvroSnapshotEncoder(schemas.settings(field_rules=RULES))
+    encoder = RegistryEncoder(schemas.settings(field_rules=RULES))
     encoder.define(RELATION, TABLE, BUILTIN_TYPES)
     schemas.register(encoder, ORDERS)
     found = encoded(encoder, INSERT, Update(None, ORDERS, "O", INSERT.new, (b"1", UNCHANGED, b"m")))

@@ -16,7 +16,7 @@ from cdcd.core.records.debezium_json import connect_schema, converters
 from cdcd.core.records.debezium_json.connect_schema import primitive
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.encoder import Record
-from cdcd.core.records.protobuf.encoder import ProtobufEncoder
+from cdcd.core.records.protobuf.encoder import protobuf_encoder
 from tests.debezium.capture import TYPES
 from tests.debezium.capture_modes import RARE
 from tests.unit.core.records.avro.reading import without
@@ -40,7 +40,7 @@ def compare(
     relation = Relation(None, OID, "public", "t", "d", (ID, *columns))
     schemas = Schemas()
     plain = DebeziumJsonEncoder(schemas.settings(key_format="json", value_format="json", modes=modes))
-    protobuf = ProtobufEncoder(schemas.settings(modes=modes))
+    protobuf = protobuf_encoder(schemas.settings(modes=modes))
     for encoder in (plain, protobuf):
         encoder.define(relation, described(relation), types)
         encoder.begin(7, 1000, 0, 900)

@@ -27,7 +27,7 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records.avro.encoder import AvroEncoder
+from cdcd.core.records.avro.encoder import RegistryEncoder
 from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
@@ -265,7 +265,7 @@ def test_avro_events_and_flattened_records_move_as_well():
     avro = EncoderSettings(
         "1", "shop", "db", partition_rules=RULES, value_format="avro", key_format="avro", schema_ids=ids
     )
-    inner = AvroEncoder(avro)
+    inner = RegistryEncoder(avro)
     inner.define(relation(ORDERS, "orders"), KEYED, BUILTIN_TYPES)
     for at, use in enumerate(inner.unregistered(ORDERS)):
         ids.put(use, at + 1)
