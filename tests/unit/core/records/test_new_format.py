@@ -12,7 +12,7 @@ from cdcd.core.protocol.frames import XLOG_HEADER, XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.protocol.writer import write_message
-from cdcd.core.records import available
+from cdcd.core.records.available import FORMATS, format_of
 from cdcd.core.records.debezium_json.source_block import (
     CREATED,
     DELETED,
@@ -101,7 +101,7 @@ class LineEncoder(RecordStream):
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> EncoderSettings:
-    monkeypatch.setitem(available.FORMATS, "lines", LineEncoder)
+    monkeypatch.setitem(FORMATS, "lines", LineEncoder)
     return EncoderSettings("1", "shop", "db", value_format="lines", skipped=("d",))
 
 
@@ -117,7 +117,7 @@ def encode(encoder: Encoder, *messages: Any) -> list[Record]:
 
 
 def test_a_new_format_has_what_the_stream_has(lines: EncoderSettings):
-    encoder = available.format_of(lines)(lines, False, lambda _: None)
+    encoder = format_of(lines)(lines, False, lambda _: None)
     encoder.define(ORDERS, TableDescription(("id",)), {})
     made = encode(
         encoder,
@@ -141,9 +141,7 @@ def test_a_new_format_has_what_the_stream_has(lines: EncoderSettings):
 
 def test_a_new_format_has_the_shapes(lines: EncoderSettings):
     keep = TableFilter("public.orders", "row.state != 'draft'", parse_expression("row.state != 'draft'"))
-    encoder = filtered(
-        available.format_of(lines)(lines, False, lambda _: None), (keep,), lines, lambda _: None
-    )
+    encoder = filtered(format_of(lines)(lines, False, lambda _: None), (keep,), lines, lambda _: None)
     encoder.define(ORDERS, TableDescription(("id",)), {})
     made = encode(
         encoder,
