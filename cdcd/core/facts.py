@@ -420,10 +420,10 @@ class SnapshotRestarted(Fact):
 class TableReplaced(Fact):
     """Another table has taken the name of a published one. Its changes go to the same topic.
 
-    Or a table has its former name back, and `former_oid` is its own oid: changes in between are in another topic, or in
+    Or a table was renamed, and `former_oid` is its own oid. The records of its former name are in another topic, or in
     none (`tables.exclude`).
 
-    `truncated`: a truncate record ended the rows of the former table. `read`: the new table's rows are read.
+    `truncated`: a truncate record ended the rows that the topic had. `read`: the table's rows are read.
     """
 
     event: ClassVar[str] = "table.replaced"
@@ -437,8 +437,8 @@ class TableReplaced(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TableAdded(Fact):
-    """A table was added to the publication, maybe again, or renamed. Its existing rows are delivered only if `read` is
-    true.
+    """A table was added to the publication, maybe again, or was renamed and is not read by itself
+    (`snapshot.mode: never`, `snapshot.exclude`). Its existing rows are delivered only if `read` is true.
 
     `rows` is an estimate of the existing rows by the server's statistics. `command` is the command that reads them.
     """

@@ -61,10 +61,11 @@ class Completeness:
         if not settings.truncate_records and (table.oid in workload.emptied or not alone):
             return False
         if settings.snapshot_mode != "never":
-            if self.initial.get(table.oid) == table.full_name or settings.added_tables:
+            if table.oid in self.initial or settings.added_tables:
+                # A table that is renamed is read into the topic of its new name.
                 return True
             if (database.owners[table.name] - {table.oid}) & self.initial.keys():
-                # It took the place of a table that was read. One that took another name is added under it.
+                # It took the place of a table that was read.
                 return True
         if self._asked_for_all:
             return True

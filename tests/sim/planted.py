@@ -58,6 +58,7 @@ from tests.sim.planted_focuses import (
     PUBLISHING,
     PUBLISHING_AND_CUT,
     RENAMED,
+    RENAMED_NOT_ADDED,
     RESTARTED_AT_REST,
     REWRITTEN,
     REWRITTEN_WHILE_EXPORTED,
@@ -274,6 +275,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "table_known_by_name": _in_engine(tables=snapshots.KnowsNoOids),
         "described_table_known": _in_engine(tables=snapshots.AddsOnlyWhatIsListedFirst),
         "free_name_not_written_down": _in_engine(RENAMED, tables=snapshots.ForgetsWhoTookFreeNames),
+        "rows_left_under_the_former_name": _in_engine(
+            RENAMED_NOT_ADDED, tables=snapshots.LeavesRowsUnderTheFormerName
+        ),
         "own_name_taken_back": _in_engine(RENAMED, tables=snapshots.TakesItsOwnNameBack),
         "rows_under_a_name_to_come": _in_engine(RENAMED, incremental=snapshots.ReadsUnderAnyName),
         "tables_listed_too_early": _in_session(ADDED_MEANWHILE, first_tables=snapshots.listed_too_early),

@@ -228,6 +228,9 @@ RENAMED: Final[Mapping[str, Any]] = {
 }
 """Names that are taken for a short while, and daemons that die before they look at the publication."""
 
+RENAMED_NOT_ADDED: Final[Mapping[str, Any]] = {**RENAMED, "added_tables": False}
+"""The same, where tables that are added are not read by themselves."""
+
 TRUNCATED: Final[Mapping[str, Any]] = {
     **SNAPSHOT,
     "snapshot_method": "incremental",

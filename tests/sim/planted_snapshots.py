@@ -10,6 +10,7 @@ from cdcd.core.engine.exported import Exported
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.look_ups import LookUps
 from cdcd.core.engine.one_snapshot import OneSnapshots
+from cdcd.core.engine.owners import Owners
 from cdcd.core.engine.plans import OpenChunk, Plans, TablePlan
 from cdcd.core.engine.requests import Requests
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
@@ -303,6 +304,13 @@ class ForgetsWhoTookFreeNames(PublishedTables):
     def settle(self, oid: int, name: str) -> None:
         if self._delivered.former(name) is not None:
             super().settle(oid, name)
+
+
+class LeavesRowsUnderTheFormerName(PublishedTables):
+    """A table that is renamed to a name that no table had counts as a new table, whose rows are read only on demand."""
+
+    def _former(self, owners: Owners, oid: int, name: str) -> int | None:
+        return owners.former(name)
 
 
 class TakesItsOwnNameBack(PublishedTables):

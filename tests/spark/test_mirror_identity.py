@@ -240,6 +240,61 @@ def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
 
 
 @pytest.mark.timeout(2400)
+def test_a_table_has_its_rows_under_its_new_name_or_stops_with_a_way_on(
+    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+) -> None:
+    kept = ("item", "item_prev", "alone_now")
+    told = (*kept, "untold_prev", "untold_now")
+    with stage.source(
+        source_name,
+        *[
+            f"CREATE TABLE {table} (id int PRIMARY KEY, n int); INSERT INTO {table}"
+            f" SELECT g, g * {count} FROM generate_series(1, {count}) g"
+            for table, count in (("item", 10), ("item_next", 3), ("alone", 20), ("untold", 5), ("moved", 6))
+        ],
+    ) as source:
+        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        source.deliver()
+        assert mirrored.once() == {}
+        # WHEN names are exchanged (one table gets changes under its new name, one does not), and a name is a fresh one
+        source.execute("ALTER TABLE item RENAME TO item_prev; ALTER TABLE item_next RENAME TO item")
+        source.execute("INSERT INTO item_prev VALUES (11, 11); DELETE FROM item_prev WHERE id = 1")
+        source.execute("ALTER TABLE alone RENAME TO alone_now")
+        for table in kept:
+            replaced = source.daemon.await_event("table.replaced", table=f"public.{table}")
+            source.daemon.await_event(
+                "table.read", after=source.daemon.events.index(replaced), table=f"public.{table}"
+            )
+        # AND tables are renamed while the daemon does not tell that it reads their rows
+        assert source.daemon.stop() == 0
+        source.daemon.config["topics"]["truncate"] = False
+        source.execute("ALTER TABLE untold RENAME TO untold_prev; ALTER TABLE moved RENAME TO untold_now")
+        source.execute("INSERT INTO untold_prev VALUES (6, 6)")
+        source.daemon.start()
+        source.daemon.await_streaming()
+        for table in ("untold_prev", "untold_now"):
+            source.daemon.await_event("table.read", table=f"public.{table}")
+        source.deliver()
+
+        # THEN the first have all of their rows, and the others are stopped by name
+        stopped = mirrored.once()
+        assert mirrored.different(*kept) == []
+        assert {table: error.message.partition(",")[0] for table, error in stopped.items()} == {
+            "public.untold_prev": "public.untold_prev: the table was called public.untold before",
+            "public.untold_now": "public.untold_now: the table was called public.moved before",
+        }
+        # AND what the messages say is a way on
+        for table, error in stopped.items():
+            assert f"--snapshot {table}" in error.hint
+            mirrored.load(table.removeprefix("public."))
+        for table in told:
+            source.execute(f"INSERT INTO {table} VALUES (40, 40)")
+        source.deliver()
+        assert mirrored.once() == {}
+        assert mirrored.different(*told) == []
+
+
+@pytest.mark.timeout(2400)
 def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_other(
     stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
 ) -> None:

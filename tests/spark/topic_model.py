@@ -11,6 +11,7 @@ from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.kafka import KafkaSource, Offsets
 from cdcd.mirror.records.descriptions import Form
+from cdcd.mirror.records.schema import TableSchema
 from cdcd.mirror.records.types import rules, table_schema
 
 TOPIC = "shop.public.item"
@@ -38,6 +39,9 @@ def record(schema_id: str, lsn: int, after: Mapping[str, Any]) -> str:
 
 class Described:
     """All forms; the newest is `NEW`."""
+
+    def former_name(self, _schema: TableSchema) -> None:
+        """No table had another name before."""
 
     def newest(self, _: str) -> Form:
         return NEW

@@ -2,9 +2,10 @@
 
 The rule: a topic holds the rows of one table. Where another table gets the name (two renames, DROP and CREATE), or a
 table comes back to a name that it had left, a truncate record ends the rows in the topic at that place in the stream,
-and the table is read, unless `snapshot.mode: never` says that rows are nobody's concern. A table that is added to the
-publication is read where `snapshot.added_tables` says so; where it does not, a fact says about how many rows were left
-out.
+and the table is read, unless `snapshot.mode: never` says that rows are nobody's concern. A table that is renamed to a
+name that no table had is read too, because its rows are in the topic of its former name; the truncate record tells a
+reader that the rows of the table begin there. A table that is added to the publication is read where
+`snapshot.added_tables` says so; where it does not, a fact says about how many rows were left out.
 
 There are two sources. A Relation message tells where in the stream a name changed hands, but comes only with a
 table's next change. A list of what is published is as of now, which the stream may be far behind: what it says counts
@@ -12,8 +13,9 @@ when the stream is past it (`Published.after`). A table that was taken out of th
 of two lists, by another entry of the publication (`Published.members`).
 
 What is decoded (`_seen`) is ahead of what is delivered (`_delivered`), and only the latter may be in the checkpoint. A
-table that takes a free name has no rows of others to end, but makes rows itself. The checkpoint has the table as the
-owner of the name together with its first row, because another process may be there when another table takes the name.
+new table that takes a free name has no rows of others to end, but makes rows itself. The checkpoint has the table as
+the owner of the name together with its first row, because another process may be there when another table takes the
+name.
 
 After a gap (`snapshot.mode: when_needed`), the topics of the tables that are read again have rows that may have been
 deleted in the gap (`Progress.outdated`). A truncate record ends them, once, before the table's next record.
@@ -142,7 +144,7 @@ class PublishedTables:
             self._ended.add(oid)
         if seen.owns(oid, name):
             return is_outdated
-        former = seen.former(name)
+        former = self._former(seen, oid, name)
         seen.take(oid, name)
         if former is None:
             seen.unlisted.add(oid)
@@ -160,13 +162,24 @@ class PublishedTables:
             self.end_outdated((oid,))
         if delivered.owns(oid, name):
             return
-        is_free = delivered.former(name) is None
+        is_new = self._former(delivered, oid, name) is None
         delivered.take(oid, name)
-        if is_free:
+        if is_new:
             delivered.unlisted.add(oid)
         self._write_down()
-        if not is_free and self._reads:
+        if not is_new and self._reads:
             self._incremental.read_anew(oid, name, REPLACED)
+
+    def _former(self, owners: Owners, oid: int, name: str) -> int | None:
+        """The oid of the table whose rows a table must not be taken for under a name; 0: the oid is not known.
+
+        The table's own oid, if the table has left its rows in the topic of a former name. None: the table is new. It is
+        taken for new too if it is not to be read, because then a truncate record would say that it has no other rows.
+        """
+        former = owners.former(name)
+        if former is None and owners.owns_any(oid) and self._reads and not self._excluded(name):
+            return oid
+        return former
 
     def left(self, oid: int, name: str) -> bool:
         """A table has its first event under a name that the pipeline leaves out, so its topic lacks what changed.

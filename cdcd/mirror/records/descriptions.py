@@ -91,6 +91,8 @@ class Descriptions:
         self._by_topic: dict[str, str] = {}
         self._numbers: dict[int | None, _Numbers] = {}
         """By oid of the relation."""
+        self._tables: dict[int, list[str]] = {}
+        """By oid of the relation, the names (`schema.table`) under which it was described, in their order."""
         self._lowest: dict[tuple[int | None, int | None], int] = {}
         """By oid of the relation and `rewritten`: the lowest `last_id` of the descriptions."""
         self._words: dict[tuple[str, int | None, int | str], _Words] = {}
@@ -137,6 +139,10 @@ class Descriptions:
             return
         form = self._forms[fingerprint] = self._numbered(fingerprint, form)
         self._numbers.setdefault(form.oid, _Numbers()).take(form.columns)
+        if form.oid is not None:
+            names, name = self._tables.setdefault(form.oid, []), f"{form.schema}.{form.table}"
+            if name not in names:
+                names.append(name)
         if form.last_id is not None:
             seen = form.oid, form.rewritten
             self._lowest[seen] = min(form.last_id, self._lowest.get(seen, form.last_id))
@@ -201,6 +207,15 @@ class Descriptions:
             if fingerprint is None
             else f"{self._forms[fingerprint].schema}.{self._forms[fingerprint].table}"
         )
+
+    def former_name(self, schema: TableSchema) -> str | None:
+        """The name (`schema.table`) that the relation had before it was described under its name for the first time.
+
+        None: it had no other name. Its rows from before the rename are in the topic of the former name.
+        """
+        names = [] if schema.oid is None else self._tables.get(schema.oid, [])
+        at = names.index(schema.table) if schema.table in names else 0
+        return names[at - 1] if at else None
 
     def topic(self, table: str) -> str | None:
         """The topic of `schema.table`; the one that was described last, if it was renamed in the configuration."""

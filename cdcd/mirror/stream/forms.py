@@ -137,7 +137,13 @@ class SeveralForms:
         end = None
         has, reached = target.schema(spark, name), target.reached(spark, name)
         if kind is Kind.MIRROR:
-            found = takeover(parts, has, reached, lambda forms: self._ahead(step.start, forms))
+            found = takeover(
+                parts,
+                has,
+                reached,
+                lambda forms: self._ahead(step.start, forms),
+                self._descriptions.former_name,
+            )
             parts, end = found.parts, found.end
         elif not _is_one_way([part.form.schema for part in parts]):
             # What cannot be brought to the newest form has columns of its own in a changelog: one run after the other.

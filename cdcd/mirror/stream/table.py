@@ -350,10 +350,10 @@ class TableMirror:
                 self._descriptions.wait_for_more()
 
     def _may_have(self, name: str, form: Form) -> bool:
-        """The table has this form, or none yet."""
+        """The table has this form, or none yet, and its relation had no other name before."""
         has = self._target.schema(self._spark, name)
         if has is None:
-            return True
+            return self._descriptions.former_name(form.schema) is None
         return has.schema_id == form.schema.schema_id and same_labels(has, form.schema)
 
     def _at_once(self, name: str, new: New, form: Form, step: Slice, few: FewRecords | None) -> Progress:
@@ -399,9 +399,13 @@ class TableMirror:
         return done
 
     def _is_other(self, form: Form) -> bool:
-        """Whether a target is that of another relation, which had the name before or has it by now."""
+        """Whether a target is that of another relation, which had the name before or has it by now.
+
+        Or a target is not there yet, and its relation had another name before.
+        """
         found = [self._target.schema(self._spark, name) for name, _ in self._names.of(form)]
-        return any(has is not None and is_other(has, form.schema) for has in found)
+        renamed = self._descriptions.former_name(form.schema) is not None
+        return any(renamed if has is None else is_other(has, form.schema) for has in found)
 
 
 def is_due(changed_at: float, maintained_at: float | None, now: float, keep_s: float) -> bool:

@@ -172,11 +172,39 @@ def test_one_that_was_listed_as_gone_is_added_once():
     assert daemon.to_read == [(2, "public.b", ADDED)]
 
 
-def test_a_table_with_a_fresh_name_is_read_into_its_new_topic():
-    daemon = Daemon()
-    assert not daemon.event(1, "public.c")
-    daemon.listing(c=1, b=2)
-    assert daemon.to_read == [(1, "public.c", ADDED)]
+def test_a_table_with_a_fresh_name_is_read_into_its_new_topic_also_where_added_tables_are_not():
+    for daemon in (Daemon(), Daemon(reads_added=False)):
+        # WHEN a change of the table comes under its new name, THEN a truncate record begins the rows of the topic
+        assert daemon.event(1, "public.c")
+        daemon.listing(c=1, b=2)
+        assert daemon.to_read == [(1, "public.c", REPLACED)]
+        assert daemon.facts.all == [
+            TableReplaced(table="public.c", former_oid=1, oid=1, truncated=True, read=True)
+        ]
+        # THEN that is so once, also for another process
+        assert not daemon.event(1, "public.c")
+        after = daemon.restarted({1: "public.c", 2: "public.b"})
+        assert not after.event(1, "public.c")
+        assert after.listing(c=1, b=2) == []
+        assert after.to_read == [(1, "public.c", REPLACED)]
+
+
+def test_so_it_is_where_no_change_comes_under_the_new_name():
+    daemon = Daemon(reads_added=False)
+    assert daemon.listing(c=1, b=2) == [1]
+    assert daemon.due() == [1]
+    assert daemon.to_read == [(1, "public.c", REPLACED)]
+
+
+def test_a_table_with_a_fresh_name_that_is_not_to_be_read_has_no_record_that_begins_its_rows():
+    # A truncate record would say that the table has no rows but those that follow.
+    for daemon in (Daemon(reads=False, reads_added=False), Daemon(excluded="public.c", reads_added=False)):
+        assert not daemon.event(1, "public.c")
+        daemon.listing(c=1, b=2, estimates={1: 70})
+        assert daemon.to_read == []
+        assert daemon.facts.all == [
+            TableAdded(table="public.c", rows=70, read=False, command="cdcd snapshot start --table public.c")
+        ]
 
 
 # Tables that take another one's place.
@@ -231,10 +259,10 @@ def test_a_swap_is_found_by_listing_where_no_event_comes():
 
 def test_a_name_that_was_freed_by_a_rename_is_still_known():
     daemon = Daemon()
-    assert not daemon.event(1, "public.c")
+    assert daemon.event(1, "public.c")
     daemon.listing(c=1, b=2)
     assert daemon.event(9, "public.a")
-    assert daemon.replaced == [("public.a", 1, 9)]
+    assert daemon.replaced == [("public.c", 1, 1), ("public.a", 1, 9)]
 
 
 def test_drop_and_create_is_another_table():
@@ -303,10 +331,11 @@ def test_also_where_the_former_table_is_gone():
 def test_the_stream_may_still_call_a_table_by_its_former_name_after_a_restart():
     daemon = Daemon().restarted({1: "public.c", 2: "public.b"})
     assert not daemon.event(1, "public.a")
-    assert not daemon.event(1, "public.c")
     assert daemon.replaced == []
+    assert daemon.event(1, "public.c")
     daemon.listing(c=1, b=2)
-    assert daemon.added == ["public.c"]
+    assert daemon.to_read == [(1, "public.c", REPLACED)]
+    assert daemon.added == []
 
 
 def test_a_table_that_was_added_while_the_daemon_was_away_is_added():
@@ -341,7 +370,7 @@ def test_a_record_of_former_versions_knows_no_names():
 def test_after_a_restart_it_is_known_who_took_a_free_name_before_a_list_had_the_table():
     # GIVEN a table that was renamed, and a change of it under its new name, which is delivered
     daemon = Daemon()
-    assert not daemon.event(1, "public.c")
+    assert daemon.event(1, "public.c")
     # WHEN the daemon begins anew before it looks at the publication, and another table has that name by then
     daemon = daemon.restarted({1: "public.d", 2: "public.c"})
     # THEN the rows of the first one are ended there
@@ -373,7 +402,7 @@ def test_or_left_out_as_the_configuration_says():
 
 def test_the_name_that_it_left_is_known_after_a_restart_too():
     daemon = Daemon()
-    assert not daemon.event(1, "public.c")
+    assert daemon.event(1, "public.c")
     daemon = daemon.restarted({1: "public.c", 2: "public.b", 9: "public.a"})
     assert daemon.event(9, "public.a")
     assert [name for name, _, _ in daemon.replaced] == ["public.a"]
@@ -381,22 +410,23 @@ def test_the_name_that_it_left_is_known_after_a_restart_too():
 
 def test_a_free_name_is_written_down_when_its_first_event_is_delivered_and_not_before():
     daemon = Daemon()
-    assert not daemon.tables.described(1, "public.c")
-    daemon.listing(c=1, b=2, d=4)
+    assert not daemon.tables.described(3, "public.c")
+    daemon.listing(a=1, b=2, c=3, d=4)
     assert daemon.added == ["public.c", "public.d"]
     daemon = Daemon()
-    assert not daemon.tables.described(1, "public.c")
+    assert daemon.tables.described(1, "public.c")
     daemon.listing(b=2, d=4)
     # THEN a restart in between finds the table under its former name, as the stream will have it again
     daemon = daemon.restarted({1: "public.a", 2: "public.b", 4: "public.d"})
     assert not daemon.event(1, "public.a")
     assert daemon.replaced == []
+    assert daemon.to_read == [(4, "public.d", ADDED)]
 
 
 def test_a_vacated_name_stays_vacated_until_the_truncate_record_is_delivered():
     # GIVEN a name that a table has left, and another one that takes it in a transaction that is not delivered
     daemon = Daemon()
-    assert not daemon.event(1, "public.c")
+    assert daemon.event(1, "public.c")
     assert daemon.tables.described(9, "public.a")
     # GIVEN something else that is written down
     daemon.listing(b=2, c=1, d=4)
@@ -430,41 +460,43 @@ def test_a_table_that_left_the_publication_is_added_again_also_after_a_restart()
 def test_a_table_that_was_renamed_and_renamed_back_is_read_anew_because_changes_went_elsewhere():
     # GIVEN a table with a change under another name
     daemon = Daemon()
-    assert not daemon.event(1, "public.c")
+    assert daemon.event(1, "public.c")
     # WHEN it has its former name again, before a list saw the other one
     assert daemon.event(1, "public.a")
     # THEN what was deleted meanwhile goes by a truncate record, what was written meanwhile is read, and a fact says so
     assert daemon.facts.all == [
-        TableReplaced(table="public.a", former_oid=1, oid=1, truncated=True, read=True)
+        TableReplaced(table=name, former_oid=1, oid=1, truncated=True, read=True)
+        for name in ("public.c", "public.a")
     ]
-    assert daemon.to_read == [(1, "public.a", REPLACED)]
+    # A table is read by its oid, under the name that it has then.
+    assert daemon.to_read == [(1, "public.c", REPLACED)]
     assert daemon.listing(a=1, b=2) == []
 
 
 def test_also_where_no_change_comes_under_the_former_name():
     daemon = Daemon()
-    assert not daemon.event(1, "public.c")
+    assert daemon.event(1, "public.c")
     assert daemon.listing(a=1, b=2) == [1]
     assert daemon.due() == [1]
-    assert daemon.replaced == [("public.a", 1, 1)]
-    assert daemon.to_read == [(1, "public.a", REPLACED)]
+    assert daemon.replaced == [("public.c", 1, 1), ("public.a", 1, 1)]
+    assert [oid for oid, _, _ in daemon.to_read] == [1]
 
 
 def test_also_where_the_daemon_was_away_when_it_was_renamed_back():
     daemon = Daemon()
-    assert not daemon.event(1, "public.c")
+    assert daemon.event(1, "public.c")
     for published in (BEFORE, {1: "public.c", 2: "public.b"}):
         after = daemon.restarted(published)
         assert after.event(1, "public.a")
         after = daemon.restarted(published)
         assert after.listing(a=1, b=2) == [1]
         assert after.due() == [1]
-        assert after.to_read == [(1, "public.a", REPLACED)]
+        assert [oid for oid, _, _ in after.to_read] == [1]
 
 
 def test_the_topic_of_the_name_in_between_has_rows_that_end_when_somebody_takes_it():
     daemon = Daemon()
-    assert not daemon.event(1, "public.c")
+    assert daemon.event(1, "public.c")
     assert daemon.event(1, "public.a")
     daemon = daemon.restarted({**BEFORE, 3: "public.c"})
     assert daemon.event(3, "public.c")

@@ -88,6 +88,25 @@ def test_a_column_that_returns_under_its_number_is_not_the_one_that_was_there():
     assert lost(first, replace(without, oid=2), first) == []
 
 
+def test_a_relation_had_the_names_under_which_it_was_described_before():
+    def named(name: str, oid: int | None) -> TableForm:
+        return replace(form(name, "a"), oid=oid)
+
+    def former(known: Descriptions, name: str) -> str | None:
+        return known.former_name(known.newest(f"shop.public.{name}").schema)
+
+    # GIVEN names of two tables that are exchanged, and a table of a former daemon, which did not tell oids
+    known = descriptions(
+        named("a", 1), named("a_next", 2), named("other", None), named("a_prev", 1), named("a", 2)
+    )
+    assert former(known, "a_prev") == "public.a"
+    assert former(known, "a") == "public.a_next"
+    assert [former(known, name) for name in ("a_next", "other")] == [None, None]
+    # WHEN a table has its former name again, THEN its first rows are in the topic of that name
+    known = descriptions(named("a", 1), named("b", 1), replace(named("a", 1), key=("a",)))
+    assert (former(known, "a"), former(known, "b")) == (None, "public.a")
+
+
 def test_a_record_that_is_no_description_is_kept_as_a_problem():
     known = descriptions()
     known._take(b"{}", "shop.schemas[0]@5")
