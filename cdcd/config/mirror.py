@@ -223,8 +223,9 @@ class BatchesConfig(Section):
     driver_writes: bool = Field(
         True,
         description="Whether the driver may read and write the files of small tables by itself, which costs less CPU "
-        "than a MERGE. false: Spark reads and writes all files, with all of its settings. Spark also does if a setting "
-        "of parquet.crypto or parquet.encryption is there.",
+        "than a MERGE. false: Spark reads and writes all files, with all of its settings. Spark also does for "
+        "tables with properties that only its writer observes, and if a setting of Parquet, such as encryption, is "
+        "there.",
     )
     consistent: bool = Field(
         False,

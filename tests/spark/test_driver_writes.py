@@ -4,23 +4,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from cdcd.mirror.jars import DELTA
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.targets import delta_small, iceberg_small, small_files
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.iceberg import IcebergTarget
 from cdcd.mirror.targets.lakehouse import Lakehouse
-from cdcd.mirror.targets.table_format import encrypts
+from cdcd.mirror.targets.table_format import is_written_otherwise
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import frame
 from tests.spark.test_target_tables import FORM, change, rows, start
 
 
 @contextmanager
-def setting(spark: SparkSession, key: str) -> Iterator[None]:
+def setting(spark: SparkSession, key: str, value: str = "x") -> Iterator[None]:
     """Have a setting in the session meanwhile."""
-    spark.conf.set(key, "x")
+    spark.conf.set(key, value)
     try:
         yield
     finally:
@@ -70,16 +72,75 @@ def test_the_driver_writes_a_small_table_otherwise(spark: SparkSession, target: 
 
 
 def test_hadoops_and_sparks_names_of_the_settings_are_both_known(spark: SparkSession):
-    assert not encrypts(spark)
-    for key in ("parquet.crypto.factory.class", "spark.hadoop.parquet.encryption.uniform.key"):
-        with setting(spark, key):
-            assert encrypts(spark)
+    assert not is_written_otherwise(spark)
+    for key in (
+        "parquet.crypto.factory.class",
+        "spark.hadoop.parquet.encryption.uniform.key",
+        "parquet.bloom.filter.enabled",
+        "spark.sql.iceberg.compression-level",
+        "spark.databricks.delta.optimizeWrite.enabled",
+    ):
+        with setting(spark, key, "true"):
+            assert is_written_otherwise(spark)
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     hadoop.set("parquet.crypto.factory.class", "x")
     try:
-        assert encrypts(spark)
+        assert is_written_otherwise(spark)
     finally:
         hadoop.unset("parquet.crypto.factory.class")
+
+
+PROPERTIES = {
+    ICEBERG: ("write.parquet.bloom-filter-enabled.column.id", "write.metadata.metrics.default"),
+    DELTA: ("delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"),
+}
+"""By format, properties that Spark's writer observes."""
+VALUES = {"write.metadata.metrics.default": "full", "delta.dataSkippingStatsColumns": "n"}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_spark_writes_the_files_of_a_table_whose_properties_only_its_writer_observes(
+    spark: SparkSession, make_target: MakeTarget, number: int
+):
+    target = make_target()
+    key = PROPERTIES[target.format][number]
+    name = start(spark, target)
+    spark.sql(
+        f"ALTER TABLE {name} SET TBLPROPERTIES ('{key}' = '{VALUES.get(key, 'true' if number == 0 else '1')}')"
+    )
+    target.forget(name)
+    for lsn in (1, 2):
+        target.apply(name, frame(spark, [change("c", 10 * lsn, (lsn, lsn, "a"))], FORM))
+    assert writers(spark, target, name) == {True}
+    # WHEN the property is gone, THEN the driver writes again
+    spark.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES ('{key}')")
+    target.forget(name)
+    target.apply(name, frame(spark, [change("c", 30, (3, 3, "a"))], FORM))
+    assert writers(spark, target, name) == {False}
+    assert rows(spark, name, "id") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    "error", [pa.ArrowInvalid("no Parquet"), OSError("encrypted"), MemoryError()], ids=repr
+)
+def test_whatever_the_driver_cannot_read_or_write_is_left_to_spark(
+    spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch, error: Exception
+):
+    def fails(*_: object, **_more: object) -> bytes:
+        raise error
+
+    target = make_target()
+    name = start(spark, target)
+    for place in (
+        f"{small_files.__name__}.read",
+        f"{delta_small.__name__}.content",
+        f"{iceberg_small.__name__}.content",
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, fails)
+            lsn = 10 * (1 + len(rows(spark, name, "id")))
+            target.apply(name, frame(spark, [change("c", lsn, (lsn, 1, "a"))], FORM))
+    assert rows(spark, name, "id") == [(10,), (20,), (30,)]
 
 
 def test_a_file_that_the_driver_cannot_read_is_left_to_spark(spark: SparkSession, unique: str):

@@ -34,7 +34,7 @@ from cdcd.mirror.targets.reduction import (
     summary,
 )
 from cdcd.mirror.targets.small import BYTES_MAX, RECORDS_MAX, interpreted
-from cdcd.mirror.targets.small_files import FEW, Limits
+from cdcd.mirror.targets.small_files import FEW, LEFT_TO_SPARK, Limits
 from cdcd.mirror.targets.state import At, Origin, Place, Reach, State
 from cdcd.mirror.targets.table_format import TableFormat, as_view, having
 from cdcd.mirror.targets.target import Applied, Kind, UnfitError
@@ -174,12 +174,18 @@ class Applying:
             brought: gives the rows after the batch; None: something is not plain.
         """
         small = self._format.small(spark, name, limits)
-        had = None if small is None else small.rows()
-        rows = None if had is None else brought(had)
-        if small is None or rows is None:
+        if small is None:
+            return None
+        try:
+            had = small.rows()
+            rows = None if had is None else brought(had)
+            file = None if rows is None else small.written(rows)
+        except LEFT_TO_SPARK:
+            return None
+        if file is None:
             return None
         with self._known.commit(spark, name, state) as stamped:
-            small.put(rows, stamped)
+            small.put(file, stamped)
         return _applied(table, found, stamped)
 
     def _commit(  # noqa: PLR0917 - what is known of the table, of the batch, and of both

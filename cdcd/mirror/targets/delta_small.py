@@ -1,10 +1,12 @@
 """A Delta table of some kilobytes, read and written in the driver by Delta's own objects, without a plan of Spark.
 
 The rule: only a table that any writer of Parquet can write is taken: one that is not partitioned, and whose features
-(`_FEATURES`) ask nothing of a writer but what is done here. Any other table is left to Spark.
+(`_FEATURES`) and properties (`_PROPERTIES`) ask nothing of a writer but what is done here. Any other table is left to
+Spark.
 """
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -43,8 +45,10 @@ from cdcd.mirror.targets.small_files import (
     Limits,
     OtherFormError,
     Small,
+    Written,
+    content,
+    is_encryption,
     list_of,
-    written,
 )
 from cdcd.mirror.targets.state import State
 
@@ -78,6 +82,14 @@ _FEATURES: Final = frozenset(
 """The features that a table may have. Of those that a writer has to know, Delta's transaction sees to appendOnly and
 inCommitTimestamp, and a column with an invariant is refused."""
 
+_PROPERTIES: Final = re.compile(
+    r"delta\.(?:columnMapping\.\w+|enableDeletionVectors|enableTypeWidening|(?:min|feature)\w*(?:\.\w+)?"
+    r"|appendOnly|isolationLevel|checkpoint\w*(?:\.\w+)?|enableInCommitTimestamps|inCommitTimestamp\w+"
+    r"|logRetentionDuration|deletedFileRetentionDuration|setTransactionRetentionDuration|enableExpiredLogCleanup)"
+)
+"""Properties of Delta that a table may have: they concern the log and Delta's transaction, or are features. With any
+other one (columns of statistics, sizes of files, optimized writes, change data), Spark writes."""
+
 _ID: Final = "delta.columnMapping.id"
 _STORED: Final = "delta.columnMapping.physicalName"
 _METADATA: Final = frozenset({_ID, _STORED, "delta.typeChanges"})
@@ -103,12 +115,19 @@ def small_delta(spark: SparkSession, name: str, table: Any, limits: Limits) -> S
         # Before there were features by name, a table's version stood for some of them.
         if not features or not features <= _FEATURES or metadata["partitionColumns"]:
             return None
+        if not all(writes_so(key) for key in metadata["configuration"]):
+            return None
         columns = [_column(field) for field in StructType.fromJson(json.loads(metadata["schemaString"]))]
         if None in columns:
             return None
         plain = [column for column in columns if column is not None]
         return _SmallDelta(spark, name, plain, limits, table, snapshot)
     return None
+
+
+def writes_so(key: str) -> bool:
+    """Whether a file of the driver has what a table's property asks for, whatever the property's value."""
+    return not (key.startswith("delta.") or is_encryption(key)) or _PROPERTIES.fullmatch(key) is not None
 
 
 class _SmallDelta(Small):
@@ -136,7 +155,16 @@ class _SmallDelta(Small):
     def _find(self, schema: pa.Schema, column: Column) -> str | None:
         return column.stored if schema.get_field_index(column.stored) >= 0 else None
 
-    def put(self, rows: pa.Table, state: State) -> None:
+    def written(self, rows: pa.Table) -> Written:
+        # A file of Spark's says by which version it was written: from 3.0 on, dates are of the Gregorian calendar.
+        version = {"org.apache.spark.version": self._spark.version}
+        return Written(rows.num_rows, content(rows, self._columns, self._codec, version))
+
+    @property
+    def _codec(self) -> str:
+        return str(self._spark.conf.get(_CODEC))
+
+    def put(self, file: Written, state: State) -> None:
         spark, option = self._spark, java(self._spark, "scala.Option")
         log = self._table.deltaLog()
         transaction = log.startTransaction(self._table.catalogTable(), option.apply(self._snapshot))
@@ -147,34 +175,31 @@ class _SmallDelta(Small):
         actions = java(spark, LIST)()
         for number in range(files.size()):
             actions.add(files.apply(number).removeWithTimestamp(now, True))
-        if rows.num_rows:
-            actions.add(java(spark, f"{_DELTA}.actions.Action").fromJson(self._file(rows, now)))
+        if file.rows:
+            actions.add(java(spark, f"{_DELTA}.actions.Action").fromJson(self._file(file, now)))
         update = java(spark, f"{_DELTA}.DeltaOperations$StreamingUpdate")
         mode = java(spark, "org.apache.spark.sql.streaming.OutputMode").Complete()
         operation = update(mode, state.stamp.writer, state.batch_id, option.empty())
         scala = java(spark, "scala.jdk.javaapi.CollectionConverters")
         transaction.commit(scala.asScala(actions).toSeq(), operation)
 
-    def _file(self, rows: pa.Table, now: int) -> str:
+    def _file(self, file: Written, now: int) -> str:
         """The action of Delta's log that adds a new file with the rows.
 
         Args:
             now: in milliseconds since 1970.
         """
         log = self._table.deltaLog()
-        codec = str(self._spark.conf.get(_CODEC))
-        # A file of Spark's says by which version it was written: from 3.0 on, dates are of the Gregorian calendar.
-        data = written(rows, self._columns, codec, {"org.apache.spark.version": self._spark.version})
-        path = f"part-00000-{uuid4()}-c000.{codec}.parquet"
+        path = f"part-00000-{uuid4()}-c000.{self._codec}.parquet"
         system = log.dataPath().getFileSystem(log.newDeltaHadoopConf())
-        write_all(system.create(java(self._spark, PATH)(log.dataPath(), path)), data)
+        write_all(system.create(java(self._spark, PATH)(log.dataPath(), path)), file.data)
         added = {
             "path": path,
             "partitionValues": {},
-            "size": len(data),
+            "size": len(file.data),
             "modificationTime": now,
             "dataChange": True,
-            "stats": json.dumps({"numRecords": rows.num_rows, "tightBounds": True}),
+            "stats": json.dumps({"numRecords": file.rows, "tightBounds": True}),
         }
         return json.dumps({"add": added})
 

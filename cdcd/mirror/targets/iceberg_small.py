@@ -1,7 +1,8 @@
 """An Iceberg table of some kilobytes, read and written in the driver by Iceberg's own objects, without a plan of Spark.
 
 The rule: only a table that any writer of Parquet can write is taken. A table that is partitioned, sorted or encrypted,
-or that gives its rows an identity (format version 3), is left to Spark.
+that gives its rows an identity (format version 3), or whose properties ask for something that is not done here
+(`_WRITES`), is left to Spark.
 """
 
 import json
@@ -16,7 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cdcd.mirror.platform.java import identifier, java, read_all, write_all
+from cdcd.mirror.platform.java import identifier, java, read_all, texts, write_all
 from cdcd.mirror.platform.sql import parts
 from cdcd.mirror.targets.small_files import (
     FILES_MAX,
@@ -24,11 +25,14 @@ from cdcd.mirror.targets.small_files import (
     INSTANT,
     LOCAL,
     Column,
+    ForSparkError,
     Limits,
     OtherFormError,
     Small,
+    Written,
+    content,
+    is_encryption,
     list_of,
-    written,
 )
 from cdcd.mirror.targets.state import State
 
@@ -49,6 +53,13 @@ _VERSION_MAX: Final = 2
 _CODEC: Final = "write.parquet.compression-codec"
 _PLAIN: Final = {"write.format.default": "parquet", "write.wap.enabled": "false"}
 """Properties and the value that they must have if they are there."""
+_WRITES: Final = re.compile(
+    r"write\.(?:parquet\.compression-codec|format\.default|wap\.enabled|(?:\w+\.)?distribution-mode"
+    r"|(?:merge|update|delete)\.(?:mode|isolation-level)|spark\..*|metadata\.(?!metrics\.).*"
+    r"|(?:data|folder-storage)\.path|object-storage\..*|location-provider\.impl)"
+)
+"""Properties of the writer that Iceberg's own objects or this module observe, or that concern a MERGE or a shuffle.
+With any other one (bloom filters, level of compression, sizes of row groups and files, metrics), Spark writes."""
 
 
 class _OtherError(Exception):
@@ -77,6 +88,7 @@ def small_iceberg(
             and table.sortOrder().isUnsorted()
             and table.encryption().getClass().getSimpleName() == "PlaintextEncryptionManager"
             and all((properties.get(key) or value) == value for key, value in _PLAIN.items())
+            and all(writes_so(key) for key in texts(spark, properties))
         )
         if not plain:
             return None
@@ -87,6 +99,11 @@ def small_iceberg(
             return None
         return _SmallIceberg(spark, name, columns, limits, table, newest, summary)
     return None
+
+
+def writes_so(key: str) -> bool:
+    """Whether a file of the driver has what a table's property asks for, whatever the property's value."""
+    return not (key.startswith("write.") or is_encryption(key)) or _WRITES.fullmatch(key) is not None
 
 
 def fields_of(spark: SparkSession, table: Any) -> list[Any]:
@@ -126,6 +143,8 @@ class _SmallIceberg(Small):
             tasks.close()
         if len(files) > FILES_MAX or any(not file.deletes().isEmpty() for file in files):
             raise OtherFormError
+        if any(file.file().format().name() != "PARQUET" for file in files):
+            raise ForSparkError
         for file in files:
             yield read_all(self._table.io().newInputFile(file.file().location()).newStream())
 
@@ -135,11 +154,15 @@ class _SmallIceberg(Small):
                 return str(field.name)
         return None
 
-    def put(self, rows: pa.Table, state: State) -> None:
+    def written(self, rows: pa.Table) -> Written:
+        codec = self._table.properties().get(_CODEC) or "zstd"
+        return Written(rows.num_rows, content(rows, self._columns, codec))
+
+    def put(self, file: Written, state: State) -> None:
         everything = java(self._spark, "org.apache.iceberg.expressions.Expressions").alwaysTrue()
         change = self._table.newOverwrite().overwriteByRowFilter(everything)
-        if rows.num_rows:
-            change = change.addFile(self._file(rows))
+        if file.rows:
+            change = change.addFile(self._file(file))
         if self._version is not None:
             change = (
                 change.validateFromSnapshot(self._version.snapshotId())
@@ -158,21 +181,19 @@ class _SmallIceberg(Small):
         manager = self._spark._jsparkSession.sessionState().catalogManager()
         manager.catalog(catalog).invalidateTable(identifier(self._spark, namespace, table))
 
-    def _file(self, rows: pa.Table) -> Any:
+    def _file(self, file: Written) -> Any:
         """A new file with the rows, as Iceberg's own object."""
         table = self._table
-        codec = table.properties().get(_CODEC) or "zstd"
         place = table.locationProvider().newDataLocation(f"00000-0-{uuid4()}-00001.parquet")
-        data = written(rows, self._columns, codec)
-        write_all(table.io().newOutputFile(place).create(), data)
+        write_all(table.io().newOutputFile(place).create(), file.data)
         # The file has no bounds of its columns: readers gain nothing if they leave out a file of some kilobytes.
-        file = (
+        described = (
             java(self._spark, "org.apache.iceberg.DataFiles")
             .builder(table.spec())
             .withPath(place)
             .withFormat("parquet")
         )
-        return file.withFileSizeInBytes(len(data)).withRecordCount(rows.num_rows).build()
+        return described.withFileSizeInBytes(len(file.data)).withRecordCount(file.rows).build()
 
 
 def _listed(tasks: Any, most: int) -> list[Any]:

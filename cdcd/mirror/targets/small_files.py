@@ -37,6 +37,15 @@ INSTANT: Final = pa.timestamp("us", tz="UTC")
 LOCAL: Final = pa.timestamp("us")
 
 
+_ENCRYPTION: Final = ("parquet.crypto.", "parquet.encryption.")
+"""What the settings begin with by which Parquet encrypts files (parquet-hadoop, PropertiesDrivenCryptoFactory)."""
+
+
+def is_encryption(key: str) -> bool:
+    """Whether a property of a table is one by which Parquet encrypts files, whatever stands before its name."""
+    return any(each in f"{key}." for each in _ENCRYPTION)
+
+
 class Limits(NamedTuple):
     """How large a table may be that the driver takes.
 
@@ -51,6 +60,27 @@ class Limits(NamedTuple):
 
 FEW: Final = Limits(256 * 1024, 20_000)
 """For a few changes. Each commit writes files of some kilobytes anyway, and the driver looks at the key of each row."""
+
+
+class Written(NamedTuple):
+    """The rows that take the place of all rows of a table, as the content of a file.
+
+    Attributes:
+        rows: how many they are. Without rows, no file is put.
+        data: of the file.
+    """
+
+    rows: int
+    data: bytes
+
+
+LEFT_TO_SPARK: Final = (pa.ArrowException, OSError, MemoryError)
+"""What reading or writing a file in the driver may raise: the file is encrypted or damaged, has a value that Arrow does
+not know, or is too large for the memory. Spark may be able to do it, so the table is left to Spark."""
+
+
+class ForSparkError(Exception):
+    """The table has a file that is no Parquet, which the driver neither reads nor replaces."""
 
 
 class Small(ABC):
@@ -68,25 +98,34 @@ class Small(ABC):
             return read(self._files(), self._columns, self._find, self._rows_max)
         except OtherFormError:
             return by_spark(self._spark.table(self._name), self._columns, self._rows_max)
-        except (pa.ArrowException, OSError):
-            # A file in another format, or one that is encrypted. What the driver cannot read, it does not replace.
+        except ForSparkError:
             return None
 
     @abstractmethod
     def _files(self) -> Iterator[bytes]:
-        """The files of the table. OtherFormError: a file has deleted rows, or the driver cannot list the files."""
+        """The files of the table.
+
+        Raises:
+            OtherFormError: a file has deleted rows, or the driver cannot list the files.
+            ForSparkError: a file is no Parquet.
+        """
 
     @abstractmethod
     def _find(self, schema: pa.Schema, column: "Column") -> str | None:
         """The name that a column has in a file; None: the file lacks it."""
 
     @abstractmethod
-    def put(self, rows: pa.Table, state: State) -> None:
-        """Put rows in the place of all rows, in one commit, which carries the state. The caller is in
-        `TableFormat.carrying`. The commit fails if another process has changed the table since that version.
+    def written(self, rows: pa.Table) -> Written:
+        """The content of a file with rows, for `put`. Nothing is stored.
 
         Args:
             rows: with the columns of `rows()`, in their types.
+        """
+
+    @abstractmethod
+    def put(self, file: Written, state: State) -> None:
+        """Put rows in the place of all rows, in one commit, which carries the state. The caller is in
+        `TableFormat.carrying`. The commit fails if another process has changed the table since that version.
         """
 
 
@@ -186,7 +225,7 @@ def of_columns(arrays: Iterable[Any], columns: Sequence[Column]) -> pa.Table:
     return pa.table(cast, schema=pa.schema([pa.field(column.name, column.type) for column in columns]))
 
 
-def written(
+def content(
     rows: pa.Table, columns: Sequence[Column], codec: str, metadata: Mapping[str, str] | None = None
 ) -> bytes:
     """The rows as a file.

@@ -136,9 +136,9 @@ class TableFormat(ABC):
     def small(self, spark: SparkSession, name: str, limits: Limits) -> Small | None:
         """The table, if it is not larger than `limits` and the driver may read and write its files. None: Spark has to.
 
-        Spark has to if the mirror is configured so, or if Spark encrypts the files that it writes.
+        Spark has to if the mirror is configured so, or if settings of Parquet's writer must hold for all files.
         """
-        if not self._driver_writes or encrypts(spark):
+        if not self._driver_writes or is_written_otherwise(spark):
             return None
         return self.find_small(spark, name, limits)
 
@@ -194,23 +194,26 @@ class TableFormat(ABC):
         spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
 
 
-_ENCRYPTING: Final = ("parquet.crypto.", "parquet.encryption.")
-"""What the settings begin with by which Parquet encrypts files (parquet-hadoop, PropertiesDrivenCryptoFactory)."""
+_SETS_WRITER: Final = (
+    "spark.sql.iceberg.compression-codec",
+    "spark.sql.iceberg.compression-level",
+    "spark.sql.iceberg.compression-strategy",
+    "spark.databricks.delta.optimizeWrite.enabled",
+)
+"""Settings of the session that the formats' writers observe beside the properties of a table."""
 
 
-def encrypts(spark: SparkSession) -> bool:
-    """True if Parquet is configured to encrypt what Spark writes, in Hadoop's configuration or in that of the session.
+def is_written_otherwise(spark: SparkSession) -> bool:
+    """True if settings ask for something that only Spark's writer of Parquet does.
 
-    The driver's own files would be in clear.
+    These are the settings of Parquet itself, such as encryption, bloom filters and sizes of row groups, in Hadoop's
+    configuration or in that of the session. Where Parquet encrypts, the driver's own files would be in clear.
     """
     session: Any = spark._jsparkSession
     # It has the settings of the session too, with and without `spark.hadoop.`.
     conf = session.sessionState().newHadoopConf()
-    return any(
-        conf.getPropsWithPrefix(prefix + key).size()
-        for prefix in ("", "spark.hadoop.")
-        for key in _ENCRYPTING
-    )
+    parquet = any(conf.getPropsWithPrefix(f"{prefix}parquet.").size() for prefix in ("", "spark.hadoop."))
+    return parquet or any(spark.conf.get(key, None) is not None for key in _SETS_WRITER)
 
 
 def assigned(properties: Mapping[str, str]) -> str:

@@ -6,8 +6,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdcd.mirror.targets import small_files
-from cdcd.mirror.targets.small_files import INSTANT, Column, OtherFormError, list_of, read, written
+from cdcd.mirror.targets import delta_small, iceberg_small, small_files
+from cdcd.mirror.targets.small_files import (
+    INSTANT,
+    Column,
+    OtherFormError,
+    content,
+    is_encryption,
+    list_of,
+    read,
+)
 
 COLUMNS = (
     Column("id", "col-1", 1, pa.int64()),
@@ -38,7 +46,7 @@ def stored(table: pa.Table, metadata: Mapping[str, str] | None = None, **how: An
 
 
 def test_what_is_written_is_read_again_with_its_names_and_numbers():
-    data = written(rows(), COLUMNS, "snappy", {"who": "me"})
+    data = content(rows(), COLUMNS, "snappy", {"who": "me"})
     assert read([data, data], COLUMNS, by_name, 2000).column_names == ["id", "at", "price", "tags"]
     again = read([data], COLUMNS, by_name, 2000)
     assert again["at"].cast(pa.int64()).to_pylist() == FAR
@@ -57,14 +65,14 @@ def test_what_is_written_is_read_again_with_its_names_and_numbers():
     ("codec", "found"), [("lz4", "ZSTD"), ("ZSTD", "ZSTD"), ("gzip", "GZIP"), ("none", "UNCOMPRESSED")]
 )
 def test_a_codec_that_is_not_known_becomes_zstd(codec: str, found: str):
-    data = written(rows(), COLUMNS, codec)
+    data = content(rows(), COLUMNS, codec)
     assert pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(0).compression == found
 
 
 def test_no_file_is_a_table_without_rows():
     assert read([], COLUMNS, by_name, 2000).num_rows == 0
     assert (
-        read([written(rows(0), COLUMNS, "zstd")], COLUMNS, by_name, 2000).schema
+        read([content(rows(0), COLUMNS, "zstd")], COLUMNS, by_name, 2000).schema
         == read([], COLUMNS, by_name, 2000).schema
     )
 
@@ -78,7 +86,7 @@ def test_no_file_is_a_table_without_rows():
         pytest.param(
             stored(rows().set_column(3, "tags", pa.array([["a"]] * 3, pa.list_(pa.binary())))), id="elements"
         ),
-        pytest.param(written(rows().drop_columns(["tags"]), COLUMNS[:3], "zstd"), id="a column fewer"),
+        pytest.param(content(rows().drop_columns(["tags"]), COLUMNS[:3], "zstd"), id="a column fewer"),
     ],
 )
 def test_a_file_of_another_form_is_left_to_spark(data: bytes):
@@ -88,7 +96,7 @@ def test_a_file_of_another_form_is_left_to_spark(data: bytes):
 
 
 def test_a_table_that_is_larger_than_its_files_is_left_to_spark(monkeypatch: pytest.MonkeyPatch):
-    data = written(rows(1000), COLUMNS, "zstd")
+    data = content(rows(1000), COLUMNS, "zstd")
     assert read([data], COLUMNS, by_name, 2000).num_rows == 1000
     monkeypatch.setattr(small_files, "VALUES_BYTES_MAX", 10_000)
     with pytest.raises(OtherFormError):
@@ -97,3 +105,73 @@ def test_a_table_that_is_larger_than_its_files_is_left_to_spark(monkeypatch: pyt
     assert read([data, data], COLUMNS, by_name, 2000).num_rows == 2000
     with pytest.raises(OtherFormError):
         read([data, data], COLUMNS, by_name, 1999)
+
+
+def test_the_driver_writes_only_what_the_properties_of_an_iceberg_table_ask_for():
+    own = (
+        "cdcd.schema",
+        "owner",
+        "format-version",
+        "commit.retry.num-retries",
+        "history.expire.min-snapshots-to-keep",
+    )
+    writer = (
+        "write.parquet.compression-codec",
+        "write.format.default",
+        "write.merge.mode",
+        "write.update.isolation-level",
+        "write.distribution-mode",
+        "write.merge.distribution-mode",
+        "write.spark.fanout.enabled",
+        "write.metadata.delete-after-commit.enabled",
+        "write.metadata.previous-versions-max",
+        "write.data.path",
+        "write.object-storage.enabled",
+    )
+    assert all(map(iceberg_small.writes_so, own + writer))
+    for key in (
+        "write.parquet.compression-level",
+        "write.parquet.bloom-filter-enabled.column.id",
+        "write.parquet.row-group-size-bytes",
+        "write.metadata.metrics.default",
+        "write.metadata.metrics.column.id",
+        "write.target-file-size-bytes",
+        "write.what-a-later-version-has",
+        "parquet.encryption.uniform.key",
+    ):
+        assert not iceberg_small.writes_so(key), key
+
+
+def test_the_driver_writes_only_what_the_properties_of_a_delta_table_ask_for():
+    for key in (
+        "cdcd.schema",
+        "delta.columnMapping.mode",
+        "delta.columnMapping.maxColumnId",
+        "delta.enableDeletionVectors",
+        "delta.checkpointInterval",
+        "delta.checkpoint.writeStatsAsJson",
+        "delta.feature.timestampNtz",
+        "delta.minReaderVersion",
+        "delta.logRetentionDuration",
+    ):
+        assert delta_small.writes_so(key), key
+    for key in (
+        "delta.dataSkippingStatsColumns",
+        "delta.dataSkippingNumIndexedCols",
+        "delta.targetFileSize",
+        "delta.autoOptimize.optimizeWrite",
+        "delta.parquet.compression.codec",
+        "delta.enableChangeDataFeed",
+        "delta.whatALaterVersionHas",
+        "parquet.crypto.factory.class",
+    ):
+        assert not delta_small.writes_so(key), key
+
+
+def test_encryption_of_parquet_is_known_by_its_settings_whatever_stands_before_them():
+    assert all(
+        map(is_encryption, ("parquet.encryption.column.keys", "spark.hadoop.parquet.crypto.factory.class"))
+    )
+    assert not any(
+        map(is_encryption, ("parquet.compression", "write.parquet.compression-codec", "encryption.note"))
+    )
