@@ -73,7 +73,7 @@ class Parser:
 
     def __init__(self, schema: TableSchema, rules: Mapping[str, Rule]) -> None:
         self._envelope = sf.when(once(), envelope(schema, rules)).alias("e")
-        self._unchanged = unchanged("e")
+        self._unchanged = unchanged("e", schema)
         self._fields = fields("e", "unchanged", schema, rules)
 
     def parse(self, records: DataFrame, *, keep: bool = False) -> DataFrame:
@@ -104,7 +104,7 @@ def once() -> Column:
 
 def envelope(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     """What the JSON of a record's `value` says, in the wire types of a form."""
-    row = StructType([StructField(column.name, rules[column.name].wire) for column in schema.columns])
+    row = StructType([StructField(column.sent_as, rules[column.name].wire) for column in schema.columns])
     type_ = StructType(
         [
             StructField("before", row),
@@ -118,11 +118,19 @@ def envelope(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     return sf.from_json(payload(sf.col("value").cast("string")), type_, options)
 
 
-def unchanged(e: str) -> Column:
+def unchanged(e: str, schema: TableSchema) -> Column:
     """The column `unchanged`, of the envelope in the column `e`."""
-    return sf.when(
-        sf.col(f"{e}.op").isin("c", "u"), sf.from_json(header(HEADER_UNCHANGED), ArrayType(StringType()))
-    )
+    sent = sf.from_json(header(HEADER_UNCHANGED), ArrayType(StringType()))
+    for column in schema.columns:
+        if column.source is not None:
+            source, name = column.source, column.name
+            sent = _renamed(sent, source, name)
+    return sf.when(sf.col(f"{e}.op").isin("c", "u"), sent)
+
+
+def _renamed(names: Column, source: str, name: str) -> Column:
+    """An array of names with `name` in the place of `source`."""
+    return sf.transform(names, lambda each: sf.when(each == source, sf.lit(name)).otherwise(each))
 
 
 def fields(e: str, left: str, schema: TableSchema, rules: Mapping[str, Rule]) -> list[Column]:
@@ -169,10 +177,11 @@ def payload(text: Column) -> Column:
 
 def key_of(text: Column, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     """The key of a row, from the JSON of a record's key or header. A column that the JSON lacks is null."""
+    sent = {column.name: column.sent_as for column in schema.columns}
     wire = sf.from_json(
-        payload(text), StructType([StructField(name, rules[name].wire) for name in schema.key])
+        payload(text), StructType([StructField(sent[name], rules[name].wire) for name in schema.key])
     )
-    return sf.struct(*[rules[name].value(wire[name]).alias(name) for name in schema.key])
+    return sf.struct(*[rules[name].value(wire[sent[name]]).alias(name) for name in schema.key])
 
 
 def header(name: str) -> Column:
@@ -183,7 +192,7 @@ def header(name: str) -> Column:
 
 def _row(image: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     wire = sf.col(image)
-    values = [rules[column.name].value(wire[column.name]).alias(column.name) for column in schema.columns]
+    values = [rules[column.name].value(wire[column.sent_as]).alias(column.name) for column in schema.columns]
     return sf.when(wire.isNotNull(), sf.struct(*values) if values else wire)
 
 
@@ -194,7 +203,8 @@ def _key(e: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     deleted = sf.col(f"{e}.op") == "d"
     values = []
     for name in schema.key:
-        wire = sf.when(deleted, sf.col(f"{e}.before")[name]).otherwise(sf.col(f"{e}.after")[name])
+        sent = schema.column(name).sent_as
+        wire = sf.when(deleted, sf.col(f"{e}.before")[sent]).otherwise(sf.col(f"{e}.after")[sent])
         values.append(rules[name].value(wire).alias(name))
     return sf.when(sf.col(f"{e}.op").isin(*WITH_ROW, "d"), sf.struct(*values))
 
@@ -224,7 +234,7 @@ def _problem(e: str, left: str, schema: TableSchema, rules: Mapping[str, Rule]) 
     ]
     lacking = sf.from_json(header(HEADER_UNWRITABLE), ArrayType(StringType()))
     of_key = sf.arrays_overlap(
-        lacking, sf.array(*[sf.lit(name) for name in schema.key]).cast("array<string>")
+        lacking, sf.array(*[sf.lit(schema.column(name).sent_as) for name in schema.key]).cast("array<string>")
     )
     cases.append(
         (
@@ -238,7 +248,7 @@ def _problem(e: str, left: str, schema: TableSchema, rules: Mapping[str, Rule]) 
         rule, name = rules[column.name], column.name
         sent = ~sf.coalesce(sf.array_contains(left, name), sf.lit(False))
         for image in ("after", "before"):
-            failed = rule.fails(sf.col(f"{e}.{image}")[name])
+            failed = rule.fails(sf.col(f"{e}.{image}")[column.sent_as])
             if failed is not None:
                 failed = failed & sent if image == "after" else failed & (op == "d")
                 cases.append((failed, sf.lit(f"its {name} is not the JSON of a {column.type}")))

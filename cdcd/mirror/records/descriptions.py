@@ -69,6 +69,7 @@ class Descriptions:
 
     Args:
         variant: json columns are VARIANT.
+        mirrored: columns have the names that the mirror gives them (`mirrored_names`).
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Descriptions:
         topic: str,
         *,
         variant: bool = False,
+        mirrored: bool = False,
     ) -> None:
         self.problems: dict[str, str] = {}
         self._spark = spark
@@ -86,6 +88,7 @@ class Descriptions:
         self._admin = admin
         self._topic = topic
         self._variant = variant
+        self._mirrored = mirrored
         self._next: dict[int, int] = {}
         self._forms: dict[str, TableForm] = {}
         self._by_topic: dict[str, str] = {}
@@ -329,14 +332,15 @@ class Descriptions:
                 " mirror.",
             )
         try:
-            schema = table_schema(schema_id, form, variant=self._variant)
+            schema = table_schema(schema_id, form, variant=self._variant, mirrored=self._mirrored)
             if returned := self._numbers[form.oid].returned:
                 found = [
                     replace(each, default_lost=True) if each.id in returned else each
                     for each in schema.columns
                 ]
                 schema = replace(schema, columns=tuple(found))
-            return Form(schema, rules(form, variant=self._variant, words=former))
+            by_name = rules(form, variant=self._variant, words=former, mirrored=self._mirrored)
+            return Form(schema, by_name)
         except UnreadableFormError as error:
             what, hint = error.args
             raise SourceError(f"{form.schema}.{form.table}: {what}.", hint=hint) from None

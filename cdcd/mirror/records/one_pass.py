@@ -97,7 +97,13 @@ def parse_forms(
         "partition",
         "offset",
     )
-    lefts = parsed.select("*", *[unchanged(f"e{number}").alias(f"u{number}") for number in range(len(able))])
+    lefts = parsed.select(
+        "*",
+        *[
+            unchanged(f"e{number}", form.schema).alias(f"u{number}")
+            for number, (form, _) in enumerate(able.values())
+        ],
+    )
     each = lefts.select(
         _ID,
         *[

@@ -5,12 +5,64 @@ A table has as many descriptions as it had forms; each has an id, the fingerprin
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.types import DataType, StructField, StructType
 
 from cdcd.core.catalog.relations import Labels
+
+OWN: Final = "_cdcd_"
+"""What the names of a target's own columns begin with."""
+
+RESERVED: Final = frozenset(
+    {
+        # Iceberg's MetadataColumns: a MERGE asks for some of them beside the columns of a table, and its view of
+        # changes has others.
+        "_file",
+        "_pos",
+        "_deleted",
+        "_spec_id",
+        "_partition",
+        "_row_id",
+        "_last_updated_sequence_number",
+        "_content_offset",
+        "_content_size_in_bytes",
+        "_change_ordinal",
+        "_commit_snapshot_id",
+        # Delta's change data (CDCReader), also Iceberg's.
+        "_change_type",
+        "_commit_version",
+        "_commit_timestamp",
+        # Spark's metadata of files, which Delta asks for beside the columns of a table.
+        "_metadata",
+    }
+)
+"""Names, in lower case, that Iceberg, Delta or Spark keep for columns of their own."""
+
+_BESIDE: Final = "source_"
+"""What stands before the name of a source's column, if the mirror's column cannot have that name."""
+
+
+def mirrored_names(columns: Iterable[str]) -> dict[str, str]:
+    """The names that columns of a source have in its mirror, by their names at the source.
+
+    A column with a name that a table format or the mirror keeps for itself is called `source_<name>`, or, if another
+    column of the table has that name, `source_source_<name>`, and so on. The same names hold for both formats. Neither
+    format tells upper case from lower case.
+    """
+    names = list(columns)
+    taken = {name.casefold() for name in names}
+    found = {}
+    for name in names:
+        mirrored = name
+        if name.casefold() in RESERVED or name.casefold().startswith(OWN):
+            while (mirrored := _BESIDE + mirrored).casefold() in taken:
+                pass
+            taken.add(mirrored.casefold())
+        found[name] = mirrored
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +84,8 @@ class ColumnSchema:
         default_lost: rows that are older than the column may have another value, because PostgreSQL may have forgotten
             it before the daemon asked, or because a former column is taken for this one.
         labels: of an enum (also of a domain over one, or an array of one), by the oids that they keep.
+        source: name of the column at the source, if the mirror calls it otherwise (`mirrored_names`). None: it has the
+            name `name`.
     """
 
     name: str
@@ -45,6 +99,12 @@ class ColumnSchema:
     form: str | None = None
     default: str | None = None
     default_lost: bool = False
+    source: str | None = None
+
+    @property
+    def sent_as(self) -> str:
+        """The name of the column at the source, which records have."""
+        return self.name if self.source is None else self.source
 
     @property
     def has_default(self) -> bool:
@@ -112,6 +172,7 @@ class TableSchema:
                 "form": column.form,
                 "default": column.default,
                 **({"default_lost": True} if column.default_lost else {}),
+                **({} if column.source is None else {"source": column.source}),
             }
             for column in self.columns
         ]

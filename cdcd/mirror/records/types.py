@@ -52,7 +52,7 @@ from pyspark.sql.types import (
 from cdcd.core.records.schemas import TableForm, is_default_lost
 from cdcd.mirror.records.mode_types import INFINITE_US, micros_of_ms, mode_rule, plain_micros_of_ms
 from cdcd.mirror.records.rule import Rule
-from cdcd.mirror.records.schema import ColumnSchema, TableSchema
+from cdcd.mirror.records.schema import ColumnSchema, TableSchema, mirrored_names
 
 DECIMAL_DIGITS_MAX: Final = 38
 
@@ -230,12 +230,32 @@ def element_of(rule: Rule) -> Rule:
     return Rule(rule.wire.elementType, rule.wire.elementType)
 
 
-def table_schema(schema_id: str, form: TableForm, *, variant: bool = False) -> TableSchema:
-    """The table's form in Spark's types. ValueError: see `rule_for`."""
+def names_of(form: TableForm, *, mirrored: bool) -> dict[str, str]:
+    """The names of a form's columns in Spark, by their names at the source.
+
+    Args:
+        mirrored: they are those that the mirror has (`mirrored_names`). False: they are the same.
+    """
+    names = [column.name for column in form.columns]
+    return mirrored_names(names) if mirrored else dict(zip(names, names, strict=True))
+
+
+def table_schema(
+    schema_id: str, form: TableForm, *, variant: bool = False, mirrored: bool = False
+) -> TableSchema:
+    """The table's form in Spark's types.
+
+    Args:
+        mirrored: as in `names_of`.
+
+    Raises:
+        ValueError: see `rule_for`.
+    """
+    names = names_of(form, mirrored=mirrored)
     columns = tuple(
         [
             ColumnSchema(
-                name=column.name,
+                name=names[column.name],
                 id=column.id,
                 type=column.type,
                 type_oid=column.type_oid,
@@ -246,24 +266,32 @@ def table_schema(schema_id: str, form: TableForm, *, variant: bool = False) -> T
                 form=column.form,
                 default=column.default,
                 default_lost=is_default_lost(column, form),
+                source=None if names[column.name] == column.name else column.name,
             )
             for column in form.columns
         ]
     )
-    return TableSchema(form.topic, form.schema, form.table, schema_id, form.key, columns, form.oid)
+    key = tuple([names[name] for name in form.key])
+    return TableSchema(form.topic, form.schema, form.table, schema_id, key, columns, form.oid)
 
 
 def rules(
-    form: TableForm, *, variant: bool = False, words: Mapping[str, Mapping[str, str]] | None = None
+    form: TableForm,
+    *,
+    variant: bool = False,
+    words: Mapping[str, Mapping[str, str]] | None = None,
+    mirrored: bool = False,
 ) -> dict[str, Rule]:
-    """The rule of each column, by its name.
+    """The rule of each column, by its name in Spark.
 
     Args:
         words: by column of an enum, words that labels had before, and those that they have now.
+        mirrored: as in `names_of`.
     """
     former = words or {}
+    names = names_of(form, mirrored=mirrored)
     return {
-        column.name: _relabelled(column.form, former[column.name])
+        names[column.name]: _relabelled(column.form, former[column.name])
         if former.get(column.name)
         else rule_for(column.form, variant=variant)
         for column in form.columns

@@ -143,8 +143,13 @@ class Snapshot:
         topic_id = self._topic_ids.get(self.topic(table))
         return None if topic_id is None else Origin(topic_id)
 
-    def form(self, table: str, *, variant: bool = False) -> Form:
-        """The table's definition, as the daemon would describe it."""
+    def form(self, table: str, *, variant: bool = False, mirrored: bool = False) -> Form:
+        """The table's definition, as the daemon would describe it.
+
+        Args:
+            variant: json columns are VARIANT.
+            mirrored: columns have the names that the mirror gives them.
+        """
         found = self._shared.tables[table]
         form = table_form(
             found.source.relation,
@@ -153,7 +158,8 @@ class Snapshot:
             self.topic(table),
             modes=Modes(money_digits=self._shared.money_digits),
         )
-        return Form(table_schema(form.fingerprint, form, variant=variant), rules(form, variant=variant))
+        schema = table_schema(form.fingerprint, form, variant=variant, mirrored=mirrored)
+        return Form(schema, rules(form, variant=variant, mirrored=mirrored))
 
     def size(self, table: str) -> int:
         """The bytes of `schema.table` on the database's disk, with its leaves; TOAST is not among them."""
@@ -335,9 +341,11 @@ def load_snapshot(
         PositionError: the mirror has changes from after the snapshot.
         IncompatibleSchemaError: no mirror can have the table's form, because of the names of its columns.
     """
-    form = snapshot.form(table, variant=variant)
+    form = snapshot.form(table, variant=variant, mirrored=True)
     counts = Observation()
-    changes = read_rows(spark, snapshot, table, variant=variant, partition_bytes=partition_bytes)
+    changes = read_rows(
+        spark, snapshot, table, variant=variant, partition_bytes=partition_bytes, mirrored=True
+    )
     counted = changes.observe(counts, sf.count(PROBLEM).alias("problems"), sf.count(sf.lit(1)).alias("rows"))
     sound = counted.filter(sf.col(PROBLEM).isNull())
     kinds = [kind_of(form.schema)]
@@ -400,13 +408,15 @@ def read_rows(
     variant: bool = False,
     partition_bytes: int = PARTITION_BYTES,
     rate_bytes_s: float = 0.0,
+    mirrored: bool = False,
 ) -> DataFrame:
     """Each row as a change with op `r` (`changes.parse`), with the raw value, and the problem of what does not fit.
 
     Args:
         rate_bytes_s: how much all tasks together may read each second; 0: without limit.
+        mirrored: columns have the names that the mirror gives them.
     """
-    form = snapshot.form(table, variant=variant)
+    form = snapshot.form(table, variant=variant, mirrored=mirrored)
     _register(spark)
     tasks = len(page_ranges(snapshot.shared.tables[table], partition_bytes))
     task_rate = rate_bytes_s / max(1, min(tasks, spark.sparkContext.defaultParallelism))

@@ -87,7 +87,12 @@ class Mirror:
         self._observe = observe
         self._admin = Admin(spark, settings.kafka)
         self._descriptions = Descriptions(
-            spark, settings.kafka, self._admin, settings.schemas, variant=settings.variant
+            spark,
+            settings.kafka,
+            self._admin,
+            settings.schemas,
+            variant=settings.variant,
+            mirrored=True,
         )
         self._topics = Topics(settings, self._admin, self._descriptions, observe)
         self._tables = Tables(

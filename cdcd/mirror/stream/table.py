@@ -36,7 +36,7 @@ from cdcd.mirror.targets.few import RECORDS_MAX
 from cdcd.mirror.targets.layout import PLAIN, Layout, check_deletes
 from cdcd.mirror.targets.pinned import Tag
 from cdcd.mirror.targets.reduction import UNFIT
-from cdcd.mirror.targets.same_columns import is_other
+from cdcd.mirror.targets.same_columns import is_other, same_names
 from cdcd.mirror.targets.state import At, Origin, State, check_origin
 from cdcd.mirror.targets.target import Applied, Kind, Maintained, Maintenance, New, Target, UnfitError
 from cdcd.mirror.targets.upgrading import upgrade
@@ -354,7 +354,8 @@ class TableMirror:
         has = self._target.schema(self._spark, name)
         if has is None:
             return self._descriptions.former_name(form.schema) is None
-        return has.schema_id == form.schema.schema_id and same_labels(has, form.schema)
+        same = has.schema_id == form.schema.schema_id and same_names(has, form.schema)
+        return same and same_labels(has, form.schema)
 
     def _at_once(self, name: str, new: New, form: Form, step: Slice, few: FewRecords | None) -> Progress:
         """A batch that is as nearly all are. UnfitError: it is not, and nothing was done."""
@@ -391,9 +392,8 @@ class TableMirror:
             if not any(group.new[number] for group in groups):
                 continue
             has = self._target.prepare(self._spark, name, form.schema, kind, at, self._layout)
-            fitting = (
-                changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
-            )
+            same = has.schema_id == form.schema.schema_id and same_names(has, form.schema)
+            fitting = changes if same else upgrade(changes, form.schema, has)
             done.append(self._target.apply(name, fitting, **step.arguments))
         self._form = form
         return done

@@ -14,13 +14,11 @@ from cdcd.core.catalog.relations import Labels
 from cdcd.core.errors import FatalError, SourceError
 from cdcd.core.pasted import on_table
 from cdcd.mirror.platform.sql import text
-from cdcd.mirror.records.schema import ColumnSchema, TableSchema
+from cdcd.mirror.records.schema import OWN, ColumnSchema, TableSchema
 from cdcd.mirror.targets.same_columns import crossed, doubtful, is_other, pairs, widens
 from cdcd.mirror.targets.target import Kind
 from cdcd.mirror.targets.type_changes import unsent_values
 
-OWN: Final = "_cdcd_"
-"""What the names of a target's own columns begin with."""
 _ASIDE: Final = f"{OWN}rename_"
 
 

@@ -106,6 +106,7 @@ def reduce_few(records: Iterable[Raw], form: Form, state: State, bound: At | Non
 
 def _reduced(records: Iterable[Raw], form: Form, state: State, bound: At | None) -> FewChanges:
     readers = {name: _reader(rule) for name, rule in form.rules.items()}
+    sent = {column.name: column.sent_as for column in form.schema.columns}
     key = form.schema.key
     if not key or any(not _is_plain_key(form.rules[name]) for name in key):
         raise _NotPlainError
@@ -122,9 +123,9 @@ def _reduced(records: Iterable[Raw], form: Form, state: State, bound: At | None)
             held[record.partition] = min(held.get(record.partition, record.offset), record.offset)
             waiting += 1
             continue
-        values = {name: read(row.get(name)) for name, read in readers.items()}
+        values = {name: read(row.get(sent[name])) for name, read in readers.items()}
         for name, read in readers.items():
-            read(other.get(name))
+            read(other.get(sent[name]))
         place = tuple([values[name] for name in key])
         if None in place:
             raise _NotPlainError

@@ -42,7 +42,7 @@ from cdcd.mirror.targets.partitions import check_fields
 from cdcd.mirror.targets.pinned import Pinned, Tag
 from cdcd.mirror.targets.reading import Reading
 from cdcd.mirror.targets.reduction import fresh, prepared
-from cdcd.mirror.targets.same_columns import is_other, widens
+from cdcd.mirror.targets.same_columns import is_other, same_names, widens
 from cdcd.mirror.targets.state import At, Origin, Reach, State
 from cdcd.mirror.targets.table_format import TableFormat, as_view
 from cdcd.mirror.targets.target import (
@@ -119,7 +119,9 @@ class Lakehouse:
         if table is None:
             table = planned(New(schema, kind, layout), self._format)
             self._known.make(spark, name, table, at)
-        elif table.schema.schema_id != schema.schema_id and at > table.schema_at:
+        elif at > table.schema_at and (
+            table.schema.schema_id != schema.schema_id or not same_names(table.schema, schema)
+        ):
             if kind is Kind.MIRROR and is_other(table.schema, schema):
                 raise IncompatibleSchemaError(
                     schema.table,

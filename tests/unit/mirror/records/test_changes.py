@@ -191,3 +191,31 @@ def test_json_can_be_variant(spark: SparkSession):
     assert found["after"]["doc"].toPython() == {"a": [1, None]}
     (found,) = changes(spark, record("c", {**ROW, "doc": "{"}), variant=True)
     assert found[PROBLEM] == "its doc is not the JSON of a json"
+
+
+RESERVED = TableForm(
+    "public", "t", "x.public.t", ("_partition",),
+    tuple([ColumnForm(name, place, form, 0, -1, form)
+           for place, (name, form) in enumerate(
+               (("_partition", "int32"), ("_file", "text"), ("n", "int32"), ("_pos", "date")), 1)]),
+)  # fmt: skip
+
+
+def test_columns_are_read_by_their_names_in_records_and_have_their_names_in_the_mirror(spark: SparkSession):
+    row = {"_partition": 1, "_file": "a", "n": 2, "_pos": 0}
+    values = [record("u", row), record("d", None, row)]
+    headers = [("cdcd.unchanged", b'["_file", "n"]'), ("__debezium.oldkey", b'{"_partition": 7}')]
+    records = spark.createDataFrame(
+        [(None, value, "x.public.t", 0, offset, headers) for offset, value in enumerate(values)],
+        "key binary, value binary, topic string, partition int, offset bigint,"
+        " headers array<struct<key: string, value: binary>>",
+    )
+    schema = table_schema("abc", RESERVED, mirrored=True)
+    assert schema.key == ("source__partition",)
+    changed, deleted = parse(records, schema, rules(RESERVED, mirrored=True)).orderBy("offset").collect()
+    mirrored = {"source__partition": 1, "source__file": "a", "n": 2, "source__pos": date(1970, 1, 1)}
+    assert changed["after"].asDict() == deleted["before"].asDict() == mirrored
+    assert changed["key"].asDict() == deleted["key"].asDict() == {"source__partition": 1}
+    assert changed["old_key"].asDict() == {"source__partition": 7}
+    assert changed["unchanged"] == ["source__file", "n"]
+    assert changed[PROBLEM] is None

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, IntegerType, LongType, StringType
 
-from cdcd.mirror.records.schema import ColumnSchema, TableSchema
+from cdcd.mirror.records.schema import RESERVED, ColumnSchema, TableSchema, mirrored_names
 
 TABLE = TableSchema(
     topic="shop.public.orders",
@@ -40,3 +42,28 @@ def test_a_column_is_found_by_its_name():
 
 def test_a_table_reads_back_as_it_was_written():
     assert TableSchema.from_json(TABLE.to_json()) == TABLE
+
+
+def test_a_column_that_the_mirror_calls_otherwise_keeps_its_name_at_the_source():
+    column = replace(TABLE.columns[2], name="source__file", source="_file")
+    table = replace(TABLE, columns=(*TABLE.columns, column))
+    assert TableSchema.from_json(table.to_json()) == table
+    assert [each.sent_as for each in table.columns[2:]] == ["note", "prices", "_file"]
+
+
+def test_names_that_a_format_or_the_mirror_keeps_become_others_which_no_column_has():
+    for name in RESERVED:
+        assert mirrored_names([name, name.upper()]) == {
+            name: f"source_{name}",
+            name.upper(): f"source_source_{name.upper()}",
+        }
+    assert mirrored_names(
+        ["id", "_partition", "source__partition", "_cdcd_deleted", "_CDCD_x", "partition"]
+    ) == {
+        "id": "id",
+        "_partition": "source_source__partition",
+        "source__partition": "source__partition",
+        "_cdcd_deleted": "source__cdcd_deleted",
+        "_CDCD_x": "source__CDCD_x",
+        "partition": "partition",
+    }

@@ -162,3 +162,24 @@ def test_minus_zero_without_a_point_is_left_to_spark():
     for number, is_plain in (("-0", False), ("-0.0", True), ("0", True)):
         written = record._replace(value=record.value.replace(b"424242", number.encode()))
         assert (reduce_few([written], FORM, State(), None) is not None) == is_plain
+
+
+def test_values_are_found_by_the_names_that_records_have():
+    described = TableForm(
+        topic="shop.public.item",
+        schema="public",
+        table="item",
+        key=("_pos",),
+        columns=(
+            ColumnForm("_pos", 1, "int64", 1, -1, "int64"),
+            ColumnForm("_file", 2, "text", 1, -1, "text"),
+        ),
+    )
+    form = Form(table_schema("form", described, mirrored=True), rules(described, mirrored=True))
+    few = reduced(
+        raw("c", 10, {"_pos": 1, "_file": "a"}), raw("d", 11, {"_pos": 2, "_file": None}), form=form
+    )
+    assert [change.row for change in few.changes] == [
+        {"source__pos": "1", "source__file": "a"},
+        {"source__pos": "2", "source__file": None},
+    ]
