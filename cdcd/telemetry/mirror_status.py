@@ -20,6 +20,10 @@ FOUND: Final = 10
 OUTGROWN: Final = 8
 """Factor by which a table's number of buckets must be below the apt number to be reported."""
 
+METADATA_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Size of a table's metadata above which the table is named. Each commit writes and each reader reads all of it: with
+21 MB, a commit took 10 to 20 seconds."""
+
 _ORDER: Final[Mapping[Level, int]] = {"error": 0, "warning": 1, "ok": 2}
 _MARKS: Final[Mapping[Level, str]] = {"error": "!", "warning": "?", "ok": " "}
 _NAME_MIN: Final = 16
@@ -62,6 +66,9 @@ class TargetStatus:
         size: bytes of all files.
         buckets: number of buckets of a mirror; 1: no buckets.
         buckets_apt: number of buckets that the configuration sets, or that suits the size.
+        versions: number of former versions and the newest one in the metadata that each commit writes again; None: the
+            format has no such metadata.
+        metadata_bytes: size of that metadata.
     """
 
     kind: str
@@ -79,6 +86,13 @@ class TargetStatus:
     size: int
     buckets: int = 1
     buckets_apt: int = 1
+    versions: int | None = None
+    metadata_bytes: int | None = None
+
+    @property
+    def is_worn(self) -> bool:
+        """Each commit takes long, because it writes so much metadata again."""
+        return self.metadata_bytes is not None and self.metadata_bytes > METADATA_BYTES_MAX
 
     @property
     def is_outgrown(self) -> bool:
@@ -209,6 +223,8 @@ class MirrorStatus:
                     "bytes": target.size,
                     "buckets": target.buckets,
                     "buckets_apt": target.buckets_apt,
+                    "versions": target.versions,
+                    "metadata_bytes": target.metadata_bytes,
                 }
                 for target in table.targets
             ],
@@ -273,6 +289,15 @@ def _problems(table: TableStatus, now: datetime, width: int) -> Iterator[str]:
             yield f"LARGE {name}: {target.size:,} bytes in {number(target.buckets, 'bucket')}"
             message = f"{target.buckets_apt} buckets are apt, so that a batch looks at less of the table."
             hint = f"Stop the mirror, then: cdcd mirror --config FILE {on_table('--relayout', table.table)}"
+            yield from wrapped(message, hint, width)
+        if target.is_worn:
+            yield f"MANY VERSIONS {name}: {target.versions:,} in {target.metadata_bytes:,} bytes of metadata"
+            message = "Each commit writes the list of all versions again, and each reader reads it."
+            hint = (
+                "Set maintenance.versions_max to 500 or less, and see that the mirror maintains its tables"
+                " (maintenance.interval_s, event table.retrying). A longer batches.interval_s makes fewer versions."
+                " If points hold the versions (batches.consistent), set maintenance.keep_s lower."
+            )
             yield from wrapped(message, hint, width)
 
 

@@ -220,6 +220,11 @@ class Descriptions:
         at = names.index(schema.table) if schema.table in names else 0
         return names[at - 1] if at else None
 
+    def oid(self, topic: str) -> int | None:
+        """The oid of the relation that was described last for a topic. None: it is not known."""
+        fingerprint = self._by_topic.get(topic)
+        return None if fingerprint is None else self._forms[fingerprint].oid
+
     def topic(self, table: str) -> str | None:
         """The topic of `schema.table`; the one that was described last, if it was renamed in the configuration."""
         found = [topic for topic in self._by_topic if self.table(topic) == table]

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.core.errors import PositionError, ProtocolError, SinkError
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.kafka import KafkaSource, Offsets
 from cdcd.mirror.platform.kafka_admin import Admin
 
 TAIL: Final = 64
@@ -96,6 +96,42 @@ def covered(value: bytes, where: str) -> Covered:
         ) from None
 
 
+class Aside(NamedTuple):
+    """A table that the daemon has set aside (`cdcd.core.engine.checkpoint.AsideTable`).
+
+    Attributes:
+        since_lsn: the commit LSN from which its changes are in no topic.
+        fault: the kind of fault, as one word.
+    """
+
+    since_lsn: int
+    fault: str
+
+
+def aside_tables(value: bytes) -> dict[int, Aside]:
+    """The tables that a checkpoint record says are set aside, by oid. What the record does not say well is left out."""
+    found = {}
+    try:
+        listed = json.loads(value).get("tables", ())
+        for oid, since_lsn, fault in listed:
+            if type(oid) is int and isinstance(fault, str):
+                found[oid] = Aside(int(Lsn.parse(since_lsn)), fault)
+    except (ValueError, TypeError, AttributeError, ProtocolError):
+        # Who can write into the topic could say anything. The daemon's own record comes with its next batch.
+        return {}
+    return found
+
+
+def set_aside(spark: SparkSession, source: KafkaSource, admin: Admin, topic: str) -> dict[int, Aside]:
+    """The tables that the last committed record of the checkpoint's topic says are set aside, by oid.
+
+    Nothing is set aside if there is no such topic or record.
+    """
+    ends = admin.ends([topic]).get(topic)
+    rows = [] if ends is None else _last(spark, source, topic, ends)
+    return aside_tables(bytes(rows[0]["value"])) if rows else {}
+
+
 def newest_checkpoints(
     spark: SparkSession, source: KafkaSource, admin: Admin, topic: str
 ) -> tuple[Covered, Covered]:
@@ -113,15 +149,20 @@ def newest_checkpoints(
             f"There is no topic {topic}, by which it is known what is complete.",
             hint="Set topics.checkpoint to what the daemon's configuration has.",
         )
-    reach = TAIL
-    while True:
-        start = {partition: max(0, end - reach) for partition, end in ends.items()}
-        records = source.read(spark, topic, start, ends).select("value", "offset")
-        rows = records.orderBy(sf.desc("offset")).limit(3).collect()
-        if rows or not any(start.values()):
-            break
-        reach *= 32
+    rows = _last(spark, source, topic, ends)
     found = [(row["offset"], covered(bytes(row["value"]), f"{topic}@{row['offset']}")) for row in rows]
     last, newest = found[0] if found else (0, NOTHING)
     # A transaction ends with a marker, which has an offset.
     return newest, next((former for offset, former in found if offset < last - 1), NOTHING)
+
+
+def _last(spark: SparkSession, source: KafkaSource, topic: str, ends: Offsets) -> list[Row]:
+    """The last records of a topic, three at most, the newest first: `value` and `offset`."""
+    reach = TAIL
+    while True:
+        start = {partition: max(0, end - reach) for partition, end in ends.items()}
+        records = source.read(spark, topic, start, ends).select("value", "offset")
+        rows: list[Row] = records.orderBy(sf.desc("offset")).limit(3).collect()
+        if rows or not any(start.values()):
+            return rows
+        reach *= 32

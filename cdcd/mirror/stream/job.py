@@ -23,13 +23,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cdcd.core.errors import CdcdError, TransientError
+from cdcd.core.errors import CdcdError, SinkError, TransientError
 from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.platform.offsets import Ends, batch_ends, last_batch
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.snapshot.reading import SnapshotSource
 from cdcd.mirror.stream.commands import Commands
-from cdcd.mirror.stream.consistency import Cuts, Mark, newest_checkpoints
+from cdcd.mirror.stream.consistency import Cuts, Mark, newest_checkpoints, set_aside
 from cdcd.mirror.stream.failures import classified
 from cdcd.mirror.stream.frontier import Tip, Tips, look_up_tips
 from cdcd.mirror.stream.points import Point, Points
@@ -130,7 +130,8 @@ class Mirror:
     @property
     def stopped(self) -> dict[str, CdcdError]:
         """Why tables do not go on, by topic."""
-        return self._tables.stopped
+        tables = self._tables
+        return {**tables.aside, **tables.stopped} if tables.aside else tables.stopped
 
     def close(self) -> None:
         self._admin.close()
@@ -179,6 +180,7 @@ class Mirror:
         last = self._last_batch()
         self._before = {} if last is None else last[1]
         self._look_for_missing()
+        self._look_for_aside()
         self._catch_up()
         source = (
             self._spark.readStream.format("kafka")
@@ -260,6 +262,7 @@ class Mirror:
                 ends = batch_ends(self._spark, self._settings.checkpoint_location, batch_id)
                 self._topics.warn(ends)
                 self._look_for_deleted(ends)
+                self._look_for_aside()
                 self._advance(ends, batch_id)
                 if self._settings.consistent:
                     self._take_mark(settle=False)
@@ -285,6 +288,21 @@ class Mirror:
                 self._tables.miss(topic)
             elif any(ends[topic].get(partition, 0) < end for partition, end in before[topic].items()):
                 self._tables.look_anew(topic)
+
+    def _look_for_aside(self) -> None:
+        """Find the tables that the daemon has set aside: what is in their topics is not all of their changes."""
+        settings = self._settings
+        try:
+            aside = set_aside(self._spark, settings.kafka, self._admin, settings.checkpoint)
+        except SinkError:
+            # Topics of one partition can be mirrored without a right to read the checkpoint.
+            aside = {}
+        except (PySparkException, Py4JError) as error:
+            known = classified(error, settings.kafka.bootstrap_servers)
+            if isinstance(known, TransientError):
+                raise known from error
+            aside = {}
+        self._tables.set_aside(aside)
 
     def _catch_up(self) -> None:
         """Tables that are behind what the last batch had: they failed, or were not there yet."""
@@ -340,7 +358,7 @@ class Mirror:
         cut = self._cuts.cut(read) if consistent else None
         if self._settings.consistent and (cut is None or cut <= self._published):
             return
-        topics = [topic for topic in self._topics.wanted(ends.keys()) if topic not in self.stopped]
+        topics = [topic for topic in self._topics.wanted(ends.keys()) if topic not in self._tables.stopped]
         self._tables.passed_over = set()
         lacking = [topic for topic in topics if self._tables.may_lack(topic, ends[topic])]
         self._topics.look_again([topic for topic in lacking if topic in self._tables.by_topic])
@@ -382,7 +400,8 @@ class Mirror:
 
     def _left_out(self, cut: int, topics: Collection[str], done: Iterable[Progress]) -> tuple[str, ...]:
         """The tables that are mirrored, and not as of `cut`. It is said when they are others than before."""
-        there = {progress.table for progress in done if not progress.ahead}
+        aside = {self._topics.name(topic) for topic in self._tables.aside}
+        there = {progress.table for progress in done if not progress.ahead} - aside
         wanted = [self._topics.name(topic) for topic in self._topics.wanted(topics)]
         without = tuple(sorted(set(wanted) - there))
         if without != self._without:

@@ -13,9 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.core.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
+from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.platform.kafka_admin import Admin, RecordsGoneError
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.snapshot.reading import SnapshotSource
+from cdcd.mirror.stream.consistency import Aside
 from cdcd.mirror.stream.failures import classified, unexpected
 from cdcd.mirror.stream.few_records import FewRecords, SmallSlice
 from cdcd.mirror.stream.forms import UnknownFormError
@@ -53,6 +55,7 @@ class Tables:
     Attributes:
         by_topic: those that were begun.
         stopped: why those do not go on that are stopped.
+        aside: why those lack changes that the daemon has set aside. What their topics have is applied all the same.
         passed_over: topics of the tables that the last batch passed over because they were maintained, and of those
             that were rolled back since.
         once: the run ends with what is there now, so that nothing is tried again later.
@@ -81,6 +84,7 @@ class Tables:
         self._sessions = Sessions(spark)
         self.by_topic: dict[str, TableMirror] = {}
         self.stopped: dict[str, CdcdError] = {}
+        self.aside: dict[str, CdcdError] = {}
         self.passed_over: set[str] = set()
         self.once = False
         self._stops = Stops()
@@ -132,6 +136,34 @@ class Tables:
                 " change. If the source dropped the table, drop the target table too.",
             ),
         )
+
+    def set_aside(self, aside: Mapping[int, Aside]) -> None:
+        """Report tables that the daemon has set aside as stopped, and those that came back as resumed.
+
+        Args:
+            aside: all of them by oid, as the daemon's newest checkpoint says.
+        """
+        oids = {
+            topic: self._descriptions.oid(topic) for topic in self._topics.wanted(self._descriptions.topics())
+        }
+        now = {topic: aside[oid] for topic, oid in oids.items() if oid is not None and oid in aside}
+        for topic in [topic for topic in self.aside if topic not in now]:
+            del self.aside[topic]
+            if topic not in self.stopped and self._stops.went_on(topic):
+                self._observe(TableResumed(self._topics.name(topic)))
+        for topic, (since_lsn, fault) in now.items():
+            table = self._topics.name(topic)
+            error = FatalError(
+                f"The daemon has set the table aside ({fault}), so that changes of it since {Lsn(since_lsn)} are in no"
+                " topic.",
+                hint="See `cdcd tables` for the reason, and for the command that lets the table come back. The mirror"
+                " then goes on by itself, with all rows.",
+            )
+            if topic not in self.aside:
+                self._observe(TableStopped(table, error.message, error.hint))
+            self.aside[topic] = error
+            if topic not in self.stopped:
+                self._stops.failed(topic, Stop(table, datetime.now(UTC), False, error.message, error.hint))
 
     def may_lack(self, topic: str, ends: Mapping[int, int]) -> bool:
         """Whether a table may lack what lies before `ends`."""
@@ -203,7 +235,7 @@ class Tables:
                 progress = table.advance(ends, batch_id, cut, lambda: tips.of(topic), few)
                 if point is not None and not progress.ahead:
                     progress = replace(progress, versions=table.pin(point.tag))
-                if self._stops.went_on(topic):
+                if topic not in self.aside and self._stops.went_on(topic):
                     self._observe(TableResumed(table.table))
                 return progress
             except UnknownFormError as error:

@@ -111,11 +111,11 @@ def check(schema: TableSchema, reserved: Collection[str] = ()) -> None:
                 f"column {column.name} has a name that begins with {OWN}, which the target's own columns have.",
                 f"Rename the column at the source. {way_on(schema.table)} Or leave the table out (tables.exclude).",
             )
-        other = seen.setdefault(column.name.casefold(), column.name)
-        if other != column.name:
+        other = seen.setdefault(column.sent_as.casefold(), column.sent_as)
+        if other != column.sent_as:
             raise IncompatibleSchemaError(
                 schema.table,
-                f"columns {other} and {column.name} differ only in case, which Iceberg and Delta take for one.",
+                f"columns {other} and {column.sent_as} differ only in case, which Iceberg and Delta take for one.",
                 f"Rename one of them at the source. {way_on(schema.table)} Or leave the table out (tables.exclude).",
             )
 

@@ -28,7 +28,7 @@ from cdcd.mirror.targets.pinned import Pinned, Tag, tagged_lsn
 from cdcd.mirror.targets.small_files import Limits, Small
 from cdcd.mirror.targets.state import PROPERTY, State
 from cdcd.mirror.targets.table_format import Commit, TableFormat, assigned, creation, having, listed
-from cdcd.mirror.targets.target import Files, Kind, Maintained, Maintenance
+from cdcd.mirror.targets.target import Files, Kind, Maintained, Maintenance, Metadata
 
 LSN_PROPERTY: Final = "cdcd.lsn"
 """Of a snapshot's summary: the commit LSN of the newest change in it, in PostgreSQL's notation."""
@@ -274,6 +274,12 @@ class IcebergTables(TableFormat):
             int(found.get(f"total-{what}") or 0) for what in ("data-files", "delete-files", "files-size")
         ]
         return Files(data, deletes, size)
+
+    def metadata(self, spark: SparkSession, name: str) -> Metadata | None:
+        table = self._load(spark, name)
+        place = table.operations().current().metadataFileLocation()
+        versions = int(table.snapshots().spliterator().getExactSizeIfKnown())
+        return None if place is None else Metadata(versions, int(table.io().newInputFile(place).getLength()))
 
     def commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
         table = self._load(spark, name)

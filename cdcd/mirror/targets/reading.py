@@ -39,7 +39,8 @@ class Reading:
         new = made(properties)
         if state is None:
             self._known.check_whole(spark, name, new.schema.table)
-        return Inspected(name, new.schema, new.kind, state, at, self._format.files(spark, name), new.layout)
+        files, metadata = self._format.files(spark, name), self._format.metadata(spark, name)
+        return Inspected(name, new.schema, new.kind, state, at, files, new.layout, metadata)
 
     def newest(self, spark: SparkSession, name: str) -> Newest | None:
         if not self._format.exists(spark, name):

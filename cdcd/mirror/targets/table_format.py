@@ -19,7 +19,7 @@ from cdcd.mirror.records.schema import ColumnSchema, TableSchema
 from cdcd.mirror.targets.pinned import Pinned, Tag
 from cdcd.mirror.targets.small_files import Limits, Small
 from cdcd.mirror.targets.state import State
-from cdcd.mirror.targets.target import Files, Kind, Maintained, Maintenance
+from cdcd.mirror.targets.target import Files, Kind, Maintained, Maintenance, Metadata
 
 _ABSENT: Final = re.compile(r"SCHEMA_NOT_FOUND|NoSuchNamespaceException")
 
@@ -159,6 +159,10 @@ class TableFormat(ABC):
 
     @abstractmethod
     def files(self, spark: SparkSession, name: str) -> Files: ...
+
+    def metadata(self, spark: SparkSession, name: str) -> Metadata | None:
+        """The metadata that each commit writes again. None: the format has none."""
+        return None
 
     @abstractmethod
     def is_whole(self, spark: SparkSession, name: str) -> bool:

@@ -138,6 +138,14 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
+class Metadata:
+    """What each commit of a table writes again: `versions` is the number of versions in it, `size` its bytes."""
+
+    versions: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Inspected:
     """What a table says of itself, without a look at its rows.
 
@@ -145,6 +153,7 @@ class Inspected:
         state: of its newest commit that carries one; None: no commit has brought changes yet.
         written_at: when the commit was made that brought the newest changes.
         layout: as in `New`.
+        metadata: None: the format has no metadata that each commit writes again.
     """
 
     name: str
@@ -154,6 +163,7 @@ class Inspected:
     written_at: datetime | None
     files: Files
     layout: Layout = PLAIN
+    metadata: Metadata | None = None
 
 
 class Newest(NamedTuple):

@@ -63,6 +63,12 @@ class Waiting:
         ends: Offsets | None = None
         looks = 0
         while True:
+            late = time.monotonic() > deadline
+            if late or looks % _LOOKS_FOR_STOPS == 0:
+                # Before all else: a table that the daemon has set aside has everything that its topic has.
+                stop = read_stops(self._spark, self._target).get(topic)
+                if stop is not None and not stop.waits:
+                    raise StoppedTableError(stop.message)
             written, committed = self._admin.both_ends([topic])
             # A Kafka transaction is acknowledged before each partition shows it to its readers.
             ends = written.get(topic, {}) if ends is None else ends
@@ -71,17 +77,12 @@ class Waiting:
                 newest = self._target.newest(self._spark, name)
                 if not self._lacks(State() if newest is None else newest.state, topic, ends, lsn):
                     return newest
-            late = time.monotonic() > deadline
-            if late or looks % _LOOKS_FOR_STOPS == 0:
-                stop = read_stops(self._spark, self._target).get(topic)
-                if stop is not None and not stop.waits:
-                    raise StoppedTableError(stop.message)
-                if late:
-                    raise NotDeliveredError(
-                        f"The mirror has not brought {table} up to {Lsn(lsn)} within {self._timeout_s:g} s."
-                        + ("" if stop is None else f" It waits: {stop.message}"),
-                        hint="See in `cdcd mirror status` whether the mirror runs, or give it more time (--timeout).",
-                    )
+            if late:
+                raise NotDeliveredError(
+                    f"The mirror has not brought {table} up to {Lsn(lsn)} within {self._timeout_s:g} s."
+                    + ("" if stop is None else f" It waits: {stop.message}"),
+                    hint="See in `cdcd mirror status` whether the mirror runs, or give it more time (--timeout).",
+                )
             looks += 1
             time.sleep(LOOK_S)
 

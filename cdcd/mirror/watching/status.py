@@ -140,7 +140,7 @@ def _short(error: Exception) -> str:
 
 
 def _target(inspected: Inspected, settings: MirrorSettings) -> TargetStatus:
-    state, files = inspected.state, inspected.files
+    state, files, metadata = inspected.state, inspected.files, inspected.metadata
     consistent = None if state is None else state.consistent_lsn
     return TargetStatus(
         inspected.kind.value,
@@ -158,6 +158,8 @@ def _target(inspected: Inspected, settings: MirrorSettings) -> TargetStatus:
         files.size,
         inspected.layout.buckets,
         settings.buckets_of(inspected.schema.table, files.size) if inspected.kind is Kind.MIRROR else 1,
+        None if metadata is None else metadata.versions,
+        None if metadata is None else metadata.size,
     )
 
 

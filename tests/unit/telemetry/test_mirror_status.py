@@ -190,6 +190,18 @@ def test_a_program_finds_every_key_whatever_is_known():
     assert told["tables"][1]["targets"][0]["written_age_s"] == 12.0
 
 
+def test_a_table_whose_commits_write_much_metadata_is_named_with_what_to_do_and_is_no_problem():
+    worn = replace(HEALTHY, targets=(replace(TARGET, versions=17_280, metadata_bytes=23_000_000),))
+    said = "\n".join(lines(status(worn), 200))
+    assert f"MANY VERSIONS {HEALTHY.table}: 17,280 in 23,000,000 bytes of metadata" in said
+    assert "maintenance.versions_max" in said
+    assert (worn.level, status(worn).exit_code) == ("ok", 0)
+    (target,) = status(worn).to_json()["tables"][0]["targets"]
+    assert (target["versions"], target["metadata_bytes"]) == (17_280, 23_000_000)
+    for fitting in (replace(TARGET, versions=500, metadata_bytes=700_000), TARGET):
+        assert "MANY VERSIONS" not in "\n".join(lines(status(replace(HEALTHY, targets=(fitting,))), 200))
+
+
 def test_a_table_that_has_outgrown_its_buckets_is_named_with_the_command_and_is_no_problem():
     said = "\n".join(lines(status(LARGE), 200))
     assert "LARGE public.large: 9,600,000,000 bytes in 2 buckets" in said

@@ -94,6 +94,9 @@ class FakeAdmin:
     def topics(self) -> list[str]:
         return self.there
 
+    def ends(self, topics: Collection[str]) -> dict[str, dict[int, int]]:
+        return {}
+
     def facts(self, topics: Collection[str]) -> dict[str, TopicFacts]:
         self.asked.append(list(topics))
         return {topic: TopicFacts(f"id of {topic}", {0: 0}) for topic in topics if topic != "shop.gone"}
@@ -114,7 +117,7 @@ class FakeTarget:
 
 
 class Harness:
-    """A mirror of tables that are fakes, `public.a` and `public.b`."""
+    """A mirror of tables that are fakes, `public.a` and `public.b`. Their oids are 100 and 101."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *tables: FakeTable, **settings: Any) -> None:
         self.admin = FakeAdmin()
@@ -132,7 +135,12 @@ class Harness:
         for number, table in enumerate(tables):
             schema, _, name = table.table.partition(".")
             form = TableForm(
-                schema, name, f"shop.{table.table}", (), (ColumnForm("x", 1, "text", 25, -1, "text"),)
+                schema,
+                name,
+                f"shop.{table.table}",
+                (),
+                (ColumnForm("x", 1, "text", 25, -1, "text"),),
+                oid=100 + number,
             )
             self.mirror._descriptions._take(form.record()[1], f"shop.schemas[0]@{number}")
         monkeypatch.setattr(self.mirror._tables, "_new_table", fakes.__getitem__)

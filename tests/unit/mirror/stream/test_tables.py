@@ -7,7 +7,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 
 from cdcd.core.errors import CdcdError, FatalError, SinkUnavailableError, TransientError
-from cdcd.mirror.stream.consistency import Mark
+from cdcd.mirror.stream.consistency import Aside, Mark
 from cdcd.mirror.stream.few_records import SmallSlice
 from cdcd.mirror.stream.forms import UnknownFormError
 from cdcd.mirror.stream.tables import ATTEMPTS
@@ -341,3 +341,52 @@ def test_tables_take_turns_with_as_many_sessions_as_are_worked_on_at_once(monkey
     harness.advance()
     harness.advance()
     assert len({id(session) for table in tables for session in table.sessions}) == 1
+
+
+def test_a_table_that_the_daemon_has_set_aside_is_stopped_by_name_until_it_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    one, two = FakeTable("public.a"), FakeTable("public.b")
+    harness = Harness(monkeypatch, one, two)
+    tables = harness.mirror._tables
+    # WHEN the daemon's checkpoint says so, and says so again
+    for _ in range(2):
+        tables.set_aside({100: Aside(256, "size"), 7: Aside(1, "topic")})
+        harness.advance()
+    # THEN what the topics have is applied, and the table counts as stopped
+    assert harness.done() == [["public.a", "public.b"]] * 2
+    (stopped,) = [fact for fact in harness.facts if isinstance(fact, TableStopped)]
+    assert stopped.table == "public.a"
+    assert stopped.message == (
+        "The daemon has set the table aside (size), so that changes of it since 0/100 are in no topic."
+    )
+    assert "cdcd tables" in stopped.hint
+    assert list(harness.mirror.stopped) == ["shop.public.a"]
+    ((topic, stop),) = harness.noted[0].items()
+    assert stop is not None
+    assert (topic, stop.waits, len(harness.noted)) == ("shop.public.a", False, 1)
+    # WHEN the table has come back
+    tables.set_aside({})
+    harness.advance()
+    assert [fact for fact in harness.facts if isinstance(fact, TableResumed)] == [TableResumed("public.a")]
+    assert harness.noted[1:] == [{"shop.public.a": None}]
+    assert harness.mirror.stopped == {}
+
+
+def test_a_table_that_is_set_aside_is_not_in_the_common_points(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch, FakeTable("public.a"), FakeTable("public.b"), consistent=True)
+    harness.mirror._tables.set_aside({101: Aside(16, "topic")})
+    harness.mirror._cuts.take(Mark(42, {}))
+    harness.advance()
+    assert harness.published == [(42, ("public.b",))]
+
+
+def test_a_table_that_stopped_by_itself_stays_stopped_when_it_is_set_aside_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    harness = Harness(monkeypatch, FakeTable("public.a", FatalError("no"), 99), FakeTable("public.b"))
+    harness.advance()
+    harness.mirror._tables.set_aside({100: Aside(16, "value")})
+    harness.mirror._tables.set_aside({})
+    assert [error.message for error in harness.mirror.stopped.values()] == ["no"]
+    assert [fact for fact in harness.facts if isinstance(fact, TableResumed)] == []
