@@ -104,3 +104,77 @@ def test_a_delta_table_that_was_restored_to_a_time_is_refused_with_a_way_on(
     # WHEN the owner does what the hint says, THEN the mirror goes on
     spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}")
     assert make_target().reached(spark, name).commit_lsn == 10
+
+
+BRANCHES = {
+    "set_current_snapshot": ["CALL lake.system.set_current_snapshot('{table}', {first})"],
+    "rollback_to_timestamp": ["CALL lake.system.rollback_to_timestamp('{table}', TIMESTAMP '{time}')"],
+    "another branch": [
+        "ALTER TABLE lake.{table} CREATE BRANCH ahead AS OF VERSION {second}",
+        "CALL lake.system.rollback_to_snapshot('{table}', {first})",
+        "ALTER TABLE lake.{table} REPLACE BRANCH main AS OF VERSION {first}",
+    ],
+}
+"""Ways to bring a table of Iceberg back to a former version, beside `rollback_to_snapshot`."""
+
+
+@pytest.mark.parametrize("way", BRANCHES)
+def test_whatever_moves_the_branch_of_an_iceberg_table_is_found(
+    spark: SparkSession, make_target: MakeTarget, way: str
+):
+    target = make_target()
+    if target.format == DELTA:
+        pytest.skip("Delta has no branches")
+    name = start(spark, target)
+    versions = []
+    for number in (1, 2):
+        target.apply(name, frame(spark, [change("c", 10 * number, (number, number, "a"))], FORM))
+        versions.append(target.pin(spark, name))
+    table = name.partition(".")[2].replace("`", "")
+    second = spark.sql(f"SELECT made_current_at FROM {name}.history ORDER BY made_current_at DESC").head()
+    assert second is not None
+    for statement in BRANCHES[way]:
+        spark.sql(statement.format(table=table, first=versions[0], second=versions[1], time=second[0]))
+    assert rows(spark, name, "id") == [(1,)]
+    with pytest.raises(RolledBackError):
+        target.apply(name, frame(spark, [change("c", 30, (3, 3, "c"))], FORM))
+    for each in (target, make_target()):
+        assert each.reached(spark, name).commit_lsn == 10
+    if way != "another branch":
+        return
+    # WHEN the branch goes forward again under a mirror that knows the former version, THEN that is found too
+    spark.sql(f"CALL lake.system.fast_forward('{table}', 'main', 'ahead')")
+    with pytest.raises(RolledBackError):
+        target.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
+    assert target.reached(spark, name).commit_lsn == 20
+    target.apply(name, frame(spark, [change("c", 30, (3, 3, "c"))], FORM))
+    assert rows(spark, name, "id") == [(1,), (2,), (3,)]
+
+
+def test_a_table_without_any_version_that_has_a_position_stops_with_a_way_on(
+    spark: SparkSession, make_target: MakeTarget
+):
+    target = make_target()
+    if target.format == DELTA:
+        pytest.skip("Delta's history ends with the files of its log, which tests cannot wait for")
+    name = start(spark, target)
+    for number in (1, 2):
+        target.apply(name, frame(spark, [change("c", 10 * number, (number, number, "a"))], FORM))
+    # GIVEN an owner whose program compacts the table, and lets go of all other versions
+    table = name.partition(".")[2].replace("`", "")
+    spark.sql(
+        f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
+    )
+    spark.sql(
+        f"CALL lake.system.expire_snapshots(table => '{table}', retain_last => 1,"
+        " older_than => TIMESTAMP '2100-01-01')"
+    )
+    # THEN neither the mirror that runs nor a new one takes the table for empty
+    with pytest.raises(RolledBackError):
+        target.apply(name, frame(spark, [change("c", 30, (3, 3, "c"))], FORM))
+    for each in (target, make_target()):
+        each.forget(name)
+        with pytest.raises(PositionError, match="says how far it has come is left") as caught:
+            each.reached(spark, name)
+        assert "--snapshot public.items" in caught.value.hint
+    assert rows(spark, name, "id") == [(1,), (2,)]

@@ -29,6 +29,7 @@ from cdcd.mirror.jars import ICEBERG
 from cdcd.mirror.records.schema import ColumnSchema, TableSchema
 from cdcd.mirror.targets.delta import DeltaTarget
 from cdcd.mirror.targets.evolution import IncompatibleSchemaError
+from cdcd.mirror.targets.iceberg import IcebergTarget
 from cdcd.mirror.targets.lakehouse import Lakehouse
 from cdcd.mirror.targets.reduction import UNFIT
 from cdcd.mirror.targets.state import Reach
@@ -627,3 +628,30 @@ def test_rows_of_a_table_of_our_own_are_replaced_and_taken_away(spark: SparkSess
     # Maintenance finds the table among the mirror's own. A look at the source's tables passes over it.
     assert [own for own, _ in target.maintain_own(spark, Maintenance())] == [name]
     assert target.inspect(spark, name) is None
+
+
+def test_versions_of_an_iceberg_table_go_by_number_as_well_as_by_age(spark: SparkSession, unique: str):
+    # GIVEN a table with a version for each of many commits, all of them young
+    target = IcebergTarget("lake", unique)
+    name = start(spark, target)
+
+    def commit(*numbers: int) -> int:
+        for number in numbers:
+            target.apply(name, frame(spark, [change("c", 10 * number, (number, 1, "a"))], FORM))
+        found = target.inspect(spark, name)
+        assert found is not None
+        assert found.metadata is not None
+        return found.metadata.size
+
+    first = commit(*range(1, 11))
+    grown = commit(*range(11, 31))
+    inspected = target.inspect(spark, name)
+    assert inspected is not None
+    assert inspected.metadata is not None
+    assert inspected.metadata.versions >= 30
+    assert grown > 2 * first
+    # WHEN it is maintained with a limit on their number, THEN the metadata is small again, and later commits stay so
+    assert target.maintain(spark, name, Maintenance(versions_max=10)).expired_versions >= 20
+    assert commit(31) < 1.5 * first
+    assert [row[0] for row in rows(spark, name, "id")] == sorted(range(1, 32), key=str)
+    assert target.reached(spark, name).commit_lsn == 310
