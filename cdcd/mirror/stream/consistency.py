@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.errors import PositionError, ProtocolError, SinkError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.kafka import KafkaSource, Offsets
@@ -96,40 +97,25 @@ def covered(value: bytes, where: str) -> Covered:
         ) from None
 
 
-class Aside(NamedTuple):
-    """A table that the daemon has set aside (`cdcd.core.engine.checkpoint.AsideTable`).
+def aside_tables(value: bytes, where: str) -> dict[int, AsideTable]:
+    """The tables that a checkpoint record says are set aside, by oid. None of a record that is no checkpoint.
 
-    Attributes:
-        since_lsn: the commit LSN from which its changes are in no topic.
-        fault: the kind of fault, as one word.
+    Whoever can write into the topic could say anything. The daemon's own record comes with its next batch.
     """
-
-    since_lsn: int
-    fault: str
-
-
-def aside_tables(value: bytes) -> dict[int, Aside]:
-    """The tables that a checkpoint record says are set aside, by oid. What the record does not say well is left out."""
-    found = {}
     try:
-        listed = json.loads(value).get("tables", ())
-        for oid, since_lsn, fault in listed:
-            if type(oid) is int and isinstance(fault, str):
-                found[oid] = Aside(int(Lsn.parse(since_lsn)), fault)
-    except (ValueError, TypeError, AttributeError, ProtocolError):
-        # Who can write into the topic could say anything. The daemon's own record comes with its next batch.
+        return {table.oid: table for table in Checkpoint.decode(value, where).tables}
+    except PositionError:
         return {}
-    return found
 
 
-def set_aside(spark: SparkSession, source: KafkaSource, admin: Admin, topic: str) -> dict[int, Aside]:
+def set_aside(spark: SparkSession, source: KafkaSource, admin: Admin, topic: str) -> dict[int, AsideTable]:
     """The tables that the last committed record of the checkpoint's topic says are set aside, by oid.
 
     Nothing is set aside if there is no such topic or record.
     """
     ends = admin.ends([topic]).get(topic)
     rows = [] if ends is None else _last(spark, source, topic, ends)
-    return aside_tables(bytes(rows[0]["value"])) if rows else {}
+    return aside_tables(bytes(rows[0]["value"]), topic) if rows else {}
 
 
 def newest_checkpoints(

@@ -12,12 +12,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.platform.kafka_admin import Admin, RecordsGoneError
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.snapshot.reading import SnapshotSource
-from cdcd.mirror.stream.consistency import Aside
 from cdcd.mirror.stream.failures import classified, unexpected
 from cdcd.mirror.stream.few_records import FewRecords, SmallSlice
 from cdcd.mirror.stream.forms import UnknownFormError
@@ -137,7 +137,7 @@ class Tables:
             ),
         )
 
-    def set_aside(self, aside: Mapping[int, Aside]) -> None:
+    def set_aside(self, aside: Mapping[int, AsideTable]) -> None:
         """Report tables that the daemon has set aside as stopped, and those that came back as resumed.
 
         Args:
@@ -151,11 +151,11 @@ class Tables:
             del self.aside[topic]
             if topic not in self.stopped and self._stops.went_on(topic):
                 self._observe(TableResumed(self._topics.name(topic)))
-        for topic, (since_lsn, fault) in now.items():
+        for topic, found in now.items():
             table = self._topics.name(topic)
             error = FatalError(
-                f"The daemon has set the table aside ({fault}), so that changes of it since {Lsn(since_lsn)} are in no"
-                " topic.",
+                f"The daemon has set the table aside ({found.fault}), so that changes of it since"
+                f" {Lsn(found.since_lsn)} are in no topic.",
                 hint="See `cdcd tables` for the reason, and for the command that lets the table come back. The mirror"
                 " then goes on by itself, with all rows.",
             )
