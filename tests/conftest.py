@@ -20,7 +20,11 @@ TESTS = Path(__file__).parent
 
 # A compiled class cannot be subclassed by a test's.
 collect_ignore = (
-    ["unit/core/transactions/test_golden_transactions.py", "unit/trial/test_planted.py"]
+    [
+        "unit/core/records/test_new_format.py",
+        "unit/core/transactions/test_golden_transactions.py",
+        "unit/trial/test_planted.py",
+    ]
     if is_compiled()
     else []
 )
