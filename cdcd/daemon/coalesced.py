@@ -1,7 +1,7 @@
-"""Questions of one kind that are asked together: those that come while a query is under way share the next query.
+"""Combines questions of one kind: all questions that arrive while a query is running share the next query.
 
-Tables are looked up one by one by the engine, and a query for 30 tables takes PostgreSQL hardly longer than a query for
-one. So nothing waits on purpose, and a question that comes alone is asked alone.
+The engine looks up tables one by one, and a query for 30 tables takes PostgreSQL hardly longer than a query for one.
+No question is delayed to wait for others: if no query is running, it is sent at once.
 """
 
 import asyncio

@@ -79,7 +79,7 @@ class PublicationFollower:
         self._digest: tuple[str, ...] = ()
         self._again_at: float | None = None
         self._told: set[tuple[str, frozenset[int]]] = set()
-        """What was told, by reason and tables; each once in a session."""
+        """The reason and tables of each report so far; each is reported once in a session."""
 
     async def follow(self) -> None:
         """Compare, alter and tell. A failure is told once, and tried again later; it ends no session."""

@@ -267,7 +267,7 @@ class SnapshotDriver:
         return replace(looked, problem=problem)
 
     async def _look_at(self, oids: Sequence[int]) -> list[Looked]:
-        """Look at the tables with these oids together; 0: at none, which is answered by the snapshot alone."""
+        """Look up the tables with these oids in one query; the answer for the oid 0 is only the snapshot."""
         wanted = sorted({oid for oid in oids if oid})
         look = await self._catalog.look(wanted)
         tables = {table.oid: table for table in look.tables}

@@ -70,7 +70,7 @@ class Insert:
         lsn: position of the change in the WAL. Rows of one statement may share an LSN.
         new: the row.
         unwritable: names of columns whose values are not text in the database's encoding, or have no character in
-            UTF-8. Such a value is None.
+            UTF-8. The row has None in place of these values.
     """
 
     table: Table

@@ -276,7 +276,7 @@ def check_keyless(
 
     Args:
         marked: True if the records are watermarks; False: rows of tables without a key.
-        refused: gets the topics that do not, each with the reason; None: the first of them is raised.
+        refused: gets the topics that do not accept such records, each with the error; None: the first error is raised.
 
     Raises:
         TransientError: the broker does not answer.

@@ -4,7 +4,7 @@ The desired state is that of the patterns (`Desired`). `compare` is the decision
 Publishing a table changes what its applications may do: without a replica identity, UPDATE and DELETE fail from then
 on. So such a table is withheld, and a person decides.
 
-Nothing of a table's owner runs here. ALTER PUBLICATION evaluates no expression of a table. The function
+No code of a table's owner runs in this module. ALTER PUBLICATION evaluates no expression of a table. The function
 `cdcd.change_publication`, which a DBA installs (deploy/sql/follow.sql), is called only if nobody but a trusted role can
 have replaced it: whoever owns a function's schema can drop the function and create another one.
 """

@@ -188,7 +188,7 @@ class Facts:
     """Physical slots that a standby reads now."""
     differences: Differences = NO_DIFFERENCES
     listed: Listed | None = None
-    """What the publication lists, if `differences` were looked for."""
+    """Entries of the publication; None if `differences` were not determined."""
     function_problem: str = ""
     """Why the function that alters the publication cannot be called."""
     """Differences between an existing publication and the configured tables."""

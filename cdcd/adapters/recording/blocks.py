@@ -139,7 +139,7 @@ class BlockWriter:
         return b"".join(self.parts(data))
 
     def parts(self, data: bytes | bytearray) -> tuple[bytes, bytes]:
-        """Return the head of such a block, and its pieces. Callers that write both save a copy."""
+        """Return the head of such a block, and its pieces. Writing both separately saves a copy."""
         packed = compressed(data)
         return self.head_of(packed, len(data)), packed
 

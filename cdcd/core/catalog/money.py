@@ -19,7 +19,7 @@ from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES, MONEY, NESTING_MAX
 
 DIGITS_OF_C: Final = 2
-"""Decimal digits of money in lc_monetary C, and if nothing else is known."""
+"""Number of decimal digits of money in lc_monetary C, which is also the default if the locale is not known."""
 
 DIGITS_MAX: Final = 10
 """Maximum of decimal digits that PostgreSQL accepts from a locale (cash.c)."""

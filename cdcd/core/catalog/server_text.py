@@ -28,7 +28,7 @@ _FOUR_BYTES: Final = ("EUC_TW",)
 
 
 def characters(text: bytes, encoding: str) -> list[bytes]:
-    """Return the characters of a text (wchar.c, pg_encoding_mblen). The last one may be incomplete."""
+    """Return the characters of a text (wchar.c, pg_encoding_mblen). The last character may be incomplete."""
     found: list[bytes] = []
     at = 0
     while at < len(text):

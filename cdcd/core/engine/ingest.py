@@ -129,7 +129,7 @@ class Ingest:
         self.cuts = 0
         """Number of transactions that were cut because they were larger than a Kafka transaction may be."""
         self.caught_up: bool | None = None
-        """Whether the broker holds everything that the server had written by its last keepalive; None if not known."""
+        """True if the broker holds everything that the server had written by its last keepalive; None if not known."""
         self.server_wal_end = 0
         """End of the server's WAL, as far as keepalives and commits have shown it."""
         self._idle_since_keepalive = False

@@ -221,7 +221,7 @@ class Plans:
         return self._plans.get(plan.task.number) is plan
 
     def has(self, task: TableTask) -> bool:
-        """Whether there is a plan for the task."""
+        """Return whether there is a plan for the task."""
         return task.number in self._plans
 
     def begin(self, task: TableTask, now: float) -> TablePlan:

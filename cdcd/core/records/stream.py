@@ -249,16 +249,16 @@ class RecordStream(KnownTables):
         return self._put_truncate(self._table(oid, out), out)
 
     def json_message_key(self, message: LogicalMessage) -> bytes:
-        """The key of a logical message, with its schema if keys have one."""
+        """Return the key of a logical message, with its schema if keys have one."""
         key = to_bytes(f'{{"prefix":{quote(wire(message.prefix))}}}')
         return self._message_key + key + CLOSING if self._message_key else key
 
-    # What a format has.
+    # The methods from here on are defined by each format.
 
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
-        """See `Encoder`. No row is drafted, unless the format says otherwise."""
+        """See `Encoder`. Rows are not drafted, unless the format overrides this."""
         return frames
 
     def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
@@ -266,7 +266,7 @@ class RecordStream(KnownTables):
         return None
 
     def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
-        """The records of a draft. Formats that draft rows have this."""
+        """Return the records of a draft; formats that draft rows define this."""
         raise NotImplementedError
 
     def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
@@ -286,11 +286,11 @@ class RecordStream(KnownTables):
         raise NotImplementedError
 
     def _set_now(self, now_us: int) -> None:
-        """Records are made at this time from now on, in microseconds since 1970."""
+        """Set the time at which records are made, in microseconds since 1970."""
         raise NotImplementedError
 
     def _table(self, oid: int, out: list[Record]) -> TableFragments:
-        """A relation, ready for the transaction that is open, and described in `out`."""
+        """Return a relation that is prepared for the open transaction, and described in `out`."""
         raise NotImplementedError
 
     def _row(  # noqa: PLR0917  what the head of a frame says, as it is there
@@ -311,15 +311,15 @@ class RecordStream(KnownTables):
         serial: int,
         out: list[Record],
     ) -> int:
-        """Append the record of a logical message, and return its bytes. `message` is without its content."""
+        """Append the record of a logical message, and return its bytes. `message` comes without its content."""
         raise NotImplementedError
 
 
 def moved_to(key: bytes | None) -> Headers:
-    """The header of the delete of a row that has this key now."""
+    """Return the header for the delete of a row that has this key now."""
     return [] if key is None else [(HEADER_NEW_KEY, key)]
 
 
 def moved_from(key: bytes | None) -> Headers:
-    """The header of the insert of a row that had this key before."""
+    """Return the header for the insert of a row that had this key before."""
     return [] if key is None else [(HEADER_OLD_KEY, key)]

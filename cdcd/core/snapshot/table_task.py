@@ -1,6 +1,6 @@
-"""One table that is to be read, with what was read of it so far, and its form in the checkpoint record.
+"""A table that is to be read, with what was read of it so far, and its form in the checkpoint record.
 
-What the pages of a table mean, and what becomes of rows that are owed, is said in `progress.py`.
+`progress.py` describes what pages and owed rows mean.
 """
 
 import base64
@@ -15,39 +15,40 @@ from cdcd.core.catalog.oids import EXPANDED_MAX, expanded, squeezed
 from cdcd.core.snapshot.pages import Pages
 
 KeyValue = tuple[bool, bytes]
-"""A column's value as pgoutput sent it: whether it is in binary form, and its bytes. Never NULL."""
+"""A column's value as pgoutput sent it: whether it is in binary form, and its bytes; never NULL."""
 
 Key = tuple[KeyValue, ...]
 """The values of a row's key columns, in the order of the columns."""
 
 OWED_KEYS_MAX: Final = 256
 OWED_BYTES_MAX: Final = 2500
-"""Owed keys that the record keeps for a table, and their bytes in it. Where there are more, it keeps none.
+"""Maximum number of owed keys that the record keeps for a table, and maximum of their bytes. If there are more, it
+keeps none.
 
 So the record stays below 64 kB with 10,000 tables whose names are known (37 kB), four of which owe rows.
 """
 
 
 def owed_text(keys: Iterable[Key]) -> str:
-    """Keys as the record has them: Base85 of compressed JSON."""
+    """Return keys in the form of the record: Base85 of compressed JSON."""
     values = [[_value_json(value) for value in key] for key in keys]
     return squeezed(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def form_of(columns: str) -> int:
-    """32 bits that tell a table's columns (`SourceTable.columns`) from those after an ALTER TABLE."""
+    """Return 32 bits that differ when the table's columns (`SourceTable.columns`) are altered."""
     return zlib.crc32(columns.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A table with pages of its own: a plain one, or a leaf of a partitioned one."""
+    """A table that has pages: a plain table, or a leaf of a partitioned one."""
 
     oid: int
     filenode: int
     pages: int
     size: int
-    """Bytes on disk with what is out of line (TOAST), as of the plan."""
+    """Bytes on disk at the time of the plan, including values that are stored out of line (TOAST)."""
     done: Pages = ()
 
     @property
@@ -64,17 +65,18 @@ class TableTask:
     """A published table that is to be read.
 
     Attributes:
-        name: `schema.table`, for people; the table is known by its `oid`, 0 until it is looked up.
-        request: what asked for it, "" for the initial snapshot.
-        where: SQL that rows must satisfy, "" for all.
-        parts: what is to be read of it; None until it is planned.
-        form: a checksum of the columns that it had then (`form_of`); 0 until it is planned.
-        owed: keys of rows that are to be read again, since a value of theirs was never sent.
-        unsettled: there are more of them than the record can hold; `owed` is then empty.
-        ended: the former rows of its topic have ended, because it has no key. All of its rows must be read.
-        askers: the names of the requests that wait for it.
-        asked, began: when it was asked for and begun with: Unix seconds, 0 if not known.
-        number: tells this task from every other one of the process; not in the record.
+        name: `schema.table`, for people; the table is identified by its `oid`, which is 0 until it is looked up.
+        request: what requested the reading; "" for the initial snapshot.
+        where: SQL condition on rows; "" for all rows.
+        parts: the parts that are to be read; None until the table is planned.
+        form: checksum of the columns at the time of the plan (`form_of`); 0 until the table is planned.
+        owed: keys of rows that must be read again, because one of their values was never sent.
+        unsettled: whether there are more owed keys than the record can have; `owed` is then empty.
+        ended: whether the earlier rows of its topic were ended, because the table has no key. All its rows must
+            then be read.
+        askers: names of the requests that wait for the table.
+        asked, began: when the reading was requested and begun, in Unix seconds; 0 if not known.
+        number: identifies this task within the process; it is not in the record.
     """
 
     name: str
@@ -94,12 +96,12 @@ class TableTask:
 
     @property
     def is_done(self) -> bool:
-        """Whether every page was delivered."""
+        """True if every page was delivered."""
         return self.parts is not None and all(part.is_done for part in self.parts)
 
     @property
     def has_begun(self) -> bool:
-        """Whether rows of it were delivered, by which a later plan goes on."""
+        """True if rows of the table were delivered, after which a later plan continues."""
         return any(part.done for part in self.parts or ())
 
     @property
@@ -116,12 +118,12 @@ class TableTask:
 
     @property
     def share(self) -> float:
-        """How much of it is read, from 0 to 1."""
+        """Share of the table that is read, from 0 to 1."""
         return self.pages_done / self.pages if self.pages else float(self.is_done)
 
 
 def task_json(task: TableTask) -> dict[str, Any]:
-    """For the checkpoint record: what a restart looks up again is left out."""
+    """Return the task for the checkpoint record, without what a restart looks up again."""
     fields: dict[str, Any] = {"name": task.name, "oid": task.oid}
     fields |= {
         name: value
@@ -169,7 +171,10 @@ def _value_from(is_binary: int, text: str) -> KeyValue:
 
 
 def task_from(fields: Mapping[str, Any]) -> TableTask:
-    """What `task_json` wrote. Raises ValueError, KeyError, TypeError or IndexError if it is something else."""
+    """Return the task that `task_json` wrote.
+
+    Raises ValueError, KeyError, TypeError or IndexError if it is something else.
+    """
     count, name = bounded_json.count, bounded_json.name
     parts = fields.get("parts")
     request = name(fields.get("request", ""))

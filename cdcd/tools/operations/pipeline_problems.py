@@ -20,10 +20,10 @@ FOUND: Final = 10
 """Exit code if both PostgreSQL and Kafka answered and there is a problem (`errors.EXIT_CODES`)."""
 
 ASIDE: Final = 13
-"""Exit code if nothing is wrong but that tables are set aside."""
+"""Exit code if tables are set aside and there is no other problem."""
 
 NAMED_MAX: Final = 5
-"""Tables that a problem names."""
+"""Maximum number of tables that the text of a problem names."""
 
 ROOM_SHARE_MIN: Final = 0.2
 """Share of max_slot_wal_keep_size that a slot has left, below which cdcd warns."""

@@ -37,7 +37,7 @@ MESSAGES_SINCE: Final = 140000
 """First server version whose pgoutput sends logical messages."""
 
 _NOTHING_READ_BYTES: Final = 1 << 20
-"""Maximum bytes of a chunk without pages, which has none."""
+"""Limit in bytes for the answer to a query over no pages, which is always empty."""
 
 Notice = Callable[[str], None]
 

@@ -8,7 +8,7 @@ Rows that got another key while they had values that their records leave out are
 rule: both records of a changed key have the same place, and may lie in two partitions. So what a row was is kept by
 its former key and that place, and is looked for from the row with the new key.
 
-In SQLite, because these rows are few and are looked for one by one.
+These rows are kept in SQLite, because they are few and are looked up one by one.
 """
 
 import sqlite3

@@ -91,7 +91,7 @@ class EventForm:
         return b"".join((*before_data, *parts, self.end))
 
     def event(self, attributes: Attributes, data: bytes) -> tuple[bytes, Headers]:
-        """Return value and headers of an event of which nothing was prepared."""
+        """Return value and headers of an event, all of whose attributes are given."""
         if not self.is_structured:
             return data, [(header_of(name), value) for name, value in attributes]
         pieces = [b"{", *[member(name) + escaped(value) + b'",' for name, value in attributes]]

@@ -10,8 +10,8 @@ The rules for what is rare but legal:
   placeholder's bytes.
 - numeric as a double: the nearest one; "NaN", "Infinity" and "-Infinity" as in float8. A value that the server did
   not send is NaN, because a reader expects a number.
-- timestamp in nanoseconds: 64 bits hold 1677-09-21 to 2262-04-11. Null stands for any other, as in Debezium; in a
-  key, the end of this time that is nearer. In microseconds, the year 294247 is the end.
+- timestamp in nanoseconds: 64 bits hold 1677-09-21 to 2262-04-11. Other timestamps become null, as in Debezium, and
+  in a key the nearer end of this range. In microseconds, the range ends in the year 294247.
 - infinite timestamps: as `infinite` in each converter's entry says. `connect`: 9223372036825200000 and
   -9223372036832400000; in micro- and nanoseconds the greatest and the least number of 64 bits; as text
   `+292278994-08-16T23:00:00Z` and `-292275055-05-16T23:00:00Z`. Infinite dates: `connect` 2146033979 and
