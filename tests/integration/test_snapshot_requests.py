@@ -418,18 +418,21 @@ def test_a_table_without_a_key_is_read_again_while_it_changes_also_across_kills(
     try:
         # WHEN it is read again three times, and the daemon is killed in the second reading
         for attempt in range(3):
+            before = len(process.events)
             ask(database, action="start", tables=["public.t"], id=f"again {attempt}")
+            process.await_event("snapshot.signalled", after=before)
             if attempt == 1:
-                process.await_event("snapshot.signalled")
                 process.kill()
                 process.start()
-            process.await_event("table.read", table="public.t")
+            process.await_event("table.read", after=before, table="public.t")
     finally:
         writing.set()
         writer.join()
     await_flushed(database.dsn(), f"cdcd_{unique}")
     # THEN the rows behind the last truncate record are the rows of the table, each as often as there
     assert multiset_of(broker, unique) == Counter(database.execute("SELECT n, note FROM t"))
+    verified = run_cdcd("verify", "--config", str(process.config_path))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
     assert process.stop() == 0
 
 

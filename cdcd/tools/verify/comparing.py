@@ -74,6 +74,7 @@ class Outcome:
     Attributes:
         not_compared: number of rows or values that could not be compared, by the reason.
         repairable: SQL conditions that select the differing rows of the source, as far as they were kept.
+        is_counted: the table has no key, so its rows were counted.
     """
 
     source_rows: int = 0
@@ -84,6 +85,7 @@ class Outcome:
     not_compared: Counter[str] = field(default_factory=Counter)
     repairable: list[str] = field(default_factory=list)
     only_in_topics: int = 0
+    is_counted: bool = False
 
     def add(self, difference: RowDifference, sql: str = "") -> None:
         self.differing += 1
@@ -287,6 +289,7 @@ class TableComparison:
         return ""
 
     def _compare_loose(self) -> None:
+        self.outcome.is_counted = True
         for key, source, topics, packed in self._tally.rows():
             if source == topics or range_of(key) not in self._wanted:
                 continue

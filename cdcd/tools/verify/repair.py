@@ -1,7 +1,8 @@
 """`cdcd verify --repair`: requests to the daemon that read differing rows again.
 
 A request is an incremental snapshot of one table with a condition that selects the differing rows. It sends rows of
-the source. A request cannot repair a row that only the topics have, or a faulty record.
+the source. A request cannot repair a row that only the topics have, or a faulty record. A table without a key is read
+as a whole behind a truncate record, which also ends rows that only the topics have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,9 @@ def conditions(rows: Sequence[str]) -> list[str]:
 def requests(report: Report) -> Iterator[tuple[str, str]]:
     """Yield tables to request, each with a condition; "" for the whole table."""
     for table in report.tables:
+        if table.outcome.is_counted and table.outcome.differing:
+            yield table.name, ""
+            continue
         wanted = table.outcome.differing - table.outcome.only_in_topics
         if not wanted:
             continue
@@ -54,13 +58,11 @@ def not_repairable(report: Report) -> Iterator[str]:
 
 def _of_table(table: TableReport) -> Iterator[str]:
     outcome = table.outcome
-    if outcome.only_in_topics:
+    if outcome.only_in_topics and not outcome.is_counted:
         yield (
             f"{table.name}: {number(outcome.only_in_topics, 'row')} that only the topic has cannot be taken out of it "
             "by reading the table. Insert such a row in the source, and delete it again in another transaction."
         )
-    if outcome.differing > outcome.only_in_topics and not outcome.repairable:
-        yield f"{table.name} has no key, so its rows cannot be read beside the stream."
     if table.faults_in_all:
         yield (
             f"{table.name}: {number(table.faults_in_all, 'record')} that should not be as they are stay in the topic. "

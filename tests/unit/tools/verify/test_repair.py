@@ -36,9 +36,17 @@ def test_a_table_of_which_too_many_rows_differ_is_read_whole():
 
 
 def test_what_no_request_mends_is_said():
-    outcome = differing(1, "")
+    outcome = Outcome()
     outcome.add(RowDifference(ONLY_TOPICS, "k"))
     found = report(outcome, faults=3)
     assert list(requests(found)) == []
-    assert len(list(not_repairable(found))) == 3
+    assert len(list(not_repairable(found))) == 2
     assert list(not_repairable(report(differing(3)))) == []
+
+
+def test_a_table_without_a_key_is_read_as_a_whole_which_ends_the_rows_that_only_the_topics_have():
+    outcome = differing(1, "")
+    outcome.add(RowDifference(ONLY_TOPICS, "no key"))
+    outcome.is_counted = True
+    assert list(requests(report(outcome))) == [("public.t", "")]
+    assert list(not_repairable(report(outcome))) == []
