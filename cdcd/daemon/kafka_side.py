@@ -253,7 +253,7 @@ class KafkaSide:
             ahead: topics that will be needed soon. They are created with the others, if any topic is created. If
                 the broker refuses one of them, only `topics` are created, and these topics are never again created
                 in advance.
-            refused: gets the topics that cannot be had, each with the reason; None: the first one is raised.
+            refused: gets the topics that cannot be used, each with the error; None: the first error is raised.
 
         Raises:
             SinkUnavailableError: no broker answers.
@@ -386,7 +386,7 @@ class KafkaSide:
             again: those of `topics` that were refused before, or may be gone.
 
         Returns:
-            The topics that cannot be had, each with the reason.
+            The topics that cannot be used, each with the error.
         """
         self._topics.difference_update(again)
         self._keyless.difference_update(again)

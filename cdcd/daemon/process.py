@@ -146,7 +146,8 @@ def collect() -> None:
 
 
 FILES_MIN: Final = 40
-"""Minimum number of descriptors for every daemon. At most 37 were open with one broker and one reader of tables."""
+"""Minimum number of file descriptors for every daemon. A daemon with one broker and one reader of tables had at most 37
+files open."""
 
 BASE_FILES: Final = 40
 """Number of descriptors that do not depend on the configuration: standard streams, event loops, three connections to

@@ -72,7 +72,7 @@ def ensure_topics(
     `checkpoint` is the name of the topic that must be compacted and have one partition; `schemas`, the topic of
     table descriptions, is created the same way. The call blocks for a few times the timeout of `admin` at most, or
     until `admin` is stopped.
-    `refused` gets the topics that cannot be had, each with the reason; None: the first of them is raised.
+    `refused` gets the topics that cannot be used, each with the error; None: the first error is raised.
 
     Raises:
         TransientError: the broker does not answer.
@@ -111,7 +111,7 @@ def existing_topics(admin: Admin, prefix: str) -> set[str]:
 
 
 class _Refusals:
-    """Topics that cannot be had, each with the reason. Without a dictionary for them, the first one is raised."""
+    """Collects the errors of topics that cannot be used. Without a dictionary for them, the first one is raised."""
 
     def __init__(self, found: dict[str, CdcdError] | None) -> None:
         self._found = found
@@ -120,7 +120,7 @@ class _Refusals:
         return self._found is not None and name in self._found
 
     def add(self, name: str, error: CdcdError) -> None:
-        """The topic cannot be had."""
+        """Note the error because of which the topic cannot be used."""
         if self._found is None or isinstance(error, TransientError):
             raise error
         self._found.setdefault(name, error)

@@ -8,7 +8,7 @@ engine. While a slow action is being carried out, the shell goes on calling for 
 | `Ship` | deliver the batch, then `delivered`, or `refused` if Kafka refuses records of some tables |
 | `Status` | send the bytes on the replication connection |
 | `Describe` | look the relation up in the catalog, then `described` |
-| `EnsureTopics` | create or check the topics, then `topics_ready`, and `topics_refused` for those that cannot be had |
+| `EnsureTopics` | create or check the topics, then `topics_ready`, and `topics_refused` for those that cannot be used |
 | `EnsureSchemas` | have the schemas registered, ids into `SchemaIds`, then `schemas_ready`, `schemas_refused` |
 | `RunHeartbeatQuery` | run the operator's query on the source, unless the lock is lost, then `heartbeat_query_ended` |
 | `Begin` | START_REPLICATION, then `stream_begun` |
