@@ -588,14 +588,15 @@ class TableSetAside(Fact):
 @dataclass(frozen=True, slots=True)
 class TableResumed(Fact):
     """A table that was set aside because of `fault` comes back: its former rows end, its rows are read again (`read`),
-    and its changes go on. `attempt` counts how often it has come back. If the fault is still there, the table is set
-    aside again.
+    and its changes of transactions that commit from `lsn` on have records. `attempt` counts how often it has come back.
+    If the fault is still there, the table is set aside again.
     """
 
     event: ClassVar[str] = "table.returned"
     table: str
     oid: int
     fault: str
+    lsn: str
     attempt: int
     read: bool
 

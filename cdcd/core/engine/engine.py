@@ -587,7 +587,7 @@ class Engine:
         for oid in self.fates.due(now, coming):
             name = self.fates.aside[oid].name
             read = self._tables.bring_back(oid, name)
-            relation = self.fates.bring_back(oid, read=read)
+            relation = self.fates.bring_back(oid, read=read, lsn=self.queue.position.end_lsn)
             self._topics.forget(self._topics_of(oid, name))
             self._ingest.come_back(oid, relation)
             self.rows.forget(oid)

@@ -225,11 +225,12 @@ class Fates:
         self._asked = [oid for oid in self._asked if oid not in found]
         return found
 
-    def bring_back(self, oid: int, *, read: bool) -> Relation | None:
+    def bring_back(self, oid: int, *, read: bool, lsn: int) -> Relation | None:
         """The table comes back here. Returns its newest description by the stream while it was set aside, if any.
 
         Args:
             read: its rows are read again.
+            lsn: where the stream is.
         """
         fate = self.aside.pop(oid)
         self._table = None
@@ -237,7 +238,14 @@ class Fates:
         if read:
             self._reading.add(oid)
         self._observe(
-            TableResumed(table=fate.name, oid=oid, fault=fate.fault, attempt=fate.tries + 1, read=read)
+            TableResumed(
+                table=fate.name,
+                oid=oid,
+                fault=fate.fault,
+                lsn=str(Lsn(lsn)),
+                attempt=fate.tries + 1,
+                read=read,
+            )
         )
         return self._relations.pop(oid, None)
 

@@ -16,6 +16,7 @@ from cdcd.adapters.postgres.tables import published_tables
 from cdcd.config.loading import Config
 from cdcd.core.engine.checkpoint import Checkpoint, refuse_other_server
 from cdcd.core.errors import TransientError
+from cdcd.core.pasted import resume_table
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.signals import WATERMARK
@@ -116,6 +117,17 @@ class Delivery:
                 said = True
                 self._notice(f"Waits until the pipeline has delivered up to {Lsn(lsn)}.")
             await asyncio.sleep(LOOK_S)
+
+
+def stopped(checkpoint: Checkpoint, oid: int, name: str) -> str:
+    """Return why the table with this oid cannot be compared, because it is set aside; "": it is not."""
+    for each in checkpoint.tables:
+        if each.oid == oid:
+            return (
+                f"the table is stopped: it is set aside since {Lsn(each.since_lsn)} (fault: {each.fault}), so its "
+                f"topic lacks later changes. `{resume_table(name)}` lets it come back (docs/tables.md)"
+            )
+    return ""
 
 
 def unread(checkpoint: Checkpoint, table: SharedTable) -> str:

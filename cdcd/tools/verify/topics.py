@@ -41,7 +41,7 @@ from cdcd.telemetry.terminal_text import number
 from cdcd.tools.operations.sides import bound_columns
 from cdcd.tools.verify.columns import Columns
 from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
-from cdcd.tools.verify.delivery import ANSWER_S, Delivery, Notice, unread
+from cdcd.tools.verify.delivery import ANSWER_S, Delivery, Notice, stopped, unread
 from cdcd.tools.verify.descriptions import Descriptions
 from cdcd.tools.verify.folding import FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
@@ -365,6 +365,8 @@ class TopicsTarget:
         table, form, fold = comparing.table, comparing.form, comparing.fold
         comparison = comparing.comparison
         limits = list(comparing.limits)
+        if aside := stopped(checkpoint, table.source.oid, table.source.name):
+            limits.append(aside)
         if limits:
             return TableReport(table.source.name, form.topic, lsn, fold.records, Outcome(), limits)
         comparison.excuse(
