@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdcd.core.protocol.lsn import Lsn
+from tests.sim.aside import AsideSeen, is_tombstone_of
 from tests.sim.descriptions import TOPIC as DESCRIPTIONS_TOPIC
 from tests.sim.descriptions import DescriptionsSeen
 from tests.sim.expected import TOMBSTONE, Expected, Part, PromiseBrokenError, Record, check, parts_of
@@ -89,6 +90,8 @@ class Oracle:
         self.told = 0
         self.durable = False
         """A durable log may have what Kafka lacks."""
+        self.aside: AsideSeen | None = None
+        """Tables that are set aside; None: no table is."""
         self.begun = False
         """Whether there is a slot: what is committed before belongs to a snapshot only."""
         self.fold: Fold | None = None
@@ -224,6 +227,7 @@ class Oracle:
             if at < 0:
                 at = first = self._first(fields)
             at = self._past_left_out(fields, at)
+            at = self._without_aside(record, fields, at)
             self._take(record, fields, at)
             at += 1
         if at >= 0:
@@ -240,6 +244,13 @@ class Oracle:
         name = fields["source"]["table"]
         table = None if wanted is None else wanted.table
         may_end = self.fold.is_shared(name) or self.fold.is_outdated(topic)
+        if self.aside is not None and topic in self.aside.ends:
+            may_end = True
+            at = self._without_aside((topic, None, None, None), fields, at)
+            wanted = self.expected[at] if at < len(self.expected) else None
+            own = wanted is not None and wanted.table is not None and wanted.table.name == name
+            if wanted is not None and own and wanted.op == "t" and _is_at(wanted, fields):
+                return False
         if wanted is not None and table is not None and wanted.op == "t" and _is_at(wanted, fields):
             return table.name != name and may_end
         return may_end
@@ -268,6 +279,22 @@ class Oracle:
         last = self._lengths[bisect_left(self._lengths, at)]
         return all(map(self._may_be_left_out, range(at, last)))
 
+    def _without_aside(self, record: Record | None, fields: dict[str, Any], at: int) -> int:
+        """Pass over records that Kafka may lack, up to the one that came; None: none came."""
+        if self.aside is None:
+            return at
+        while at < len(self.expected) and self.aside.may_lack(self.expected[at]):
+            wanted = self.expected[at]
+            other = fields and wanted.table is not None and fields["source"].get("table") != wanted.table.name
+            if (
+                record is not None
+                and not other
+                and (_is_at(wanted, fields) if fields else is_tombstone_of(wanted, record))
+            ):
+                break
+            at += 1
+        return at
+
     def _first(self, fields: dict[str, Any]) -> int:
         """Which record this is, with which a Kafka transaction begins."""
         if self.exactly_once or not fields:
@@ -285,6 +312,10 @@ class Oracle:
         if wanted is None:
             raise PromiseBrokenError(f"G2: after the last record, {record} came")
         check(wanted, record)
+        if self.aside is not None and self.aside.must_lack(wanted):
+            raise PromiseBrokenError(f"G13: a record of a table that is set aside: {wanted}")
+        while len(self._sizes) < at:
+            self._sizes.append(0)
         if at == len(self._sizes):
             self._sizes.append(_size(record))
         assert self.fold is not None
@@ -294,7 +325,13 @@ class Oracle:
 
     def _snapshot(self, record: Record, fields: dict[str, Any], at: int) -> None:
         self.has_rows = True
-        if fields["op"] == "r" and self.exactly_once and at and not self._is_boundary(at):
+        if (
+            fields["op"] == "r"
+            and self.exactly_once
+            and at
+            and not self._is_boundary(at)
+            and self._lengths[bisect_left(self._lengths, at)] > self._without_aside(None, {}, at)
+        ):
             raise PromiseBrokenError(f"G4: a row of a snapshot inside of a transaction: {record}")
         assert self.fold is not None
         self.fold.snapshot(record, fields)
@@ -314,6 +351,9 @@ class Oracle:
         """G10: only a transaction over the limits may be cut at either end of a Kafka transaction."""
         for cut in (start, end):
             at = bisect_left(self._lengths, cut)
+            if at < len(self._lengths) and self._lengths[at] <= self._without_aside(None, {}, cut):
+                # What is left of the transaction is of tables that are set aside.
+                continue
             if at < len(self._lengths) and self._lengths[at] != cut:
                 before = self._lengths[at - 1] if at else 0
                 if before != cut and not self._is_boundary(cut):
@@ -350,12 +390,13 @@ class Oracle:
         delivered = self.delivered
         while delivered < len(self.expected) and self._may_be_left_out(delivered):
             delivered += 1
+        delivered = self._without_aside(None, {}, delivered)
         if not self.durable and at and self._lengths[at - 1] > delivered:
             lost = self._starts[bisect_right(self._lengths, delivered)]
             raise PromiseBrokenError(f"G1: told {Lsn(flushed)}, but Kafka lacks the commit at {Lsn(lost)}")
         for xid, prepared in self._prepared.items():
             if two_phase_at <= prepared.lsn < flushed and not (
-                prepared.decided and prepared.commit_index <= self.delivered
+                prepared.decided and prepared.commit_index <= delivered
             ):
                 raise PromiseBrokenError(
                     f"G1: told {Lsn(flushed)}, past the PREPARE of {xid} at {Lsn(prepared.lsn)}"
@@ -373,6 +414,7 @@ class Oracle:
         if self.transactions is not None:
             self.transactions.finish()
         self.delivered = self._past_left_out({}, self.delivered)
+        self.delivered = self._without_aside(None, {}, self.delivered)
         if self.delivered != len(self.expected):
             raise PromiseBrokenError(
                 f"G1: {len(self.expected) - self.delivered} committed records never came"

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.core.engine import engine
+from tests.sim import planted_aside as aside
 from tests.sim import planted_descriptions as descriptions
 from tests.sim import planted_durable as durable
 from tests.sim import planted_events as events
@@ -89,6 +90,7 @@ from tests.sim.settings import (
     PARTITIONED,
     REFUSED,
     SKIPPING,
+    TABLE_FAULTS,
 )
 
 
@@ -206,6 +208,17 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "left_out_for_ever": _in_session(LEAVING_OUT, left_out=left_out.StaysOut),
         "left_out_and_forgotten": _in_session(LEAVING_OUT_AND_READING, left_out=left_out.ForgetsWhoWentOut),
         "truncate_left_out_whole": _in_session(LEAVING_OUT, left_out=left_out.LeavesOutWholeTruncates),
+        "aside_back_without_the_end": _in_engine(TABLE_FAULTS, tables=aside.ReturnsWithoutTheEnd),
+        "aside_back_unread": _in_engine(TABLE_FAULTS, tables=aside.ReturnsUnread),
+        "aside_not_written_down": _in_engine(TABLE_FAULTS, fates=aside.IsNotWrittenDown),
+        "aside_undescribed": _in_engine(TABLE_FAULTS, fates=aside.ForgetsDescriptions),
+        "aside_events_without_a_number": _in_session(TABLE_FAULTS, left_out=left_out.DoesNotCount),
+        "aside_fault_counted_twice": _in_engine(TABLE_FAULTS, ingest=aside.CountsTheFaultTwice),
+        "aside_rest_lost": _in_engine(TABLE_FAULTS, ingest=aside.LosesWhatFollows),
+        "aside_held_step_lost": _in_engine(TABLE_FAULTS, ingest=aside.SetsTheHeldStepFree),
+        "aside_read_on": _in_engine(TABLE_FAULTS, incremental=aside.ReadsOn),
+        "refused_batch_sent_whole": _in_engine(TABLE_FAULTS, queue=aside.SendsTheBatchWhole),
+        "refused_batch_stripped_alone": _in_engine(TABLE_FAULTS, queue=aside.StripsTheBatchAlone),
         "logged_confirmed_before_sync": _in_session(DURABLE, log=durable.ConfirmsBeforeSync),
         "logged_open_transaction_confirmed": _in_session(DURABLE, log=durable.ConfirmsOpenTransactions),
         "logged_sessions_joined": _in_session(DURABLE, log=durable.JoinsSessions),

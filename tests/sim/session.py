@@ -62,9 +62,10 @@ from cdcd.core.snapshot.beginning import end_former_rows, first_tables, without_
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
 from cdcd.core.transactions.spool import Spool
+from tests.sim.aside import RefusesRows
 from tests.sim.asking import Asker
 from tests.sim.broker import Broker, BrokerError
-from tests.sim.catalog import Definition
+from tests.sim.catalog import SCHEMA, Definition
 from tests.sim.changed_settings import ChangedSettings
 from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
@@ -170,6 +171,8 @@ class Session:
         self.around = around
         self.settings = settings
         self.rng = around.rng
+        self._has_parts = False
+        """Parts of a Kafka transaction are out that is not complete."""
         self.ledger = parts.engine.ledger(instance.flushed)
         self._has_key = settings.version % 2 == 1
         """The pipeline has a key for its checkpoints."""
@@ -602,10 +605,14 @@ class Session:
         encoder = self.parts.partitioned(encoder, envelope)
         encoder = self.parts.routed(encoder, routes, envelope, observe)
         encoder = self.parts.filtered(encoder, filters, envelope, observe)
+        if settings.row_faults:
+            encoder = RefusesRows(encoder, self._is_mended)
         rows = self.parts.partitioned_rows(SnapshotEncoder(envelope), envelope)
         rows = self.parts.routed_rows(rows, routes, envelope, observe)
         rows = self.parts.filtered_rows(rows, filters, envelope, observe)
         at = ready.checkpoint.position
+        if self.around.oracle.aside is not None:
+            self.around.oracle.aside.begun(ready.checkpoint.tables, at)
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done, at.counts)
         assembler = parts.engine.assembler(
             self.ledger, self.spool, position, encoder.draft_all, abort_info=ready.options.abort_info
@@ -621,6 +628,7 @@ class Session:
                 chunk_bytes=settings.chunk_bytes,
                 parallelism=settings.parallelism,
                 tables_ahead=settings.tables_ahead,
+                sets_aside=settings.sets_aside,
                 snapshot_mode=settings.snapshot_mode,
                 added_tables=settings.added_tables,
                 signals=settings.signals,
@@ -726,6 +734,11 @@ class Session:
 
     def _deliver(self, action: Ship) -> Iterator[None]:
         assert self.engine is not None
+        refused = self._refused_topic(action)
+        if refused:
+            self.engine.refused(action.batch, {refused: SinkError("it is refused")}, self.around.now)
+            return
+        self._has_parts = not action.batch.closes
         for _ in self.sink.deliver(action.batch, action.checkpoint):
             if self.instance.in_delivery is not None and self.rng.random() < 0.3:
                 self.instance.in_delivery()
@@ -733,6 +746,20 @@ class Session:
         self.engine.delivered(action.batch, self.around.now)
         if self.settings.p_refuse and self.rng.random() < 0.1:
             self._refuse("what comes next")
+
+    def _is_mended(self) -> bool:
+        """Whether tables have no faults any more."""
+        seen = self.around.oracle.aside
+        return seen is None or seen.mended
+
+    def _refused_topic(self, action: Ship) -> str:
+        """A topic of a table whose records in the batch the broker refuses now; "": it takes all."""
+        settings = self.settings
+        if not settings.p_batch_fault or self._is_mended() or self._has_parts:
+            return ""
+        topics = {record[0] for record in action.batch.records}
+        own = sorted([topic for topic in topics if topic.startswith(f"{TOPIC_PREFIX}.{SCHEMA}.")])
+        return self.rng.choice(own) if own and self.rng.random() < settings.p_batch_fault else ""
 
     def _ship(self) -> None:
         if self._shipping is not None and next(self._shipping, self) is self:
@@ -765,8 +792,19 @@ class Session:
         assert self.engine is not None
         yield from self.asker.delay()
         self._refuse("topics")
-        self.topics.update(action.topics)
-        self.engine.topics_ready(action.topics, self.around.now)
+        refused: dict[str, CdcdError] = {}
+        if self.settings.p_topic_fault and not self._is_mended():
+            refused = {
+                topic: SinkError("it is refused")
+                for topic in action.topics
+                if topic.startswith(f"{TOPIC_PREFIX}.{SCHEMA}.")
+                and self.rng.random() < self.settings.p_topic_fault
+            }
+        if refused:
+            self.engine.topics_refused(refused, self.around.now)
+        ready = [topic for topic in action.topics if topic not in refused]
+        self.topics.update(ready)
+        self.engine.topics_ready(ready, self.around.now)
 
     def _ask(self, action: Ask) -> None:
         self._tasks.append(self._answered(action))

@@ -131,6 +131,18 @@ class Settings:
     """How many tables beyond `parallelism` are looked up at a time. Never drawn, so that seeds stay what they are."""
     """After larger frames, the connection is renewed; 0: it is not."""
 
+    p_topic_fault: float = 0.0
+    """How often one topic of those that are asked for is refused."""
+    p_batch_fault: float = 0.0
+    """How often the broker refuses the records of one table in a batch."""
+    row_faults: bool = False
+    """Some rows cannot be encoded (`aside.py`)."""
+
+    @property
+    def sets_aside(self) -> bool:
+        """Whether tables have faults."""
+        return self.row_faults or self.p_topic_fault > 0 or self.p_batch_fault > 0
+
     @property
     def part_bytes(self) -> int:
         """Large transactions are handed over in parts of this size."""
@@ -159,6 +171,29 @@ REFUSED: Final[dict[str, Any]] = {
     "p_fault": 0.02,
 }
 """First starts that come to nothing."""
+
+TABLE_FAULTS: Final[dict[str, Any]] = {
+    "exactly_once": True,
+    "p_topic_fault": 0.2,
+    "p_batch_fault": 0.06,
+    "row_faults": True,
+    "snapshot_mode": "initial",
+    "added_tables": True,
+    "messages": True,
+    "signals": "all",
+    "requests": ("start", "pause", "resume"),
+    "truncate_records": True,
+    "tables": 4,
+    "ddl": ("add_column", "create"),
+    "p_ddl": 0.03,
+    "skipped": (),
+    "left_out": (),
+    "whole_bytes_max": 1 << 20,
+    "p_prepare": 0.02,
+    "p_fault": 0.015,
+    "faults": ("disconnect", "crash_daemon", "stop_daemon", "crash_postgres", "broker_away"),
+}
+"""Faults of tables: tables go and come while sessions end."""
 
 HANGING: Final[dict[str, Any]] = {
     "exactly_once": True,

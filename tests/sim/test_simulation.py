@@ -54,6 +54,7 @@ from tests.sim.settings import (
     PARTITIONED,
     REFUSED,
     SKIPPING,
+    TABLE_FAULTS,
 )
 from tests.sim.world import World
 
@@ -355,6 +356,16 @@ def test_a_table_that_comes_back_from_a_name_that_is_left_out_is_equal_to_its_to
             World(seed, str(tmp_path), focus=LEAVING_OUT_AND_READING).run()
         except Exception as error:
             error.add_note(f"seed {seed} with the focus LEAVING_OUT_AND_READING")
+            raise
+
+
+@pytest.mark.again
+def test_a_fault_of_a_table_stops_that_table_alone_and_it_comes_back_equal(tmp_path):
+    for seed in range(40):
+        try:
+            World(seed, str(tmp_path), focus=TABLE_FAULTS).run()
+        except Exception as error:
+            error.add_note(f"seed {seed} with the focus TABLE_FAULTS")
             raise
 
 

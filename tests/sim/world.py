@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import PositionError, WithheldError
-from cdcd.core.facts import Fact, GapAccepted
+from cdcd.core.facts import Fact, GapAccepted, TableResumed, TableSetAside
+from cdcd.core.protocol.lsn import Lsn
+from tests.sim.aside import AsideSeen
 from tests.sim.broker import Broker
 from tests.sim.changed_settings import ChangedSettings
 from tests.sim.complete import Completeness
@@ -85,6 +87,8 @@ class World:
             routes=settings.routes,
         )
         self.oracle.fold.partitions = self.oracle.partitions
+        if settings.sets_aside:
+            self.oracle.aside = self.oracle.fold.aside = AsideSeen()
         self.oracle.durable = settings.durable
         if settings.protected:
             self.oracle.protected = ProtectedSeen(self.database)
@@ -125,6 +129,11 @@ class World:
     def _observe(self, fact: Fact) -> None:
         if self.around.log is not None:
             self.around.log(f"    {fact}")
+        if self.oracle.aside is not None:
+            if isinstance(fact, TableSetAside):
+                self.oracle.aside.set_aside(fact.oid, fact.table, Lsn.parse(fact.lsn))
+            elif isinstance(fact, TableResumed):
+                self.oracle.aside.returned(fact.oid, fact.table, Lsn.parse(fact.lsn))
         if isinstance(fact, GapAccepted):
             self.gaps += 1
             self.oracle.accept_gap(self.postgres.confirmed)
@@ -368,7 +377,13 @@ class World:
                 self._crash_daemon()
             quiet = quiet + 1 if self._is_at_rest() else 0
             if quiet > rest_ticks:
-                break
+                if oracle.aside is None or oracle.aside.mended:
+                    break
+                # Now nothing is at fault any more, and somebody asks for the tables.
+                oracle.aside.mended = True
+                for request in oracle.aside.requests():
+                    postgres.workload.emit_in_transaction(PREFIX, request)
+                quiet = 0
         else:
             self._stalled()
         oracle.finish()

@@ -1,0 +1,105 @@
+"""Faults of tables: which rows and topics are refused, and which records the topics lack because of that."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from cdcd.core.engine.checkpoint import AsideTable
+from cdcd.core.errors import SourceError
+from cdcd.core.protocol import peek
+from cdcd.core.records.encoder import Encoder, Record
+from cdcd.core.records.shaping.in_front import EncoderInFront
+from cdcd.core.snapshot.signals import RESUME_TABLES
+from cdcd.core.transactions.drafts import SpoolItem
+from cdcd.core.transactions.position import Position
+from tests.sim.expected import TOMBSTONE, TOPIC_PREFIX, Expected, topic_of
+from tests.sim.expected import Record as Seen
+
+ROWS: Final = 31
+"""One row of so many has a fault, as long as faults come."""
+
+
+class RefusesRows(EncoderInFront):
+    """Some rows cannot be encoded, always the same ones, until everything heals."""
+
+    def __init__(self, inner: Encoder, healthy: Callable[[], bool]) -> None:
+        EncoderInFront.__init__(self, inner)
+        self._healthy = healthy
+
+    def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
+        if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS or self._healthy():
+            return False
+        return crc32(item[25:]) % ROWS == 0
+
+    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        raise SourceError("the server did not send a part of the key")
+
+
+@dataclass(slots=True)
+class Interval:
+    """A table's changes that commit from `since` on and before `until` may have no records; None: it is set aside."""
+
+    since: int
+    until: int | None = None
+
+
+class AsideSeen:
+    """What the daemon said of tables that are set aside."""
+
+    def __init__(self) -> None:
+        self._intervals: dict[int, list[Interval]] = {}
+        self.mended = False
+        """Nothing is at fault any more."""
+        self.names: set[str] = set()
+        self.ends: set[str] = set()
+        """Topics whose former rows may end."""
+
+    def set_aside(self, oid: int, name: str, since: int) -> None:
+        self.names.add(name)
+        self._intervals.setdefault(oid, []).append(Interval(since))
+
+    def returned(self, oid: int, name: str, until: int) -> None:
+        self.ends.add(f"{TOPIC_PREFIX}.{name}")
+        for each in self._intervals.get(oid, ()):
+            if each.until is None:
+                each.until = until
+
+    def begun(self, tables: Iterable[AsideTable], position: Position) -> None:
+        """A session goes on from a checkpoint, which alone says which tables are set aside."""
+        aside = {each.oid: each.since_lsn for each in tables}
+        until = position.commit_lsn if position.events_done else position.end_lsn
+        for oid, intervals in self._intervals.items():
+            for each in intervals:
+                if oid not in aside and (each.until is None or each.until > until):
+                    each.until = until
+        for oid, since in aside.items():
+            self._intervals.setdefault(oid, []).append(Interval(since))
+
+    def may_lack(self, wanted: Expected) -> bool:
+        """Whether the record may be missing."""
+        return wanted.table is not None and any(
+            each.since <= wanted.commit_lsn and (each.until is None or wanted.commit_lsn < each.until)
+            for each in self._intervals.get(wanted.table.oid, ())
+        )
+
+    def must_lack(self, wanted: Expected) -> bool:
+        """Whether the table is set aside since a commit before that of the record."""
+        return wanted.table is not None and any(
+            each.since < wanted.commit_lsn and (each.until is None or wanted.commit_lsn < each.until)
+            for each in self._intervals.get(wanted.table.oid, ())
+        )
+
+    def requests(self) -> list[bytes]:
+        """What lets every table come back."""
+        return [
+            json.dumps({"action": RESUME_TABLES, "tables": [name]}).encode() for name in sorted(self.names)
+        ]
+
+
+def is_tombstone_of(wanted: Expected, record: Seen) -> bool:
+    """Whether the record, which has no value, may be the expected one."""
+    if wanted.op != TOMBSTONE or wanted.table is None:
+        return False
+    return record[0] == topic_of(wanted.table) + wanted.route
