@@ -6,7 +6,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
@@ -14,6 +21,7 @@ from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import Daemon, configuration, drop_slot, until
 from tests.integration.forked import run_cdcd
+from tests.integration.kafka_rights import allow
 from tests.integration.visible_records import await_readable
 
 
@@ -106,6 +114,68 @@ def test_what_somebody_else_made_stays(database: Database, broker: KafkaBroker, 
     assert database.execute("SELECT count(*) FROM pg_publication") == [(1,)]
     assert f"{other}: nothing shows that pipeline" in done.stdout
     assert "nothing shows that cdcd made it" in done.stdout
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_what_may_not_be_removed_is_named_before_and_the_rest_is_removed(
+    database: Database, private_broker, daemon, unique: str
+):
+    # GIVEN a pipeline with the documented rights, without the right to delete topics
+    password = "5asl-5ecret"
+    broker = private_broker(users={"cdcd": password})
+    rights = [
+        (ResourceType.TOPIC, f"{unique}.", ResourcePatternType.PREFIXED, AclOperation.WRITE),
+        (ResourceType.TOPIC, f"{unique}.", ResourcePatternType.PREFIXED, AclOperation.CREATE),
+        (ResourceType.TOPIC, f"{unique}.", ResourcePatternType.PREFIXED, AclOperation.READ),
+        (ResourceType.TRANSACTIONAL_ID, f"cdcd-{unique}", ResourcePatternType.LITERAL, AclOperation.WRITE),
+    ]
+    allow(
+        broker.admin_bootstrap_servers,
+        [
+            AclBinding(kind, name, pattern, "User:cdcd", "*", operation, AclPermissionType.ALLOW)
+            for kind, name, pattern, operation in rights
+        ],
+    )
+    role = f"drops_{unique}"
+    database.execute(f"CREATE ROLE {role} LOGIN REPLICATION")
+    try:
+        database.execute(
+            f"GRANT CREATE ON DATABASE {database.name} TO {role}; GRANT CREATE ON SCHEMA public TO {role}"
+        )
+        database.execute(f"CREATE TABLE orders (id int PRIMARY KEY); ALTER TABLE orders OWNER TO {role}")
+        config = configuration(unique, database.dsn(user=role), broker.bootstrap_servers)
+        config["postgres"]["tables"] = ["public.orders"]
+        config["kafka"]["properties"] = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "cdcd",
+            "sasl.password": password,
+        }
+        process = daemon(config)
+        process.await_streaming()
+        database.execute("INSERT INTO orders VALUES (1)")
+        process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.orders")
+        assert process.stop() == 0
+        # AND WHEN somebody gave the publication to another role
+        database.execute(f'ALTER PUBLICATION "cdcd_{unique}" OWNER TO CURRENT_USER')
+        shown = cdcd(process.config_path, "drop", "--topics")
+        assert shown.returncode == 0, shown.stderr
+        for why in ("it belongs to role postgres", "this principal may not delete them"):
+            assert why in shown.stdout
+        # THEN the rest is removed, and the command does not fail at its end
+        done = cdcd(process.config_path, "drop", "--topics", "--yes")
+        assert done.returncode == 0, done.stderr
+        assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("done: ")] == [
+            "slot",
+            "the",
+        ]
+        assert slots(database, f"cdcd_{unique}") == []
+        assert database.execute("SELECT count(*) FROM pg_publication") == [(1,)]
+        # AND the commands that the plan names remove what is left
+        database.execute(shown.stdout.partition("As that role or a superuser: ")[2].partition(";")[0])
+        assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
+    finally:
+        database.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
 
 
 @pytest.mark.postgres(only=[13, 18])

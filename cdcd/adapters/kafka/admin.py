@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -53,6 +53,8 @@ class TopicInfo:
     """True if this principal may write to the topic; None: the broker does not say."""
     may_read: bool | None = None
     """True if this principal may read the topic; None: the broker does not say."""
+    may_delete: bool | None = field(default=None, compare=False)
+    """True if this principal may delete the topic; None: the broker does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,7 @@ class Admin:
             all(partition.leader is not None and partition.leader.id >= 0 for partition in found.partitions),
             AclOperation.WRITE in operations if operations else None,
             AclOperation.READ in operations if operations else None,
+            AclOperation.DELETE in operations if operations else None,
         )
 
     def names(self) -> set[str]:

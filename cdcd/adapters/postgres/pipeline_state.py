@@ -49,6 +49,7 @@ class PipelineState:
         active: the session that holds the pipeline's lock; None: no instance is active.
         standbys: the other sessions that wait for the lock.
         publication_is_ours: True if cdcd created the publication.
+        publication_owner: role that owns the publication, if cdcd's role may not act as this role; "": it may.
     """
 
     at: datetime
@@ -62,6 +63,7 @@ class PipelineState:
     publication: Publication | None
     publication_is_ours: bool
     prepared: tuple[Prepared, ...]
+    publication_owner: str = ""
 
 
 _SERVER: Final = """
@@ -77,6 +79,10 @@ SELECT a.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''
  WHERE a.datname = current_database()
    AND (a.application_name = %s OR a.pid IN (SELECT pid FROM pg_locks WHERE {{lock}})) AND {PEER}
  ORDER BY a.backend_start
+"""
+
+_OWNER: Final = """
+SELECT pg_get_userbyid(pubowner) FROM pg_publication WHERE pubname = %s AND NOT pg_has_role(pubowner, 'USAGE')
 """
 
 _PREPARED: Final = """
@@ -104,6 +110,7 @@ async def read_state(connection: Connection, pipeline: str, slot: str, publicati
             for pid, name, client, since, holds in await rows(query, f"{pipeline} lock")
         ]
         prepared = await rows(_PREPARED)
+        owner = await rows(_OWNER, publication)
     return PipelineState(
         at=at,
         version=version,
@@ -116,4 +123,5 @@ async def read_state(connection: Connection, pipeline: str, slot: str, publicati
         publication=published,
         publication_is_ours=ours,
         prepared=tuple(Prepared(gid, since) for gid, since in prepared),
+        publication_owner=owner[0][0] if owner else "",
     )

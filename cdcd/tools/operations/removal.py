@@ -122,7 +122,7 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
     server = await read_state(sql, config.name, pipeline.slot, pipeline.publication)
     system = await system_identifier(config, "removal")
     try:
-        checkpoint, topics, described, others = await asyncio.to_thread(_ask_kafka, config, pipeline)
+        checkpoint, topics, described, others, kept = await asyncio.to_thread(_ask_kafka, config, pipeline)
     except TransientError as error:
         raise unavailable(
             error,
@@ -141,6 +141,7 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
         frozenset(written - {*pipeline.own_topics, pipeline.checkpoint_topic}),
         *_log(config),
         others=others,
+        kept=kept,
     )
 
 
@@ -174,7 +175,9 @@ async def _remove_log(config: Config, _sql: Connection, _step: Step) -> None:
 
 def _ask_kafka(
     config: Config, pipeline: Pipeline
-) -> tuple[Checkpoint | PositionError | None, dict[str, int], set[str], dict[str, frozenset[str]]]:
+) -> tuple[
+    Checkpoint | PositionError | None, dict[str, int], set[str], dict[str, frozenset[str]], frozenset[str]
+]:
     connection, _ = client.configured(config.kafka)
     checkpoint: Checkpoint | PositionError | None
     try:
@@ -192,7 +195,8 @@ def _ask_kafka(
         schemas = SchemasTopic(str(config.topics.schemas), connection, config.name, ANSWER_S)
         described = set(schemas.described_topics())
         others = schemas.others()
-    return checkpoint, topics, described, others
+    kept = frozenset(name for name, info in infos.items() if info is not None and info.may_delete is False)
+    return checkpoint, topics, described, others, kept
 
 
 async def _lock(config: Config, stack: AsyncExitStack) -> None:

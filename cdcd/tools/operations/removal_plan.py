@@ -69,6 +69,7 @@ class Found:
         log: folder of the durable log on this machine; "": there is none.
         log_bytes: size of the durable log in bytes.
         others: topics to which other pipelines write by the topic of descriptions, with these pipelines' names.
+        kept: topics that this principal may not delete.
     """
 
     server: PipelineState
@@ -79,6 +80,7 @@ class Found:
     log: str = ""
     log_bytes: int = 0
     others: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,17 @@ def _topics(
                 "topics.create.enabled is false: cdcd did not make them",
             )
     else:
+        removed = [*(ours if with_topics else ()), *(checkpoint if command == "drop" else ())]
+        kept = [topic for topic in removed if topic in found.kept]
+        if kept:
+            yield Left(
+                _named("topic", kept),
+                "this principal may not delete them. Let somebody who may delete them do so: "
+                f"kafka-topics --bootstrap-server <bootstrap> --delete --topic {kept[0]}"
+                + (f" (and {len(kept) - 1} more)" if len(kept) > 1 else ""),
+            )
+        written = [topic for topic in written if topic not in found.kept]
+        own = [topic for topic in own if topic not in found.kept]
         if with_topics:
             # The topic of descriptions is last, because it determines the pipeline's topics.
             for topics in (written, own):
@@ -286,7 +299,7 @@ def _topics(
                 else "the rows come again in the same topics"
             )
             yield Left(_named("topic", ours), f"{why}; --topics deletes them")
-        if command == "drop" and checkpoint:
+        if command == "drop" and checkpoint and checkpoint[0] not in found.kept:
             count = found.topics[pipeline.checkpoint_topic]
             yield Step(
                 "topics",
@@ -305,11 +318,17 @@ def _publication(command: Command, found: Found) -> Iterator[Step | Left]:
     what = f"publication {publication.name}"
     if command == "reset":
         yield Left(what, "the pipeline goes on with it")
-    elif found.server.publication_is_ours:
-        yield Step("publication", what, number(len(publication.tables), "table"))
-    else:
-        quoted = publication.name.replace('"', '""')
+        return
+    owner, quoted = found.server.publication_owner, publication.name.replace('"', '""')
+    if not found.server.publication_is_ours:
         yield Left(what, f'nothing shows that cdcd made it. If nobody needs it: DROP PUBLICATION "{quoted}";')
+    elif owner:
+        yield Left(
+            what,
+            f'it belongs to role {plain(owner)}. As that role or a superuser: DROP PUBLICATION "{quoted}";',
+        )
+    else:
+        yield Step("publication", what, number(len(publication.tables), "table"))
 
 
 def _notes(command: Command, pipeline: Pipeline, with_topics: bool) -> tuple[str, ...]:

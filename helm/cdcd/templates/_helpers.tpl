@@ -61,6 +61,28 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* Variables of a container that runs cdcd. */}}
+{{- define "cdcd.environment" -}}
+{{- with .Values.env }}
+env:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Resources, rights and mounts of a container that runs cdcd. */}}
+{{- define "cdcd.limits" -}}
+resources:
+  {{- toYaml .Values.resources | nindent 2 }}
+securityContext:
+  {{- toYaml .Values.securityContext | nindent 2 }}
+volumeMounts:
+  {{- include "cdcd.mounts" . | nindent 2 }}
+{{- end }}
+
 {{- define "cdcd.mounts" -}}
 - {name: config, mountPath: /etc/cdcd, readOnly: true}
 - {name: spool, mountPath: {{ include "cdcd.spool" . }}}

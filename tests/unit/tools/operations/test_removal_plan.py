@@ -120,6 +120,29 @@ def test_a_publication_of_somebody_else_is_left_and_the_command_for_it_named():
     assert 'DROP PUBLICATION "cdcd_shop";' in left(planned)
 
 
+def test_a_publication_that_belongs_to_another_role_is_left_before_anything_is_done():
+    planned = plan("drop", replace(FOUND, server=replace(DOWN, publication_owner="dba")))
+    assert [kind for kind, _, _ in steps(planned)] == ["slot", "checkpoint", "topics"]
+    assert "it belongs to role dba. As that role or a superuser: DROP PUBLICATION" in left(planned)
+
+
+@pytest.mark.parametrize("with_topics", [False, True])
+def test_topics_that_this_principal_may_not_delete_are_left_and_the_rest_goes(with_topics: bool):
+    kept = frozenset({"shop.checkpoint", "shop.schemas"})
+    planned = plan("drop", replace(FOUND, kept=kept), with_topics=with_topics)
+    deleted = [topic for step in planned.steps for topic in step.topics]
+    assert deleted == (["shop.public.orders", "shop.message"] if with_topics else [])
+    assert [step.kind for step in planned.steps if step.kind != "topics"] == [
+        "slot",
+        "checkpoint",
+        "publication",
+    ]
+    assert "this principal may not delete them" in left(planned)
+    assert "--delete --topic shop." in left(planned)
+    # A reset deletes no checkpoint topic.
+    assert ("may not delete" in left(plan("reset", replace(FOUND, kept=kept)))) is False
+
+
 @pytest.mark.parametrize(
     ("slot", "checkpoint", "dropped"),
     [
