@@ -26,7 +26,7 @@ from cdcd.cli.output import say
     help="Where the records go: one JSON object a line; the topics of --config; or nowhere.",
 )
 @click.option(
-    "--from", "begin", default="", metavar="LSN|TIME", help="Begin with the first commit from there on."
+    "--from", "begin", default="", metavar="LSN|TIME", help="Begin with the first commit at or after this LSN or time."
 )
 @click.option("--to", "end", default="", metavar="LSN|TIME", help="End with the last commit up to there.")
 @click.option(

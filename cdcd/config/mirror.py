@@ -173,8 +173,8 @@ class TablesConfig(Section):
     )
     buckets: Buckets | None = Field(
         None,
-        description="In how many buckets, by a hash of the key, the rows of a new mirror lie: a power of two; 1: in "
-        "none. A batch reads and writes only the buckets of its keys. null: about one for each file of "
+        description="Number of buckets into which the rows of a new mirror are divided by a hash of the key, a power "
+        "of two. 1: the table has no buckets. A batch reads and writes only the buckets of its keys. null: about one for each file of "
         "maintenance.target_file_bytes where the size of the table is known (--snapshot, --relayout), else 1. A table "
         "that is there keeps its own until `cdcd mirror --relayout`.",
     )

@@ -52,7 +52,7 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     ("the configuration asks for", "the program asks for"),
     ("give this pipeline a slot of its own", "give this program a slot of its own"),
     ("lost to cdcd", "lost to this program"),
-    ("room for cdcd (`cdcd check` says how many it opens)", "room for this stream, which opens two"),
+    ("room for cdcd (`cdcd check` says how many it opens)", "connections for this stream, which opens two"),
     ("spool.disk_bytes_max", "spool_disk_bytes_max"),
     ("spool.directory", "spool_directory"),
     ("cdcd runs the command again.", "Connect again, which runs the command again."),

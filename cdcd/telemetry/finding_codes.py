@@ -363,7 +363,7 @@ _HEAD: Final = """# What `cdcd check` finds
 
 `cdcd check --config FILE` connects to PostgreSQL and to Kafka, changes nothing, and says what is wrong and how to mend
 it. It goes through the steps of `cdcd run` itself, and answers each step that would change something by a look.
-Problems come first. What is in order is counted, and `--all` shows it too.
+Problems come first. Findings that are in order are only counted; `--all` lists them.
 `--format json` gives an object for programs:
 
     {"exit_code": 10, "findings": [

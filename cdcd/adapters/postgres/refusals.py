@@ -275,7 +275,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "42710",
         "replication slot",
         TransientError,
-        "Somebody created it a moment ago; cdcd looks at it again.",
+        "Another session has just created this object. cdcd reads it again.",
     ),
     Refusal(
         "42704",

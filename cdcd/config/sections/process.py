@@ -26,8 +26,8 @@ class SpoolConfig(Section):
 
     directory: FilePath = Field(
         description="Directory for what does not fit into memory, created if missing. Should be on a disk: "
-        "where the system's temporary directory is in memory, name another. The files have no names; "
-        "nothing stays behind.",
+        "where the system's temporary directory is in memory, name another. The files are unlinked when "
+        "they are created, so that nothing is left when the process ends.",
         json_schema_extra={"default_from": "{tmp}/cdcd-{name}"},
     )
     memory_bytes_max: int = Field(

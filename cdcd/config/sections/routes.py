@@ -16,7 +16,7 @@ def _check_expression(text: str) -> str:
     from cdcd.config.expressions import parse_expression  # noqa: PLC0415
 
     if not columns_of(parse_expression(text)):
-        raise ValueError("asks for no column, so it is the same for every row; a column is row.name")
+        raise ValueError("names no column, so its answer is the same for every row. Write a column as row.name")
     return text
 
 
@@ -91,13 +91,13 @@ class TableRoutesConfig(Section):
     rules: list[RouteConfig] = Field(
         min_length=1,
         max_length=RULES_MAX,
-        description="The first rule that is true for a row says where it goes. If none is, it goes to the table's own "
-        "topic. An update by which a row goes elsewhere is a delete in the former topic, and an insert in the new one.",
+        description="The first rule that is true for a row names its topic. If no rule is true, the row goes to the "
+        "table's own topic. An update by which a row goes elsewhere is a delete in the former topic, and an insert in the new one.",
     )
     on_error: Literal["own_topic", "next_rule"] = Field(
         "own_topic",
-        description="Where a row goes for which a rule has no answer, such as after an ordering of NULL: to the "
-        "table's own topic, or as if the rule were false. The event route.failed tells of it either way.",
+        description="Topic of a row if a rule has no answer, for example because it orders NULL. own_topic: the "
+        "table's own topic. next_rule: the rule counts as false. The event route.failed reports both.",
     )
     old_row: Literal["required", "assumed"] = Field(
         "required",

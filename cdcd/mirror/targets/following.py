@@ -263,7 +263,7 @@ def name_taken(table: str, column: str, target: str) -> IncompatibleSchemaError:
     """The error for a column that has the name of a field by which a target is or was partitioned."""
     return IncompatibleSchemaError(
         table,
-        f"a column is called {column} now, as a field by which its mirror is or was partitioned in Iceberg.",
-        "Take a field of that name out of tables.partition_by, drop the target table"
+        f"column {column} has the name of a partition field of its mirror in Iceberg (of now or of former times).",
+        "Remove the field of that name from tables.partition_by, drop the target table"
         f" {target}, and then: {way_on(table)}",
     )

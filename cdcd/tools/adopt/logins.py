@@ -55,7 +55,7 @@ def judge_login(name: str, value: str, references: References) -> Verdict:
     if "username" not in pairs or "password" not in pairs:
         return lacks(
             "Only the login modules for PLAIN and SCRAM can be read. Set sasl.mechanism and the like in "
-            "kafka.properties, tokens by kafka.oauth (docs/clouds.md)."
+            "kafka.properties, or kafka.oauth for tokens (docs/clouds.md)."
         )
     reference = references.secret(f"{name.removesuffix(JAAS)}sasl.password", pairs["password"])
     return Verdict(

@@ -154,7 +154,7 @@ async def _prepare(wanted: Preparation, say: Say) -> Seal:
             refuse_unsealable(found, identity.system_identifier)
             assert found is not None
             end = found.position.end_lsn
-            say(f"Waits until the new server has applied all up to {Lsn(end)}.")
+            say(f"Waiting until the new server has applied everything up to {Lsn(end)}.")
             await _applied(sql, subscription, end, wanted.wait_s, say)
             refuse_lower(end, slot_lsn, accept=accept)
             seal = Seal(
