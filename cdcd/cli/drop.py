@@ -1,4 +1,4 @@
-"""`cdcd drop`: what a pipeline that is given up leaves behind is taken away."""
+"""`cdcd drop`: what a pipeline that is given up leaves behind is removed."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from cdcd.cli.removal import run
 def command(file: Path, topics: bool, checkpoint_of: str, yes: bool) -> int:
     """Remove the slot and everything else that a pipeline left.
 
-    That is its slot, its checkpoint and its publication. Without --yes, only shows what would be taken away, what that
+    That is its slot, its checkpoint and its publication. Without --yes, only shows what would be removed, what that
     frees, and what is left and why. The slot goes first, because it holds WAL. What cdcd did not make stays. If the
     command fails in the middle, run it again. If the pipeline reads another server than this one, as after `cdcd
     handover adopt`, the checkpoint and the topics stay.

@@ -54,7 +54,7 @@ def command() -> None:
 @click.option(
     "--accept-other-numbers",
     is_flag=True,
-    help="Go on although columns have other numbers, which are Protobuf's: programs go by the schema of each record.",
+    help="Go on although columns have other numbers, which are Protobuf's: programs use the schema of each record.",
 )
 def prepare(
     *,

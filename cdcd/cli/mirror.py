@@ -69,7 +69,8 @@ _PIPE_COLUMNS: Final = 160
     "relayout",
     multiple=True,
     metavar="SCHEMA.TABLE",
-    help="First write this table anew as the configuration says (tables.buckets, tables.partition_by, tables.deletes), "
+    help="First write this table again as the configuration says (tables.buckets, tables.partition_by, "
+    "tables.deletes), "
     "in one commit. May be repeated.",
 )
 @click.option(

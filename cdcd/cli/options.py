@@ -52,6 +52,6 @@ def checkpoint_of_option() -> Callable[[Function], Function]:
         "--checkpoint-of",
         default="",
         metavar="SYSTEM_IDENTIFIER",
-        help="Also take away the checkpoint of this other server, because it is gone for good, or a handover to this "
+        help="Also remove the checkpoint of this other server, because it is gone for good, or a handover to this "
         "one is given up.",
     )

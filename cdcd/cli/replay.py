@@ -26,7 +26,11 @@ from cdcd.cli.output import say
     help="Where the records go: one JSON object a line; the topics of --config; or nowhere.",
 )
 @click.option(
-    "--from", "begin", default="", metavar="LSN|TIME", help="Begin with the first commit at or after this LSN or time."
+    "--from",
+    "begin",
+    default="",
+    metavar="LSN|TIME",
+    help="Begin with the first commit at or after this LSN or time.",
 )
 @click.option("--to", "end", default="", metavar="LSN|TIME", help="End with the last commit up to there.")
 @click.option(
@@ -67,8 +71,8 @@ def command(
       cdcd replay recording --redact /tmp/for-the-issue
       cdcd replay recording --redact /tmp/copy --column 'public.*=null' --column 'public.*.id=replace'
 
-    A segment that was torn when the daemon was killed is read up to the tear, which is told. A segment that was altered
-    is refused, with its name and the offset.
+    A segment that was torn when the daemon was killed is read up to the tear, and the output says so. A segment
+    that was altered is refused, with its name and the offset.
     """  # noqa: D301  click wants the character, and not a backslash
     if output == "topics" and file is None:
         raise click.UsageError("--output topics needs --config, which names the topics.")

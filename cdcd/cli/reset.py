@@ -1,4 +1,4 @@
-"""`cdcd reset`: a pipeline begins anew."""
+"""`cdcd reset`: a pipeline begins again."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def command(file: Path, topics: bool, checkpoint_of: str, yes: bool) -> int:
     The next `cdcd run` makes a new slot and reads the tables again (snapshot.mode). The topics stay unless --topics is
     given: consumers get all rows again, as op r. Rows that are deleted before the next start leave no record.
 
-    Without --yes, only shows what would be taken away. If the command fails in the middle, run it again. Until then
+    Without --yes, only shows what would be removed. If the command fails in the middle, run it again. Until then
     `cdcd run` refuses to start, with exit code 6.
 
     \b

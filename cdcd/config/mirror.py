@@ -151,7 +151,7 @@ class TablesConfig(Section):
         description="Tables to mirror: <schema>.<table> with * for any characters and ? for one; a part in double "
         "quotes is taken literally. null: all.",
     )
-    exclude: TablePatterns | None = Field(None, description="Tables to leave out, likewise.")
+    exclude: TablePatterns | None = Field(None, description="Patterns of tables that are left out.")
     history: TablePatterns | None = Field(
         None,
         description="Tables that get a changelog beside the mirror: a table with one row for each change.",
@@ -163,7 +163,7 @@ class TablesConfig(Section):
 
     on_incompatible: Literal["reload", "stop"] | None = Field(
         None,
-        description="What becomes of a table that changes so that its target cannot follow (another type or key). "
+        description="Treatment of a table that changes so that its target cannot follow (another type or key). "
         "reload: it is read again from the database, and replaces its target in one commit. stop: it stops, and the "
         "others go on. null: reload where `source` or --source is given, else stop.",
     )
@@ -174,7 +174,8 @@ class TablesConfig(Section):
     buckets: Buckets | None = Field(
         None,
         description="Number of buckets into which the rows of a new mirror are divided by a hash of the key, a power "
-        "of two. 1: the table has no buckets. A batch reads and writes only the buckets of its keys. null: about one for each file of "
+        "of two. 1: the table has no buckets. A batch reads and writes only the buckets of its keys. null: about "
+        "one for each file of "
         "maintenance.target_file_bytes where the size of the table is known (--snapshot, --relayout), else 1. A table "
         "that is there keeps its own until `cdcd mirror --relayout`.",
     )
@@ -191,7 +192,7 @@ class TablesConfig(Section):
     )
     deletes: Literal["remove", "mark"] = Field(
         "remove",
-        description="What becomes of a mirror's row that the source deletes. remove: it goes. mark: it stays with its "
+        description="Treatment of a mirror's row that the source deletes. remove: it goes. mark: it stays with its "
         "last values, and the column _cdcd_deleted is true; false in all other rows. Truncates and changes of the key "
         "are deletes too. A mirror that was made with the other value stops until `cdcd mirror --relayout`.",
     )

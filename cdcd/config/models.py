@@ -274,7 +274,8 @@ class Config(Section):
     def _records_all_tables(self) -> "Config":
         if self.record.directory is not None and not self.tables.selection.is_all:
             raise ValueError(
-                "record.directory: a recording begins anew in each of its files, and the files do not say which tables "
+                "record.directory: a recording begins again in each of its files, and the files do not say which "
+                "tables "
                 "are left out; take tables.include and tables.exclude out"
             )
         return self

@@ -1,7 +1,7 @@
 """Secrets that change while the daemon runs: files that hold them are read again before each connection.
 
 Certificates and keys that libpq and librdkafka are given as files need nothing of this: they read them themselves,
-whenever they connect or are made anew.
+whenever they connect or are made again.
 """
 
 from pydantic import SecretStr

@@ -222,7 +222,7 @@ class HeartbeatQueryFailed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatQueryRuns(Fact):
-    """`heartbeat.action_query` runs again, after so many `failures`."""
+    """`heartbeat.action_query` runs again, after the number of failures in `failures`."""
 
     event: ClassVar[str] = "heartbeat.runs"
     failures: int

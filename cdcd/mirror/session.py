@@ -84,7 +84,7 @@ _LOCAL: Final = {
     "spark.ui.showConsoleProgress": "false",
     # As few partitions as cores: a batch is small, and each task's start costs more than its rows.
     "spark.sql.shuffle.partitions": "2",
-    # Adaptive plans run each stage as a job of its own and plan the rest anew: twice the jobs of a batch.
+    # Adaptive plans run each stage as a job of its own and plan the rest again: twice the jobs of a batch.
     # Between so few partitions there is nothing to adapt.
     "spark.sql.adaptive.enabled": "false",
     # A merge joins a small batch with a large table: a hash of the one, rather than both in order.

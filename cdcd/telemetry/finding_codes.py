@@ -111,7 +111,7 @@ _TABLE: Final = (
     Code(
         "server.encoding",
         "PostgreSQL",
-        "The encoding of the database, if it is not UTF8, and what becomes of texts that have no form in UTF-8.",
+        "The encoding of the database, if it is not UTF8, and how cdcd writes texts that are not valid in UTF-8.",
     ),
     Code(
         "server.replication",
@@ -381,7 +381,7 @@ PostgreSQL, 4 for Kafka, 2 for a wrong setting.
 
 `cdcd check` cannot foresee the right to write to a topic that does not exist yet, because Kafka tells rights only for
 topics that exist. It asks whether the topic may be created, and says by `topic.write` that the right to write was not
-checked. A principal that has no right at all on such a topic is told by `topic.rights`.
+checked. The finding `topic.rights` reports a principal that has no right at all on such a topic.
 
 To ask for the right on the transactional id, cdcd sends a request with a timeout that no broker allows. The broker
 looks at the right first, and refuses the timeout before it changes anything. The request is only sent while no

@@ -203,7 +203,7 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
     Definition(
         "cdcd_flushed_lsn",
         "gauge",
-        "WAL position before which Kafka holds everything; what PostgreSQL is told.",
+        "WAL position that is confirmed to PostgreSQL: Kafka holds everything before it.",
         _one(lambda t: t.flushed_lsn),
     ),
     Definition(

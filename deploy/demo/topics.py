@@ -128,7 +128,7 @@ class Reader:
                 )
 
     def _begin_again(self, places: set[tuple[str, int]]) -> None:
-        """Assign partitions anew, each at its next record.
+        """Assign partitions again, each at its next record.
 
         A consumer that is assigned while the leader of a partition changes may hear nothing of the partition any more.
         """

@@ -1,7 +1,7 @@
 """One PostgreSQL server in a folder: start, stop in each of its three ways, kill, restart.
 
 A new data folder is a copy of one that initdb made once for each version, so servers start within moments. All
-copies have the same `system_identifier`; `own_identity=True` runs initdb anew where that matters.
+copies have the same `system_identifier`; `own_identity=True` runs initdb again where that matters.
 """
 
 import os

@@ -137,7 +137,7 @@ def rows_of(dsn: str) -> int:
 
 
 class Rows(Beside):
-    """One session that inserts rows at a rate; a context manager. It connects anew when PostgreSQL was away.
+    """One session that inserts rows at a rate; a context manager. It connects again when PostgreSQL was away.
 
     If a commit was not answered, the table tells whether its row is there.
     """

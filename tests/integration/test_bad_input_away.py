@@ -115,7 +115,7 @@ def test_a_broker_that_is_away_holds_everything_up_and_loses_nothing(
 ):
     dsn = database.dsn(password=SECRET, options="-c wal_sender_timeout=10s")
     one = trial(dsn, kafka.bootstrap_servers)
-    # As long as librdkafka tries to send a record; then kafka.retry tells, and the sink begins anew.
+    # As long as librdkafka tries to send a record; then kafka.retry tells, and the sink begins again.
     one.configure(kafka={"transaction": {"timeout_s": 20}})
     deliver_one(one)
     kafka.kill()
@@ -141,7 +141,7 @@ def test_a_broker_that_is_away_holds_everything_up_and_loses_nothing(
     one.daemon.await_event("kafka.retry")
     assert not one.daemon.saw("reconnect.scheduled")
     assert one.confirmed() <= before
-    # The connection outlasts the outage. Once a record was given up, a session may begin anew when the broker is back.
+    # The connection outlasts the outage. Once a record was given up, a session may begin again when the broker is back.
     assert one.walsender() == walsender, one.daemon.last_words()
     kafka.start()
     one.expect(2, 3)

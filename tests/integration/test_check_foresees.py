@@ -4,11 +4,14 @@ Each scenario breaks one thing. `cdcd check` is asked first, and changes nothing
 code that the table of codes promises, and its hint and the fix of the finding name the same cure.
 """
 
+import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,10 +30,11 @@ from cdcd.build import is_compiled
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.transactions.position import Position
 from cdcd.telemetry.finding_codes import CODES
-from deploy.local import KafkaBroker, PostgresServer
+from deploy.local import KafkaBroker, PostgresServer, client_program
 from deploy.local.process import free_port
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
+from tests.integration.daemon import until
 from tests.integration.faults.holder import slot_holder, walsender
 from tests.integration.faults.trial import SECRET, Trial, command
 from tests.integration.kafka_rights import allow
@@ -59,6 +63,8 @@ class Scene:
     database: Database
     request: pytest.FixtureRequest
     stack: ExitStack
+    servers: list[PostgresServer] = field(default_factory=list)
+    """Servers of this scenario alone."""
 
     def configure(self, **sections: Any) -> None:
         self.one.configure(**sections)
@@ -70,6 +76,7 @@ class Scene:
         """A server of this scenario alone, with the table, which the pipeline reads."""
         server: PostgresServer = self.request.getfixturevalue("private_postgres")(version, **options)
         server.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+        self.servers.append(server)
         self.configure(postgres={"dsn": server.dsn(password=SECRET)})
         return server
 
@@ -1016,3 +1023,102 @@ def test_a_broker_that_is_away_makes_no_noise(scene: Scene):
     assert (said.returncode, said.stderr) == (4, "")
     # The warning about code that is not compiled has three lines.
     assert len(said.stdout.splitlines()) < (25 if is_compiled() else 28)
+
+
+# The cures of common mistakes, followed as they are printed. A full disk under the spool is in
+# test_bad_input_limits.py, where the test enlarges the file system, as the hint says.
+
+KAFKA_ACLS: Final = '''#!{python}
+"""kafka-acls with the options that cdcd prints, at the listener of the administrator."""
+import argparse
+from confluent_kafka.admin import (AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType,
+    ResourceType)
+parser = argparse.ArgumentParser(allow_abbrev=False)
+parser.add_argument("--bootstrap-server", required=True, choices=["{named}"])
+parser.add_argument("--add", action="store_true", required=True)
+parser.add_argument("--allow-principal", required=True)
+parser.add_argument("--operation", action="append", required=True)
+parser.add_argument("--resource-pattern-type", default="literal", choices=["literal", "prefixed"])
+of = parser.add_mutually_exclusive_group(required=True)
+of.add_argument("--topic")
+of.add_argument("--transactional-id")
+given = parser.parse_args()
+admin = AdminClient({{"bootstrap.servers": "{admin}"}})
+kind = ResourceType.TOPIC if given.topic else ResourceType.TRANSACTIONAL_ID
+for operation in given.operation:
+    binding = AclBinding(kind, given.topic or given.transactional_id,
+        ResourcePatternType[given.resource_pattern_type.upper()], given.allow_principal, "*",
+        AclOperation[operation.upper()], AclPermissionType.ALLOW)
+    for done in admin.create_acls([binding]).values():
+        done.result(60)
+'''
+
+
+def _psql(dsn: str, fix: str) -> None:
+    """Paste the first SQL command of the fix into psql, as a superuser."""
+    command = re.search(r"\b(?:ALTER|CREATE|GRANT|SELECT) [^;]+;", fix)
+    assert command, fix
+    arguments = ["-X", "-v", "ON_ERROR_STOP=1", "-d", dsn]
+    subprocess.run([client_program("psql"), *arguments], input=command[0], text=True, check=True)
+
+
+def _sql(scene: Scene, fix: str) -> None:
+    _psql(scene.database.dsn(), fix)
+
+
+def _sql_and_restart(scene: Scene, fix: str) -> None:
+    assert "then restart PostgreSQL" in fix
+    server = scene.servers[-1]
+    _psql(server.dsn(), fix)
+    server.restart()
+
+
+def _right_password(scene: Scene, fix: str) -> None:
+    assert "Check role and password" in fix
+    scene.configure(postgres={"dsn": scene.servers[-1].dsn(user="cdcd", password="r1ght-5ecret")})
+    scene.one.secrets.append("r1ght-5ecret")
+
+
+def _running_broker(scene: Scene, fix: str) -> None:
+    assert "Check that the broker runs" in fix
+    scene.configure(kafka={"bootstrap_servers": scene.one.reader_servers})
+
+
+def _acls(scene: Scene, fix: str) -> None:
+    """Paste the commands into a shell."""
+    folder: Path = scene.request.getfixturevalue("tmp_path")
+    program = folder / "kafka-acls"
+    named = scene.one.daemon.config["kafka"]["bootstrap_servers"]
+    program.write_text(KAFKA_ACLS.format(python=sys.executable, named=named, admin=scene.one.reader_servers))
+    program.chmod(0o755)
+    search = os.pathsep.join([str(folder), os.environ["PATH"]])
+    subprocess.run(["sh", "-e", "-c", fix], env={**os.environ, "PATH": search}, check=True)
+
+
+FOLLOWED: Final[dict[Callable[[Scene], None], Callable[[Scene, str], None]]] = {
+    wrong_password: _right_password,
+    wal_level_replica: _sql_and_restart,
+    no_replication_right: _sql,
+    no_right_to_publish: _sql,
+    no_broker: _running_broker,
+    no_rights_on_topics: _acls,
+    no_right_on_the_transactional_id: _acls,
+    a_slot_in_use: _sql,
+}
+"""Who follows the cure of each mistake."""
+
+
+@pytest.mark.parametrize("broken", list(FOLLOWED), ids=lambda broken: broken.__name__)
+def test_the_cure_of_a_common_mistake_helps_as_it_is_printed(broken: Callable[[Scene], None], scene: Scene):
+    one, code = scene.one, SCENARIOS[broken][1]
+    # GIVEN a common mistake
+    broken(scene)
+    # WHEN the fix of each finding is followed, once
+    found = [finding for finding in one.check().errors() if finding["code"] == code]
+    assert found
+    for fix in dict.fromkeys(finding["fix"] for finding in found):
+        FOLLOWED[broken](scene, fix)
+    # THEN the finding is gone, and the pipeline streams
+    until(lambda: one.check().errors() == [] or None, f"{code} is still found")
+    one.start()
+    assert one.daemon.stop() == 0

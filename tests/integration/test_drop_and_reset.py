@@ -1,4 +1,4 @@
-"""`cdcd drop` and `cdcd reset` against real servers: what they take away, what they leave, and when they refuse."""
+"""`cdcd drop` and `cdcd reset` against real servers: what they remove, what they leave, and when they refuse."""
 
 import json
 import os
@@ -220,5 +220,5 @@ def test_where_kafka_is_away_nothing_is_taken_away(
     )
     refused = cdcd(file, "drop", "--yes")
     assert refused.returncode == 4
-    assert "Nothing was taken away" in refused.stderr
+    assert "Nothing was removed" in refused.stderr
     assert len(slots(database, f"cdcd_{unique}")) == 1

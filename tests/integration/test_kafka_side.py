@@ -139,7 +139,7 @@ def test_a_topic_that_had_records_and_is_made_again_is_told_with_what_reads_the_
     key, value = TableForm("public", "t", lost, (), (), 16384).record()
     writer.produce(f"{unique}.schemas", key=key, value=value)
     assert writer.flush(WAIT_S) == 0
-    # WHEN it begins anew, THEN nothing is lost
+    # WHEN it begins again, THEN nothing is lost
     first.run(first.side.await_topics([lost]))
     assert not first.told(TopicLost)
     # WHEN there is a checkpoint, and somebody deleted the topic

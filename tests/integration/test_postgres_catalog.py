@@ -168,7 +168,7 @@ def test_a_partitioned_table_has_the_defaults_and_the_rewrites_of_its_partitions
 
     older = [None, None, "x,y", None]
     assert look() == [(0, older), (0, older), (0, older), (0, [None] * 4)]
-    # WHEN one is written anew, its sister still has the values
+    # WHEN one is written again, its sister still has the values
     database.execute("VACUUM FULL r11")
     (root, of_root), (branch, of_branch), (leaf, of_leaf), new = look()
     assert (of_root, of_branch, of_leaf) == (older, older, [None] * 4)

@@ -195,7 +195,7 @@ class Database:
         return any(self.transactions.is_seen(version.xmin, each) for each in kept)
 
     def repack(self, definition: Definition, versions: Iterable[Version]) -> int:
-        """A new file with these versions, packed anew; versions that are dead to all stay behind."""
+        """A new file with these versions, packed again; versions that are dead to all stay behind."""
         filenode = self.filenode()
         heap = self.heaps[filenode]
         for version in versions:

@@ -66,7 +66,7 @@ def counted(
 ) -> Checkpoint | None:
     """The checkpoint that counts, where a stranger has written behind the pipeline's last record.
 
-    He writes what is no checkpoint, and where the pipeline has a key, one that begins anew and has a condition, too.
+    He writes what is no checkpoint, and where the pipeline has a key, one that begins again and has a condition, too.
     """
     judged = judging(CheckpointRecords(PIPELINE, (KEY,) if has_key else ()), "checkpoint")
     if read is None:

@@ -175,7 +175,7 @@ class Source:
         assert producer.flush(30) == 0
 
     def delete_topics(self, *tables: str) -> None:
-        """Delete the topics of these tables. The daemon must be stopped, because it would make them anew at once."""
+        """Delete the topics of these tables. The daemon must be stopped, because it would make them again at once."""
         topics = [f"{self.name}.public.{table}" for table in tables]
         admin = AdminClient({"bootstrap.servers": self.servers})
         for deleted in admin.delete_topics(topics).values():

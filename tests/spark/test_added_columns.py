@@ -89,7 +89,7 @@ def test_a_default_writes_no_row_in_iceberg_format_3(spark: SparkSession, unique
     names = [column.name for column in form.columns]
     assert rows(spark, name, *names) == rows(spark, written, *names)
     assert spark.table(name).filter("c2 IS NULL").isEmpty()
-    # AND changes go on: a row that is written anew keeps the value, and another one has what the source sent
+    # AND changes go on: a row that is written again keeps the value, and another one has what the source sent
     row = spark.table(name).select(*names).filter("id = 1").head()
     assert row is not None
     nothing = (5, 5, "y", *[None for _ in ADDED])

@@ -1,4 +1,4 @@
-"""A mirror in buckets: what a batch costs, what it is written anew from, and what is replaced."""
+"""A mirror in buckets: what a batch costs, what it is written again from, and what is replaced."""
 
 import os
 import threading
@@ -196,7 +196,7 @@ def test_a_mirror_makes_new_tables_in_buckets_and_lays_former_ones_out_anew(
         assert job.once(**sections).stopped == {}
         assert BUCKET not in job.table(source, "old").columns
         assert job.table(source, "young").select(BUCKET).distinct().count() == 4
-        # WHEN the former one is laid out anew, and a name is wrong
+        # WHEN the former one is laid out again, and a name is wrong
         mirror = job.mirror(**sections)
         try:
             with pytest.raises(ConfigError, match=r"--relayout public\.gone"):

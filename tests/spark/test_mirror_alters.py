@@ -212,7 +212,7 @@ def test_older_rows_of_a_partitioned_table_get_the_default_of_its_partitions(
         job = Job(spark, source, tmp_path, table_format)
         source.deliver()
         job.once(tables=STOP)
-        # WHEN both get a column with a default, and one is written anew before a row tells of the column
+        # WHEN both get a column with a default, and one is written again before a row tells of the column
         source.execute("ALTER TABLE p ADD c text DEFAULT 'x', ADD d int")
         source.execute("CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)")
         source.execute("ALTER TABLE q ADD c text DEFAULT 'x'")
@@ -233,28 +233,28 @@ def test_older_rows_of_a_partitioned_table_get_the_default_of_its_partitions(
 def test_a_column_is_followed_if_a_truncate_ended_the_rows_that_are_older(
     stage: Stage, name: str, spark: SparkSession, tmp_path: Path, table_format: str
 ) -> None:
-    made = [f"CREATE TABLE {table} (id int PRIMARY KEY, n int)" for table in ("ended", "anew")]
+    made = [f"CREATE TABLE {table} (id int PRIMARY KEY, n int)" for table in ("ended", "again")]
     with stage.source(name, *made) as source:
         job = Job(spark, source, tmp_path, table_format)
-        for table in ("ended", "anew"):
+        for table in ("ended", "again"):
             source.execute(f"INSERT INTO {table} VALUES (1, 1), (2, 2)")
         source.deliver()
         job.once(tables=STOP)
-        # WHEN tables get a column with a default, and PostgreSQL writes them anew before a row tells of the column
-        for table, last in (("ended", "TRUNCATE ended"), ("anew", "VACUUM FULL anew")):
+        # WHEN tables get a column with a default, and PostgreSQL writes them again before a row tells of the column
+        for table, last in (("ended", "TRUNCATE ended"), ("again", "VACUUM FULL again")):
             source.execute(f"INSERT INTO {table} VALUES (3, 3)")
             source.execute(f"ALTER TABLE {table} ADD c text DEFAULT 'x'")
             source.execute(last)
             source.execute(f"INSERT INTO {table} VALUES (4, 4, NULL), (5, 5, DEFAULT)")
         source.deliver()
-        # THEN `ended`, which has no older rows, is equal, and `anew` stops
-        assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.anew"}
+        # THEN `ended`, which has no older rows, is equal, and `again` stops
+        assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.again"}
         rows = job.table(source, "ended").orderBy("id").select("id", "n", "c").collect()
         assert [tuple(row) for row in rows] == [(4, 4, None), (5, 5, "x")]
         # AND `ended` goes on
         source.execute("INSERT INTO ended VALUES (6, 6)")
         source.deliver()
-        assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.anew"}
+        assert job.once(tables=STOP).stopped.keys() == {f"{name}.public.again"}
         assert job.table(source, "ended").count() == 3
 
 

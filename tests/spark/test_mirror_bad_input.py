@@ -157,7 +157,7 @@ def test_a_topic_that_was_deleted_before_it_was_read_is_no_silent_gap(
         mirror.close()
     (stopped,) = mirror.stopped.values()
     assert stopped.message == f"The topic {topic} was deleted."
-    assert "run the daemon: it makes the topic anew" in stopped.hint
+    assert "run the daemon: it makes the topic again" in stopped.hint
 
 
 def test_a_broker_that_goes_away_is_waited_for(

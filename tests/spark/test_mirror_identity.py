@@ -201,7 +201,7 @@ def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
         source.deliver()
         assert mirrored.once() == {}
 
-        # WHEN other tables get the names: made anew, swapped, with other columns and another key
+        # WHEN other tables get the names: made again, swapped, with other columns and another key
         source.execute("DROP TABLE made_again; CREATE TABLE made_again (id int PRIMARY KEY, n int, v text)")
         source.execute("INSERT INTO made_again VALUES (7, 7, 'new')")
         source.execute("ALTER TABLE swapped RENAME TO blue; ALTER TABLE green RENAME TO swapped")
@@ -322,7 +322,7 @@ def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length_and_no_o
         assert sorted(stopped) == ["public.gone", "public.longer", "public.shorter"]
         assert "was deleted" in stopped.pop("public.gone").message
         for error in stopped.values():
-            assert "deleted and made anew" in error.message
+            assert "deleted and made again" in error.message
         assert mirrored.different("other") == []
         # AND each later run says the same, though nothing was written
         again = mirrored.once()
@@ -407,7 +407,7 @@ def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_whatever_its
             until(lambda: len(job.all(BatchDone)) or None, "a batch")
             for table in tables:
                 until(partial(equal, table), f"{table} in the mirror")
-            # WHEN topics are made anew
+            # WHEN topics are made again
             assert source.daemon.stop() == 0
             source.delete_topics(*tables)
             source.daemon.start()

@@ -297,7 +297,7 @@ def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_r
 def test_a_new_process_knows_that_a_mirror_removes_deletes_again(
     spark: SparkSession, make_target: MakeTarget
 ):
-    # GIVEN a mirror that marked deletes, and was written anew to remove them
+    # GIVEN a mirror that marked deletes, and was written again to remove them
     target = make_target()
     name = target.name_of(FORM, Kind.MIRROR)
     target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1), Layout(deletes=Deletes.MARK))

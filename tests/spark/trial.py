@@ -4,7 +4,7 @@
 
 The seed decides what happens, but not the exact moments at which processes are killed. In each round the source
 changes: keys move to other partitions, columns are added, renamed, or swap their names, tables swap their names, a
-topic is made anew, one partition gets many more records than the others, and the daemon is killed or stopped
+topic is made again, one partition gets many more records than the others, and the daemon is killed or stopped
 meanwhile. Then a consistent mirror runs: it dies at a commit, runs twice at the same time, is killed (SIGKILL), or
 runs to the end. After that, one more mirror runs to the end. Then all tables must equal the source, and the tables at
 each consistent point must equal the source at the LSN of that point.
@@ -216,7 +216,7 @@ class World:
             self._source.deliver()
 
     def _topic(self) -> None:
-        """Delete the topic of a table. The daemon makes it anew."""
+        """Delete the topic of a table. The daemon makes it again."""
         table = self._dice.choice(TABLES)
         self._source.deliver()
         with self._told_later(table):

@@ -28,7 +28,7 @@ DEFINITIONS: Final = (
     "ALTER TABLE account DROP points, ADD points text DEFAULT 'new'",
     "ALTER TABLE pair RENAME extra TO more",
 )
-"""All of them can be followed; each comes once, in this order. The one that writes the table anew is the first: it
+"""All of them can be followed; each comes once, in this order. The one that writes the table again is the first: it
 would take from the catalog what older rows hold of a column that came before it.
 """
 

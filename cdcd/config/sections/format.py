@@ -19,7 +19,8 @@ class FormatConfig(Section):
     key: Literal["json", "json_schema", "avro", "protobuf"] = Field(
         "json",
         description="json: the key columns as a JSON object. json_schema: an object with this JSON as `payload` and "
-        "its schema, as Kafka Connect's JsonConverter writes it with schemas.enable. avro: the key columns in Avro, in Confluent's wire "
+        "its schema, as Kafka Connect's JsonConverter writes it with schemas.enable. avro: the key columns in Avro, "
+        "in Confluent's wire "
         "format, with a schema in a registry (registry); only beside value: avro, or value: cloudevents with "
         "cloudevents.data: avro. protobuf: likewise in Protobuf, only beside value: protobuf. Another value gives all "
         "keys other bytes, so that they go to other partitions, and a compacted topic keeps the former records beside "

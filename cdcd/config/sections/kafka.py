@@ -72,7 +72,8 @@ class KafkaTransactionConfig(Section):
         100_000,
         ge=1,
         le=10_000_000,
-        description="Source transactions share a Kafka transaction until they have so many records, and a part of a "
+        description="Source transactions share a Kafka transaction until they have this number of records, and a "
+        "part of a "
         "large one has at most about so many.",
     )
     whole_bytes_max: int = Field(
@@ -135,7 +136,7 @@ class KafkaConfig(Section):
     )
     oversized: Literal["fail", "dead_letter", "claim_check"] = Field(
         "fail",
-        description="What becomes of a record that is larger than the broker takes. fail: the daemon stops "
+        description="Treatment of a record that is larger than the broker accepts. fail: the daemon stops "
         "and names topic, size and LSN; dead_letter: the record goes to dead_letter_topic instead, which must take it; "
         "claim_check: the record goes to a file in claim_check_directory and a pointer to its topic. A logical message "
         "never stops the daemon: with fail, its record has no value, and an event says so.",

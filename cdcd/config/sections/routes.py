@@ -16,7 +16,9 @@ def _check_expression(text: str) -> str:
     from cdcd.config.expressions import parse_expression  # noqa: PLC0415
 
     if not columns_of(parse_expression(text)):
-        raise ValueError("names no column, so its answer is the same for every row. Write a column as row.name")
+        raise ValueError(
+            "asks for no column of the row, so its answer is the same for every row. Write a column as row.name"
+        )
     return text
 
 
@@ -92,7 +94,8 @@ class TableRoutesConfig(Section):
         min_length=1,
         max_length=RULES_MAX,
         description="The first rule that is true for a row names its topic. If no rule is true, the row goes to the "
-        "table's own topic. An update by which a row goes elsewhere is a delete in the former topic, and an insert in the new one.",
+        "table's own topic. An update by which a row goes elsewhere is a delete in the former topic, and an insert "
+        "in the new one.",
     )
     on_error: Literal["own_topic", "next_rule"] = Field(
         "own_topic",

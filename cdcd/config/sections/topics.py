@@ -72,7 +72,7 @@ class TopicsConfig(Section):
         description="Topics of single tables: <schema>.<table> to topic, with a part that holds a point in double "
         "quotes. For tables whose topics would be too long, or one to Kafka: characters that it does not allow become "
         "_, and names that differ only in . and _ are the same. A topic must begin with <prefix>. and have a second "
-        "point after it. A table that has records in one topic begins anew in another.",
+        "point after it. A table that has records in one topic begins again in another.",
     )
     create: TopicCreationConfig = Field(description="Creation of missing topics.")
     on_added_partitions: Literal["warn", "stop"] = Field(

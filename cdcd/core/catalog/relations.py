@@ -134,7 +134,7 @@ class TableDescription:
         is_partitioned: its rows are in partitions, each with a replica identity of its own.
         last_id: the highest attribute number that a column of the table ever had (`pg_class.relnatts`).
         rewritten: 0 if the table is in the file that it was created with; else a number that is another one after
-            PostgreSQL has written the table anew. Only a rewritten table loses the values of `CatalogColumn.missing`.
+            PostgreSQL has written the table again. Only a rewritten table loses the values of `CatalogColumn.missing`.
         kin: the table itself first, then the tables that it inherits from, and its partitions. A rule that matches a
             column of one of them holds for the column of that name. Empty if that was not asked.
         listed: a publication may leave out columns of the table.

@@ -51,7 +51,7 @@ _FIELDS: Final = frozenset(
 
 MISSING_SLOT_HINT: Final = (
     "Correct postgres.slot if it names another one. Else read the tables again into a new pipeline, or accept the gap "
-    "with `cdcd run --accept-gap`, which creates the slot anew."
+    "with `cdcd run --accept-gap`, which creates the slot again."
 )
 """Hint about a slot that is gone. The survey, the start and `cdcd check` use it."""
 
@@ -456,7 +456,7 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
             hint="After `cdcd handover adopt`, start cdcd with the configuration of the new server. Otherwise point "
             "postgres.dsn at the old cluster, or give the pipeline a new name. If the old cluster is gone: "
             "`cdcd run --accept-gap` goes on from the slot's position and leaves out what lies between; "
-            f"`cdcd reset --checkpoint-of {checkpoint.system_identifier}` lets the pipeline begin anew.",
+            f"`cdcd reset --checkpoint-of {checkpoint.system_identifier}` lets the pipeline begin again.",
         )
     if checkpoint.timeline != source.timeline and source.branched_at is None:
         return PositionError(

@@ -167,7 +167,7 @@ class ChunkReads:
         self.advance(plan)
 
     def _read_later(self, plan: TablePlan, answer: Changed | Busy | Lost, now: float) -> None:
-        """The table has changed or is locked, or the connection was lost: plan the table anew, a little later."""
+        """The table has changed or is locked, or the connection was lost: plan the table again, a little later."""
         task = plan.task
         reason = answer.error.message if isinstance(answer, Lost) else answer.reason
         if isinstance(answer, Lost) and task.where:

@@ -128,7 +128,7 @@ class Incremental:
         return self.plans.failure
 
     def redefined(self, oid: int) -> None:
-        """The stream describes this table otherwise from here on: plan it anew."""
+        """The stream describes this table otherwise from here on: plan it again."""
         for plan in self.plans:
             if plan.task.oid == oid:
                 self.plans.forget(plan)

@@ -1,4 +1,4 @@
-"""Labels of enums: a table whose enum's labels changed is described anew, though nothing in the stream says so.
+"""Labels of enums: a table whose enum's labels changed is described again, though nothing in the stream says so.
 
 The rule: a description in the schemas topic has the labels that its columns' enums have, at the latest a list of the
 publication and a look at the tables after they changed (`questions.PUBLISHED_S`), and whether or not the table has

@@ -29,7 +29,7 @@ class Leaving(Enum):
 
     NOTHING = "this start made no slot, or it is gone"
     DROP = "nothing names the slot, so it is dropped"
-    FORGET = "the checkpoint names the slot and nothing else was delivered, so both are taken away"
+    FORGET = "the checkpoint names the slot and nothing else was delivered, so both are removed"
     KEEP = "the next start goes on from the slot"
 
 

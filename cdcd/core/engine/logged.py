@@ -25,7 +25,7 @@ any moment, a torn tail or a full disk costs nothing but a further connection.
 the checkpoint in Kafka like any other session, and skips what the checkpoint covers. So exactly-once does not depend on
 the log: records that were delivered from the log are in the checkpoint of the same Kafka transaction. When the
 checkpoint has reached the logged session's end, the engine session ends, and the next one takes the next logged
-session. Each logged session has an engine of its own, because the server describes relations anew for each connection,
+session. Each logged session has an engine of its own, because the server describes relations again for each connection,
 and because the unfinished transaction at the end of one comes again in the next one, whole.
 
 *Live* streaming begins when the checkpoint has reached the ends of all logged sessions, and the slot's position. It is
@@ -126,7 +126,7 @@ def judge(log: DurableLog, owner: LogOwner, checkpoint: Checkpoint | None, sourc
         raise PositionError(
             f"The durable log {log.folder} holds changes from {Lsn(log.sessions[0].begin)} on, but Kafka has no "
             "checkpoint of this pipeline, so nobody can tell which of them were delivered.",
-            hint="Correct topics.checkpoint or spool.durable_directory. If the pipeline begins anew, move "
+            hint="Correct topics.checkpoint or spool.durable_directory. If the pipeline begins again, move "
             f"{log.folder} away.",
         )
     confirmed, reached = source.slot_confirmed, checkpoint.position.end_lsn

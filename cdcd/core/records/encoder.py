@@ -254,7 +254,7 @@ class TransactionRecords(Protocol):
 class Encoder(Protocol):
     """Turns the row frames of committed transactions into records. Frames and values are checked as they are read.
 
-    The caller owes: `define` before the first row of a relation and whenever it is described anew; `begin` (and, where
+    The caller owes: `define` before the first row of a relation and whenever it is described again; `begin` (and, where
     it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
 
     The same frames in the same transactions give the same bytes, but for the times of processing.

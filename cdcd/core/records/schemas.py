@@ -38,11 +38,11 @@ column that is left out of the records is not described.
 `default` is what rows hold that are older than the column (ADD COLUMN … DEFAULT), as a record would have it; null for
 NULL. Descriptions of older daemons have PostgreSQL's text of it instead, as `missing`.
 
-PostgreSQL forgets that value when it writes a table anew (ALTER TYPE, VACUUM FULL). Two fields tell whether it may have
-done so before the daemon asked (`is_default_lost`), and are not part of the fingerprint. `rewritten` is 0 if the
-relation was never written anew, else a number that is another one after each time. `last_id` is the highest number that
-a column of the relation had when the daemon first saw `rewritten` as it is. Both are null where the catalog did not
-know the relation.
+PostgreSQL forgets that value when it writes a table again (ALTER TYPE, VACUUM FULL). Two fields tell whether it
+may have done so before the daemon asked (`is_default_lost`), and are not part of the fingerprint. `rewritten` is 0
+if the relation was never written again, else a number that differs after each time. `last_id` is the highest
+number that a column of the relation had when the daemon first saw `rewritten` as it is. Both are null where the
+catalog did not know the relation.
 
 `form` says how values are written, after domains, enums and arrays are looked through:
 

@@ -12,7 +12,7 @@ wait for synchronous standbys). So keys are remembered from before the snapshot 
 `Window` remembers no more than what an open chunk, or one that will be opened, does not see: `advance` says which
 snapshot is the oldest of these, and transactions that it sees are not remembered. So a backlog that was committed long
 ago costs nothing, and neither does a table that waits. What cannot be remembered key by key (TRUNCATE, rows without
-a key) makes a chunk be read again. At `KEYS_MAX` keys the window gives up: its table has to be planned anew.
+a key) makes a chunk be read again. At `KEYS_MAX` keys the window gives up: its table has to be planned again.
 
 `Owed` remembers the other half: keys whose last change left a value out (unchanged TOAST), while it is not known that
 the value was delivered. The chunk's row was the only carrier of it, and was left out, or is on a page that was read

@@ -168,7 +168,7 @@ class Progress:
         )
 
     def plan(self, task: TableTask, oid: int, name: str, parts: tuple[Part, ...] | None, form: int) -> Self:
-        """What is to be read of the table, for the first time or anew."""
+        """What is to be read of the table, for the first time or again."""
         return self._update(task, oid=oid, name=name, parts=parts, form=form)
 
     def deliver(self, task: TableTask, part: int, begin: int, end: int, rows: int) -> Self:
@@ -252,7 +252,7 @@ class Progress:
         return self if left is self.outdated else replace(self, outdated=left)
 
     def request(self, name: str, tables: int, unix_s: int) -> Self:
-        """The request with this name asks for so many tables more. One that has ended begins anew."""
+        """The request with this name asks for so many tables more. One that has ended begins again."""
         found = find_request(self.requests, name)
         if found is None or found.has_ended:
             found = Requested(name, asked=unix_s)

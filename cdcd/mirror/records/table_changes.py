@@ -102,7 +102,7 @@ def batch_changes(records: DataFrame, forms: Descriptions, topic: str, table: st
         raise SourceError(
             f"{table}: no description of source.schema_id {', '.join(unknown)} is known.",
             hint="The daemon describes a form before its first change. Start the query again when topics.schemas has"
-            " it; if it was emptied, start the daemon again before, which describes its tables anew.",
+            " it; if it was emptied, start the daemon again before, which describes its tables again.",
         )
     in_order = [found[schema_id] for schema_id in sorted(last, key=last.__getitem__)]
     runs = together([form.schema for form in in_order], newest.schema)

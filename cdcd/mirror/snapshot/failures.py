@@ -2,7 +2,7 @@
 
 A task runs in another process, often on another machine. Spark passes its exception on as text only: the traceback
 that Python printed there. The type is found again by its full name, because it decides whether the snapshot is taken
-anew (`TransientError`) or a person must act.
+again (`TransientError`) or a person must act.
 """
 
 import re

@@ -333,7 +333,7 @@ def load_snapshot(
     Args:
         history: the table has a changelog too, which gets each row once more.
         layout: gives the layout of a new mirror for a table of so many bytes. A mirror that treats deleted rows
-            otherwise is first written anew. None: a mirror that is there keeps its own layout.
+            otherwise is first written again. None: a mirror that is there keeps its own layout.
 
     Raises:
         SourceError: it may not be read.

@@ -52,7 +52,7 @@ class Commands:
             self._observe(replayed)
 
     def relayout(self, tables: Collection[str]) -> None:
-        """Write the mirrors of these tables (`schema.table`) anew, each in its layout; before `run`.
+        """Write the mirrors of these tables (`schema.table`) again, each in its layout; before `run`.
 
         Raises:
             SinkError, SinkUnavailableError: Kafka refuses, or does not answer.

@@ -38,7 +38,8 @@ class UnknownFormError(TransientError):
     def __init__(self, table: str, ids: Sequence[str]) -> None:
         super().__init__(
             f"{table}: no description of source.schema_id {', '.join(ids)} is in the topic of descriptions yet.",
-            hint="The table waits for the description. If no description comes because topics.schemas was emptied, restart the"
+            hint="The table waits for the description. If no description comes because topics.schemas was emptied, "
+            "restart the"
             " daemon, which then describes its tables again, or read the table again:"
             f" cdcd mirror --config FILE {on_table('--snapshot', table)} --source FILE.",
         )

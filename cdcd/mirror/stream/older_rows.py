@@ -1,7 +1,7 @@
 """Whether a table still has rows that are older than a column whose default is lost.
 
-When PostgreSQL writes a table anew, PostgreSQL forgets which value older rows have in a new column
-(`ColumnSchema.default_lost`). TRUNCATE writes a table anew, too, but leaves no older row. The rule: the lost default
+When PostgreSQL writes a table again, PostgreSQL forgets which value older rows have in a new column
+(`ColumnSchema.default_lost`). TRUNCATE writes a table again, too, but leaves no older row. The rule: the lost default
 does not matter if a truncate record in the batch comes after every change that lacks the column.
 """
 

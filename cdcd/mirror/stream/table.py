@@ -123,7 +123,7 @@ class TableMirror:
         self._spark = self._reader.spark = self._forms.spark = spark
 
     def forget(self) -> None:
-        """After an error: look at everything anew."""
+        """After an error: look at everything again."""
         self._next = self._form = None
         for name in self._names.named:
             self._target.forget(name)
@@ -168,7 +168,7 @@ class TableMirror:
 
         Raises:
             IncompatibleSchemaError: the table changed in a way that the target cannot follow.
-            OriginError: the topic was made anew, or records are gone.
+            OriginError: the topic was made again, or records are gone.
             ConfigError: the target treats deleted rows otherwise than it is to.
         """
         began = time.monotonic()
@@ -274,7 +274,7 @@ class TableMirror:
         return self._next
 
     def _look_again(self) -> None:
-        """Check that nobody has deleted the topic and made it anew since `_start`.
+        """Check that nobody has deleted the topic and made it again since `_start`.
 
         Raises:
             OriginError: somebody has.

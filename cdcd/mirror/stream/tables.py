@@ -91,7 +91,7 @@ class Tables:
         self._stops_read = False
 
     def forget(self) -> None:
-        """After an error of all: look at every table anew. Those that are maintained had no part in it."""
+        """After an error of all: look at every table again. Those that are maintained had no part in it."""
         for table in self.by_topic.values():
             if table.busy.acquire(blocking=False):
                 try:
@@ -104,7 +104,7 @@ class Tables:
         self.passed_over.add(topic)
 
     def look_anew(self, topic: str) -> None:
-        """Let the next `advance` ask for the id of the topic, which may have been made anew."""
+        """Let the next `advance` ask for the id of the topic, which may have been made again."""
         table = self.by_topic.get(topic)
         if table is not None:
             with table.busy:
@@ -132,7 +132,7 @@ class Tables:
             self._topics.name(topic),
             SinkError(
                 f"The topic {topic} was deleted.",
-                hint="If the source still has the table, run the daemon: it makes the topic anew with the table's next"
+                hint="If the source still has the table, run the daemon: it makes the topic again with the table's next"
                 " change. If the source dropped the table, drop the target table too.",
             ),
         )

@@ -40,7 +40,7 @@ from cdcd.mirror.targets.table_format import TableFormat, as_view, having
 from cdcd.mirror.targets.target import Applied, Kind, UnfitError
 
 _STABLE_CODE: Final = {
-    # Numbers in the condition of a MERGE are kept beside the code that Spark makes of it, which is compiled anew
+    # Numbers in the condition of a MERGE are kept beside the code that Spark makes of it, which is compiled again
     # otherwise for each batch.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.optimizer.inSetSwitchThreshold": "0",

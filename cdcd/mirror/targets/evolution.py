@@ -311,7 +311,7 @@ def default_lost(table: str, column: ColumnSchema) -> IncompatibleSchemaError:
     return IncompatibleSchemaError(
         table,
         f"column {column.name} is new, and what the rows that are there have in it is not known: PostgreSQL wrote the"
-        " table anew (ALTER TYPE, VACUUM FULL, a volatile default) before a changed row told of the column, or the"
+        " table again (ALTER TYPE, VACUUM FULL, a volatile default) before a changed row told of the column, or the"
         " column was dropped and added again while the daemon was behind.",
         way_on(table),
     )

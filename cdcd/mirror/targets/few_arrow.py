@@ -2,7 +2,7 @@
 kilobytes, which are not worth a plan of Spark.
 
 The rule: as in `few`, only what is plain is done here. Where a value has no counterpart in Python, or the rows are not
-what a mirror's are, `brought_in` gives nothing, and a MERGE decides. A row that no change is about is never made anew
+what a mirror's are, `brought_in` gives nothing, and a MERGE decides. A row that no change is about is never made again
 from values of Python: it stays the row that was read.
 """
 

@@ -176,7 +176,7 @@ class _SmallIceberg(Small):
         self._forget()
 
     def _forget(self) -> None:
-        """Do what REFRESH TABLE does: a catalog that keeps tables in memory loads this one anew next time."""
+        """Do what REFRESH TABLE does: a catalog that keeps tables in memory loads this one again next time."""
         catalog, *namespace, table = parts(self._name)
         manager = self._spark._jsparkSession.sessionState().catalogManager()
         manager.catalog(catalog).invalidateTable(identifier(self._spark, namespace, table))

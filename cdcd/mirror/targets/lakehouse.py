@@ -310,7 +310,7 @@ class Lakehouse:
         self._known.forget(name)
         new = wanted.new
         with as_view(rows) as view, self._known.commit(spark, name, after_it) as state:
-            # A table that is replaced keeps the properties that are not said anew (Iceberg).
+            # A table that is replaced keeps the properties that are not said again (Iceberg).
             cleared = {PARTITION: "{}", DELETES: Deletes.REMOVE.value}
             properties = cleared | described(new, at) | {SWAPPED: "true"}
             self._format.create(spark, name, columns(new), properties, view=view, by=partitioned_by(new))

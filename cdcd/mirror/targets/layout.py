@@ -1,6 +1,6 @@
 """How a mirror keeps its rows: in which partitions and buckets, and what becomes of a row that the source deletes.
 
-The rule: a mirror keeps the layout that it was made with until it is written anew (`--relayout`). Partitions and
+The rule: a mirror keeps the layout that it was made with until it is written again (`--relayout`). Partitions and
 buckets change nothing that a reader sees, so others in the configuration wait for that. What becomes of deleted rows
 changes what the rows mean, so a mirror that was made for the other stops (`check_deletes`).
 
@@ -78,7 +78,7 @@ def check_deletes(table: str, has: Layout | None, wanted: Layout) -> None:
     raise ConfigError(
         f"{table}: its mirror was made with `deletes: {has.deletes}`, and the configuration says"
         f" `deletes: {wanted.deletes}`.",
-        hint=f"To write the mirror anew, stop it and run: cdcd mirror --config FILE {on_table('--relayout', table)}"
+        hint=f"To write the mirror again, stop it and run: cdcd mirror --config FILE {on_table('--relayout', table)}"
         f" ({_CONSEQUENCE[wanted.deletes]}) To keep it as it is, set tables.deletes_for:"
         f" {{{table}: {has.deletes}}}.",
     )

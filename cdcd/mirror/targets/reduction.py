@@ -124,7 +124,7 @@ def is_new(state: State) -> Column:
     new = sf.lit(True)
     if state.partitions:
         # Looked up in arrays by the partition's number, for numbers in the condition would be numbers in the code that
-        # Spark makes of it, which would be compiled anew for each batch.
+        # Spark makes of it, which would be compiled again for each batch.
         places = [state.partitions.get(number) for number in range(max(state.partitions) + 1)]
         at = [sf.get(_numbers(places, part), sf.col("partition")) for part in range(len(Place._fields))]
         half = sf.when(sf.col("op") == "d", 0).otherwise(1)
@@ -324,8 +324,8 @@ def _values_bytes(schema: TableSchema) -> Column:
 def rounded(least: int, greatest: int) -> tuple[int, int]:
     """A range around this one that stays the same while keys grow by little.
 
-    It is part of the code that Spark makes of a merge, which is compiled anew when it changes; files are left out by it
-    nearly as well. The bounds are multiples of an eighth of the power of two above the greater of the two.
+    It is part of the code that Spark makes of a merge, which is compiled again when it changes; files are left out
+    by it nearly as well. The bounds are multiples of an eighth of the power of two above the greater of the two.
     """
     unit = 1 << max(0, max(abs(least), abs(greatest)).bit_length() - 3)
     low, high = least // unit * unit, -(-greatest // unit) * unit

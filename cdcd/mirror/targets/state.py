@@ -10,7 +10,7 @@ beside it for snapshot rows, which share one LSN, and for people.
 A truncate is one record in one partition, but means all: where it lies is kept too (`truncated`), and what comes later
 from another partition but lies before it is left out.
 
-Offsets mean something in one topic only, and a topic that was deleted and made anew has the same name and its own
+Offsets mean something in one topic only, and a topic that was deleted and made again has the same name and its own
 offsets from 0 on. So which topic it was is kept too (`Origin`), by the id that Kafka gave it, with the first offset of
 each partition that was there when the table began with it.
 """
@@ -212,14 +212,14 @@ def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
         topic, table: for people.
 
     Raises:
-        OriginError: the topic was made anew, or records are gone. Nothing can be read on from `state`.
+        OriginError: the topic was made again, or records are gone. Nothing can be read on from `state`.
     """
     had = state.origin
     remade = had.topic_id is not None and now.topic_id is not None and had.topic_id != now.topic_id
     if remade or any(now.first.get(partition, first) < first for partition, first in had.first.items()):
         ids = f", by its id {now.topic_id} instead of {had.topic_id}" if remade else ""
         raise OriginError(
-            f"The topic {topic} was deleted and made anew{ids}: what the target has of the former one says nothing of"
+            f"The topic {topic} was deleted and made again{ids}: what the target has of the former one says nothing of"
             " this one.",
             hint=LOAD_AGAIN.format(table=shell(table_option(table))),
         )

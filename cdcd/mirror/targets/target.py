@@ -342,7 +342,7 @@ class Target(Protocol):
         """
 
     def relayout(self, spark: SparkSession, name: str, layout: Callable[[int], Layout]) -> LaidOut:
-        """Write all rows of a mirror anew in another layout, in one commit. Its position stays.
+        """Write all rows of a mirror again in another layout, in one commit. Its position stays.
 
         A table that has that layout already, and a changelog, are left alone.
 
@@ -439,4 +439,4 @@ class Target(Protocol):
         """
 
     def forget(self, name: str) -> None:
-        """Look at the table anew when it is next used."""
+        """Look at the table again when it is next used."""

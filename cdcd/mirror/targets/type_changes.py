@@ -1,6 +1,6 @@
 """What ALTER TABLE does to values that are there and that no record tells.
 
-PostgreSQL writes a table anew when a column gets another type, and sends nothing. A mirror can follow only where each
+PostgreSQL writes a table again when a column gets another type, and sends nothing. A mirror can follow only where each
 value stays what it was. So a change of a type is followed if this module knows that it keeps values, and is refused if
 it does not: a change that is not known may round, pad or write in another way what both sides call a text.
 """

@@ -305,9 +305,9 @@ class TableMaintained(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TableLaidOut(Fact):
-    """A mirror was written anew in another layout. If nothing differs before and after, it was left alone.
+    """A mirror was written again in another layout. If nothing differs before and after, it was left alone.
 
-    `before` and `after` are numbers of buckets. `deletes_before` and `deletes_after` say what becomes of deleted rows,
+    `before` and `after` are numbers of buckets. `deletes_before` and `deletes_after` say how deleted rows are kept,
     `fields_before` and `fields_after` by which fields the mirror is partitioned.
     """
 
@@ -323,7 +323,7 @@ class TableLaidOut(Fact):
 
     @property
     def changed(self) -> bool:
-        """It was written anew."""
+        """It was written again."""
         before = (self.before, self.deletes_before, self.fields_before)
         return before != (self.after, self.deletes_after, self.fields_after)
 

@@ -162,7 +162,8 @@ class Course:
             return EVERYWHERE if transform.is_negated else Reach(())
         raise RefusedError(
             f"Its predicate {predicate.alias} ({kind.rpartition('.')[2]}) chooses single records, and cdcd has such "
-            "rules for tables only. Let a job after the topics do what the transform does, and accept this option."
+            "rules for tables only. Do the work of the transform in a job that reads the topics, and accept this "
+            "option."
         )
 
     def reached(self, expression: str, *, negated: bool = False) -> Reach:

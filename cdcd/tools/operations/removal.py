@@ -126,7 +126,7 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
     except TransientError as error:
         raise unavailable(
             error,
-            f"{error.hint} Nothing was taken away. If this Kafka is gone for good, free the WAL by hand: "
+            f"{error.hint} Nothing was removed. If this Kafka is gone for good, free the WAL by hand: "
             f"SELECT pg_drop_replication_slot('{pipeline.slot}');".strip(),
         ) from error
     names = config.topic_names()

@@ -341,7 +341,7 @@ def _notes(command: Command, pipeline: Pipeline, with_topics: bool) -> tuple[str
         "then are lost to this pipeline."
     )
     deleted = (
-        "Consumers, and mirrors (cdcd mirror --snapshot), have to begin anew with the new topics."
+        "Consumers, and mirrors (cdcd mirror --snapshot), have to begin again with the new topics."
         if with_topics
         else "Rows that are deleted before the next start leave no record: consumers that keep state, mirrors too, "
         "keep such rows. Delete the topics too (--topics), or clear what they keep."
@@ -358,7 +358,7 @@ def lines(plan: Plan, width: int) -> Iterator[str]:
     """Return the plan for people, in lines of at most `width` columns."""
     name = plan.pipeline.name
     if plan.steps:
-        yield f"`cdcd {plan.command}` of pipeline {name} takes away, in this order:"
+        yield f"`cdcd {plan.command}` of pipeline {name} removes, in this order:"
         for step in plan.steps:
             yield from _item(f"{step.what} ({step.frees})", width)
     else:

@@ -120,7 +120,10 @@ class _Wait:
         try:
             found = peek(self._config)
         except SinkUnavailableError as error:
-            self._say("away", f"Kafka does not answer, so the state of the request is not known now. Still waiting. {error.message}")
+            self._say(
+                "away",
+                f"Kafka does not answer, so the state of the request is not known now. Still waiting. {error.message}",
+            )
             return None
         self._said.discard("away")
         verdict = judge(found, self._name, self._sent)

@@ -197,7 +197,7 @@ log: verbose
         ),
         (
             "tables: {exclude: ['a.*']}\nrecord: {directory: /r}",
-            "record.directory: a recording begins anew in each of its files",
+            "record.directory: a recording begins again in each of its files",
         ),
         ("topics: {name: '{schema}.{table}'}", "topics.name: {schema}.{table} must begin with {prefix}."),
         ("topics: {names: {orders: shop.a.b}}", "topics.names.orders: orders is not <schema>.<table>"),

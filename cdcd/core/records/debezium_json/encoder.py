@@ -2,7 +2,7 @@
 
 For each Relation message a table's fragments are made (`table_fragments.py`): its topic, its key, and for its columns
 the JSON that never changes (`,"name":`) and the converters of what goes between. A row is then: copy the list of
-fragments, let stage 4 put the values in, join them with the source block (`source_block.py`), which is made anew for
+fragments, let stage 4 put the values in, join them with the source block (`source_block.py`), which is made again for
 each transaction that touches the table. Compiled code writes the same into a buffer (`row_writer.py`) and goes this
 way only where it must.
 
@@ -95,7 +95,7 @@ _NOT_DRAFTED: Final = -1
 class DebeziumJsonEncoder(RecordStream):
     """Turns the row frames of committed transactions into records.
 
-    The caller owes: `define` before the first row of a relation and whenever it is described anew; `begin` (and, where
+    The caller owes: `define` before the first row of a relation and whenever it is described again; `begin` (and, where
     it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
     """
 

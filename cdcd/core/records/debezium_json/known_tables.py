@@ -34,7 +34,7 @@ the rules that protect columns."""
 
 
 class KnownTables:
-    """Relations as they were last described; `define` before the first row, and whenever one is described anew.
+    """Relations as they were last described; `define` before the first row, and whenever one is described again.
 
     `binary`: the server was asked for values in binary form, so that all columns' types must have a reader for it.
     """

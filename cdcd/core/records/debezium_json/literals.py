@@ -107,7 +107,7 @@ def hstore_json(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Backslashes taken away from before the characters that they protect."""
+    """Backslashes removed from before the characters that they protect."""
     return _ESCAPE.sub(r"\1", text) if "\\" in text else text
 
 

@@ -17,7 +17,7 @@ def test_after_an_outage_a_transaction_waits_until_kafka_has_answered_for_a_whil
     settling = Settling()
     settling.failed()
     settling.answered(100.0)
-    # Further answers do not begin anew.
+    # Further answers do not begin again.
     settling.answered(101.0)
     assert settling.wait_s(100.5, 101.0) == SETTLE_S - 1
     assert settling.wait_s(100.5, 100.0 + SETTLE_S) == 0

@@ -195,8 +195,8 @@ def test_a_copy_from_before_a_reset_does_not_count_behind_it(keys):
     writer = CheckpointRecords(NAME, keys)
     before = writer.encode(THIRD, 1000)
     # Another process, after the reset: nothing is below the clock.
-    anew = CheckpointRecords(NAME, keys).encode(FIRST, 2000)
-    judging, _ = judged([before, None, anew, before], keys=keys)
+    again = CheckpointRecords(NAME, keys).encode(FIRST, 2000)
+    judging, _ = judged([before, None, again, before], keys=keys)
     assert judging.result() == FIRST
 
 

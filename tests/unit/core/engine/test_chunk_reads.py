@@ -20,7 +20,7 @@ def test_a_lost_connection_is_no_failure_of_the_table():
     daemon.incremental.answered(asked, Lost(TransientError("gone")), daemon.now)
     assert daemon.asks_nothing()
     daemon.now += 1
-    # THEN it is planned anew, and goes on
+    # THEN it is planned again, and goes on
     daemon.plan()
     daemon.answer(rows(1))
     daemon.between()

@@ -1,4 +1,4 @@
-"""Tables are described anew when labels of enums changed, and the checkpoint says when all of them are."""
+"""Tables are described again when labels of enums changed, and the checkpoint says when all of them are."""
 
 from cdcd.core.engine.labels import Labels
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks

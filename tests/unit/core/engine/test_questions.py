@@ -1,4 +1,4 @@
-"""Questions about tables whose enums' labels changed: which of them are described anew."""
+"""Questions about tables whose enums' labels changed: which of them are described again."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -301,7 +301,7 @@ def test_further_keepalives_use_the_same_ticket():
 
 
 def test_but_not_after_something_else_was_opened():
-    # Sealed anew, the first ticket would say that the PREPARE between the two is over.
+    # Sealed again, the first ticket would say that the PREPARE between the two is over.
     queue, ledger = make(), Ledger(60)
     queue.advance(ledger, 100, asked=False)
     undecided = ledger.open()

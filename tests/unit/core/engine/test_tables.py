@@ -430,7 +430,7 @@ def test_a_vacated_name_stays_vacated_until_the_truncate_record_is_delivered():
     assert daemon.tables.described(9, "public.a")
     # GIVEN something else that is written down
     daemon.listing(b=2, c=1, d=4)
-    # WHEN the daemon begins anew, and the transaction comes again
+    # WHEN the daemon begins again, and the transaction comes again
     daemon = daemon.restarted({1: "public.c", 2: "public.b", 4: "public.d", 9: "public.a"})
     assert daemon.event(9, "public.a")
 

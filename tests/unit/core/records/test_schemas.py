@@ -235,7 +235,7 @@ def test_a_description_of_an_older_daemon_still_reads():
         (5, 0, False),
         (9, 0, False),
         (4, 77, False),
-        # The table was written anew when the column was there, or when nobody knows.
+        # The table was written again when the column was there, or when nobody knows.
         (5, 77, True),
         (9, 77, True),
         (None, None, False),

@@ -52,13 +52,13 @@ def test_what_is_not_known_is_none():
 def test_a_default_is_lost_unless_a_description_from_before_the_column_has_the_same_file():
     old = replace(form("t", "a"), oid=1, last_id=1, rewritten=7)
     later = replace(form("t", "a", "b"), oid=1, last_id=2, rewritten=7)
-    anew = replace(later, rewritten=8)
+    again = replace(later, rewritten=8)
 
     def lost(*forms: TableForm) -> bool:
         return descriptions(*forms).newest("shop.public.t").schema.columns[1].default_lost
 
     assert not lost(old, later)
-    assert lost(old, anew)
+    assert lost(old, again)
     assert lost(replace(old, oid=2), later)
     # AND a description that comes again with what the catalog has by now takes nothing back
     assert not lost(old, replace(old, last_id=2), later)

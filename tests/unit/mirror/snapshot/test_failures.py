@@ -1,4 +1,4 @@
-"""Spark passes a task's exception on as text. The type in it decides whether the snapshot is taken anew."""
+"""Spark passes a task's exception on as text. The type in it decides whether the snapshot is taken again."""
 
 import traceback
 

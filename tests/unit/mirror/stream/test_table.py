@@ -173,7 +173,7 @@ def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_before_it_is
     table = TableMirror(spark, Topic(*records), TOPIC, **fakes(admin, target))
     table.advance({0: 1}, 1)
     admin.topic_id = "second"
-    with pytest.raises(PositionError, match="deleted and made anew"):
+    with pytest.raises(PositionError, match="deleted and made again"):
         table.advance({0: 2}, 2)
     assert target.applied == [(True, [1])]
 

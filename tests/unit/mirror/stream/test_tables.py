@@ -153,7 +153,7 @@ def give_database(harness: Harness) -> None:
     [
         IncompatibleSchemaError("public.a", "n changed", "do this"),
         UnknownLabelError("public.a", "no such label", "do this"),
-        OriginError("The topic was made anew.", hint="do this"),
+        OriginError("The topic was made again.", hint="do this"),
     ],
 )
 def test_a_table_that_cannot_follow_is_read_again_where_that_is_asked_for(

@@ -205,7 +205,7 @@ def test_any_exchange_of_names_ends_well_and_never_has_one_name_twice(old: list[
         form = after(form, step)
         names = [part.name for part in form.columns]
         assert len(set(names)) == len(names)
-        # Interrupted here, the rest of the way is planned anew and leads to the same.
+        # Interrupted here, the rest of the way is planned again and leads to the same.
         rest = form
         for again in plan(form, target):
             rest = after(rest, again)

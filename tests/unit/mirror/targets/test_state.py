@@ -72,7 +72,7 @@ AT_5 = {0: Place(10, 1, 1, 5)}
     [
         (Origin("a", {0: 0}), Origin("b", {0: 0}), "by its id b instead of a"),
         # Without ids: offsets never begin before they did.
-        (Origin(None, {0: 3}), Origin(None, {0: 0}), "made anew"),
+        (Origin(None, {0: 3}), Origin(None, {0: 0}), "made again"),
         # A partition without a place begins later than where it was to be read from.
         (Origin("a", {0: 0, 1: 0}), Origin("a", {0: 0, 1: 4}), r"t\[1\] are gone .* offset 4"),
         (Origin("a", {0: 0}), Origin("a", {0: 0, 1: 1}), r"t\[1\] are gone"),
