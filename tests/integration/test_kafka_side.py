@@ -170,8 +170,8 @@ def test_topics_that_are_asked_for_soon_are_not_missed_where_topics_are_not_crea
     create_topics(broker.bootstrap_servers, name)
     side = Side(broker.bootstrap_servers, unique, creates=False)
     side.run(side.side.await_topics([name], ahead=[later]))
-    with pytest.raises(SinkError, match="does not exist"):
-        side.run(side.side.await_topics([later]))
+    refused = side.run(side.side.await_topics([later]))
+    assert "does not exist" in str(refused[later])
 
 
 def test_a_table_without_a_key_and_a_compacted_topic_are_told_before_the_first_record(
@@ -181,8 +181,8 @@ def test_a_table_without_a_key_and_a_compacted_topic_are_told_before_the_first_r
     create_topics(broker.bootstrap_servers, name, config={"cleanup.policy": "compact"})
     side = Side(broker.bootstrap_servers, unique)
     side.run(side.side.await_topics([name]))
-    with pytest.raises(SinkError, match="the table has no key"):
-        side.run(side.side.await_topics([name], keyless=[name]))
+    refused = side.run(side.side.await_topics([name], keyless=[name]))
+    assert "the table has no key" in str(refused[name])
 
 
 def test_topics_are_waited_for_while_the_broker_is_away(unique: str):
