@@ -235,3 +235,48 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command
     until(lambda: rows_of(one, own) == source(one) or None, "the last row", 60.0)
     other(one, 5)
     assert one.daemon.stop() == 0
+
+
+def test_a_table_without_a_key_that_was_stopped_on_request_comes_back_equal(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker
+):
+    # GIVEN a table without a key, with rows in its topic
+    one = trial(database.dsn(), broker.bootstrap_servers)
+    one.configure(snapshot={"mode": "initial"}, tables={"on_error": "set_aside"})
+    one.execute("CREATE TABLE loose (n int)")
+    one.execute("ALTER TABLE loose REPLICA IDENTITY FULL")
+    one.start()
+    one.execute("INSERT INTO loose SELECT generate_series(1, 5)")
+    topic = f"{one.name}.public.loose"
+
+    def numbers() -> list[int]:
+        found: list[int] = []
+        for _, value, _ in one.records(topic):
+            change = json.loads(value or b"")
+            if change["op"] == "t":
+                found.clear()
+            elif change["op"] == "d":
+                found.remove(change["before"]["n"])
+            else:
+                found.append(change["after"]["n"])
+        return sorted(found)
+
+    until(lambda: numbers() == [1, 2, 3, 4, 5] or None, "the rows", 60.0)
+
+    # WHEN it is stopped, changes, is killed with the daemon, and comes back
+    stop = json.dumps({"action": "stop_tables", "tables": ["public.loose"]})
+    one.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', %s)", stop)
+    assert one.daemon.await_event("table.aside")["fault"] == "request"
+    one.execute("DELETE FROM loose WHERE n < 3")
+    one.execute("INSERT INTO loose VALUES (7), (7)")
+    one.daemon.kill()
+    one.daemon.start()
+    one.daemon.await_streaming()
+    asked = json.dumps({"action": "resume_tables", "tables": ["public.loose"]})
+    one.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', %s)", asked)
+
+    # THEN the topic has the rows of the source
+    until(lambda: numbers() == [3, 4, 5, 7, 7] or None, "the rows of now", 60.0)
+    one.execute("INSERT INTO loose VALUES (8)")
+    until(lambda: numbers() == [3, 4, 5, 7, 7, 8] or None, "the last row", 60.0)
+    assert one.daemon.stop() == 0

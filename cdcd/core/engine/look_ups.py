@@ -30,6 +30,7 @@ from cdcd.core.errors import ConfigError, SinkError, SourceError
 from cdcd.core.facts import Observer, SnapshotPartitions, SnapshotRestarted
 from cdcd.core.snapshot.chunks import Chunks
 from cdcd.core.snapshot.reading import SourceTable
+from cdcd.core.snapshot.signals import RESUMED
 from cdcd.core.snapshot.table_task import Part, TableTask, form_of
 
 HELD_S: Final = 2.0
@@ -245,7 +246,7 @@ class LookUps:
 
     def _refuse_keyless(self, plan: TablePlan, table: SourceTable) -> None:
         task = plan.task
-        if task.request:
+        if task.request not in ("", RESUMED):
             self._plans.end(task, _NO_WHERE if task.where and self._snapshots is not None else _NO_KEY)
             return
         error = SourceError(
