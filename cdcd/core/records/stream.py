@@ -85,7 +85,7 @@ class RecordStream(KnownTables):
         self._skips = [op in settings.skipped for op in OPS]
         """True for each op whose events have a number but no record."""
         self._came: list[Record] | None = None
-        """List that gets the records of the insert while an update is encoded as a delete and an insert; otherwise None."""
+        """List for the records of the insert, while an update is encoded as a delete and an insert; otherwise None."""
         self._lsn = 0
         self._now_us = -1
 
