@@ -1101,7 +1101,6 @@ FOLLOWED: Final[dict[Callable[[Scene], None], Callable[[Scene, str], None]]] = {
     no_replication_right: _sql,
     no_right_to_publish: _sql,
     no_broker: _running_broker,
-    no_rights_on_topics: _acls,
     no_right_on_the_transactional_id: _acls,
     a_slot_in_use: _sql,
 }
