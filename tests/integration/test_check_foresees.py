@@ -313,12 +313,12 @@ def a_keyless_table_and_a_slot_that_is_older(scene: Scene) -> None:
     scene.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
     scene.execute(f"CREATE PUBLICATION cdcd_{scene.one.name} FOR ALL TABLES")
     scene.execute(f"SELECT pg_create_logical_replication_slot('{scene.one.slot}', 'pgoutput')")
-    scene.configure(snapshot={"mode": "initial"})
+    scene.configure(snapshot={"mode": "initial"}, topics={"truncate": False})
 
 
 def a_keyless_table_read_incrementally(scene: Scene) -> None:
     scene.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
-    scene.configure(snapshot={"mode": "initial", "method": "incremental"})
+    scene.configure(snapshot={"mode": "initial", "method": "incremental"}, topics={"truncate": False})
 
 
 def tables_with_one_topic(scene: Scene) -> None:
@@ -444,7 +444,9 @@ def a_filter_over_what_a_partition_does_not_send(scene: Scene) -> None:
 def a_chosen_key_and_a_slot_that_is_older(scene: Scene) -> None:
     scene.execute("ALTER TABLE t ADD name text, REPLICA IDENTITY FULL")
     scene.configure(
-        key={"columns": {"public.t": ["name"]}}, snapshot={"mode": "initial", "method": "incremental"}
+        key={"columns": {"public.t": ["name"]}},
+        snapshot={"mode": "initial", "method": "incremental"},
+        topics={"truncate": False},
     )
 
 
