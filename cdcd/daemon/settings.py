@@ -27,6 +27,7 @@ from cdcd.core.engine.settings import EngineSettings
 from cdcd.core.engine.startup import StartSettings
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.shortened import UNLIMITED, MessageLimits
+from cdcd.core.protocol.versions import OPTION_SINCE
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 from cdcd.core.records.encoder import SKIPPABLE, EncoderSettings
 from cdcd.core.records.schema_registrations import SchemaIds
@@ -113,12 +114,17 @@ def _at(written: Any, name: str) -> Any:
 
 
 def engine_settings(
-    config: Config, wal_sender_timeout_s: float, *, delivers_messages: bool = True
+    config: Config,
+    wal_sender_timeout_s: float,
+    *,
+    delivers_messages: bool = True,
+    server_version: int = OPTION_SINCE["messages"],
 ) -> EngineSettings:
     """Return the part of the configuration that affects the engine's decisions.
 
     Args:
         delivers_messages: True if logical messages have records, also messages that were not requested (`Ready`).
+        server_version: `server_version_num`. It decides whether the server sends logical messages.
     """
     transaction, snapshot = config.kafka.transaction, config.snapshot
     exactly_once = config.kafka.delivery == "exactly_once"
@@ -147,6 +153,7 @@ def engine_settings(
         message_prefixes=None if delivers_messages else _published_prefixes(config),
         record_bytes_max=_record_bytes_max(config),
         sets_aside=config.tables.on_error == "set_aside",
+        has_requests=snapshot.signals != "off" and server_version >= OPTION_SINCE["messages"],
         fails_over_bytes=sink_settings(config, TRANSACTION_S).message_bytes_max
         if config.kafka.oversized == "fail"
         else 0,

@@ -154,7 +154,10 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     config, ready = wiring.config, wiring.ready
     start = SessionStart(
         settings=engine_settings(
-            config, wiring.wal_sender_timeout_s, delivers_messages=ready.delivers_messages
+            config,
+            wiring.wal_sender_timeout_s,
+            delivers_messages=ready.delivers_messages,
+            server_version=wiring.stream.server_version,
         ),
         checkpoint=ready.checkpoint,
         encoding=encoder_settings(

@@ -164,7 +164,7 @@ class Engine:
         self._renewal = parts.renewal(0 if logged_until else settings.large_bytes, settings.quiet_s)
         self._observe = observe
         self._names = published
-        self.fates = parts.fates(start.tables, published, observe=observe)
+        self.fates = parts.fates(start.tables, published, observe=observe, has_requests=settings.has_requests)
         fault = self._fault if settings.sets_aside else None
         self._prepared_age = PreparedAge(settings.prepared_warning_age_s, observe)
         self.queue = parts.queue(

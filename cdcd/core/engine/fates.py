@@ -116,6 +116,8 @@ class Fates:
         names: the published tables as `schema.table`, by oid.
         stops: a fault of a table ends the session, and no table is set aside.
         returns: tables come back by themselves, where the cause of the fault can pass.
+        has_requests: whether requests can arrive. If not, each table of the checkpoint that has a fault comes back
+            once in each session.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class Fates:
         observe: Observer,
         stops: bool = False,
         returns: bool = True,
+        has_requests: bool = True,
     ) -> None:
         self._observe = observe
         self.stops = stops
@@ -133,6 +136,9 @@ class Fates:
         self.aside: dict[int, Fate] = {
             each.oid: Fate(each.oid, each.since_lsn, each.fault, names.get(each.oid, "")) for each in start
         }
+        faulty = [each.oid for each in self.aside.values() if each.fault != REQUEST]
+        self._once: set[int] = set() if has_requests else set(faulty)
+        """Tables that come back once by themselves, whatever their fault is."""
         self._tries: dict[int, int] = {}
         """By oid: attempts of tables that came back. Kept until a table has its rows."""
         self._reading: set[int] = set()
@@ -195,11 +201,11 @@ class Fates:
         self._asked += [oid for oid in oids if oid in self.aside and oid not in self._asked]
 
     def plan(self, now: float) -> None:
-        """Give each table whose fault can pass a time to come back at."""
+        """Give each table that comes back by itself a time to come back at."""
         if not self._returns:
             return
         for each in self.aside.values():
-            if each.retry_at is None and each.fault in PASSING:
+            if each.retry_at is None and (each.fault in PASSING or each.oid in self._once):
                 each.retry_at = now + min(RETRY_S * 2**each.tries, RETRY_S_MAX)
 
     def next_at(self) -> float | None:
@@ -233,6 +239,7 @@ class Fates:
             lsn: where the stream is.
         """
         fate = self.aside.pop(oid)
+        self._once.discard(oid)
         self._table = None
         self._tries[oid] = fate.tries + 1
         if read:

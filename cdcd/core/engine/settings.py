@@ -35,6 +35,7 @@ class EngineSettings:
         record_bytes_max: size above which the producer refuses records, if each row has a record with all its
             columns; 0 if this is not certain, or if larger records go elsewhere.
         sets_aside: whether a fault of a table sets the table aside; if not, it ends the session.
+        has_requests: whether requests can arrive as logical messages. Servers before PostgreSQL 14 send none.
         fails_over_bytes: size of key and value above which a record is a fault of its table; 0 if larger records go
             elsewhere.
     """
@@ -66,3 +67,4 @@ class EngineSettings:
     tables_ahead: int = 0
     sets_aside: bool = False
     fails_over_bytes: int = 0
+    has_requests: bool = True

@@ -162,6 +162,13 @@ def refuse_unsealable(checkpoint: Checkpoint | None, system_identifier: str) -> 
             f"Tables are still being read ({snapshot.tables_left} are left).",
             hint="Wait until `cdcd snapshot status` shows none, and run the command again.",
         )
+    if checkpoint.tables:
+        raise PositionError(
+            f"{len(checkpoint.tables)} tables are set aside, so the topics lack their changes, and the new server does "
+            "not have the tables under the same oids.",
+            hint="`cdcd tables` names the tables. Let them come back with `cdcd tables resume`, and run the command "
+            "again.",
+        )
 
 
 def sealed(checkpoint: Checkpoint | None, system_identifier: str, fence_lsn: int, seal: Seal) -> Checkpoint:

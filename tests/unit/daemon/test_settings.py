@@ -38,6 +38,7 @@ OF_FORMER_RECORDINGS = {
     "tables_ahead",
     "sets_aside",
     "fails_over_bytes",
+    "has_requests",
 }
 """Settings that former versions did not have: their defaults are what these versions did."""
 
@@ -48,6 +49,16 @@ def test_a_default_of_the_engine_is_that_of_the_configuration():
     defaults = {each.name: each.default for each in fields(found) if each.default is not MISSING}
     compared = defaults.keys() - NOT_CONFIGURED - OF_FORMER_RECORDINGS
     assert {name: getattr(found, name) for name in compared} == {name: defaults[name] for name in compared}
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "has"),
+    [(180000, "", True), (130020, "", False), (180000, "snapshot: {signals: 'off'}", False)],
+)
+def test_requests_need_logical_messages_and_the_leave_of_the_configuration(
+    version: int, more: str, has: bool
+):
+    assert engine_settings(configured(more=more), 60.0, server_version=version).has_requests is has
 
 
 # What decides how rows become records.

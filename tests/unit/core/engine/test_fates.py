@@ -225,6 +225,21 @@ def test_a_table_is_stopped_on_request_and_does_not_come_back_by_itself(tmp_path
     assert daemon.facts.of(TableResumed) == []
 
 
+def test_a_server_without_requests_lets_each_table_of_the_checkpoint_come_back_once(tmp_path: Path):
+    start = replace(START, tables=(AsideTable(7, 55, RULE),))
+    daemon = daemon_of(tmp_path, start, encoding=FAULTY, has_requests=False)
+    assert daemon.facts.of(TableResumed) == []
+    daemon.now += RETRY_S + 1
+    daemon.take(transaction(5, 100, *BOTH, row(2, oid=OTHER)))
+    assert [each.fault for each in daemon.facts.of(TableResumed)] == [RULE]
+    daemon.take(transaction(6, 200, row(1), row(3, oid=OTHER)))
+    assert [fault for _, fault, _ in set_aside(daemon)] == [RULE]
+    assert ids(daemon) == [("other", 2), ("other", 3)]
+    daemon.now += 10 * RETRY_S_MAX
+    daemon.idle()
+    assert len(daemon.facts.of(TableResumed)) == 1
+
+
 def test_what_can_pass_is_tried_again_by_itself_and_less_often_each_time(tmp_path: Path):
     daemon = daemon_of(tmp_path)
     daemon.feed(transaction(5, 100, *BOTH, row(1)))

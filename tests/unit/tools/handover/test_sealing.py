@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cdcd.core.catalog.oids import Oids
-from cdcd.core.engine.checkpoint import Checkpoint, Seal, tables_sum
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint, Seal, tables_sum
 from cdcd.core.errors import CdcdError, ConfigError, PositionError
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import TableTask
@@ -58,6 +58,7 @@ def test_a_checkpoint_is_sealed_where_it_was_seen_and_nowhere_else():
         ),
         (replace(CHECKPOINT, snapshot=replace(KNOWN, waiting=Oids([1, 2]))), "2 are left"),
         (replace(CHECKPOINT, snapshot=KNOWN.add([TableTask("public.t", 1)])), "1 are left"),
+        (replace(CHECKPOINT, tables=(AsideTable(1, 50, "size"),)), "1 tables are set aside"),
     ],
 )
 def test_what_can_not_be_sealed_is_said(checkpoint: Checkpoint | None, why: str):
