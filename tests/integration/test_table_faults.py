@@ -50,6 +50,7 @@ class Kind:
         breaks: what makes the fault, while the daemon runs.
         mends: what takes the cause away.
         mended: of the configuration, with which the daemon starts again before the table comes back.
+        detected_s: how long Kafka's client may take until it reports the fault.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Kind:
     breaks: Callable[[Trial], None] = insert
     mends: Callable[[Trial], None] = nothing
     mended: dict[str, Any] = field(default_factory=dict)
+    detected_s: float = 0.0
 
 
 def create(one: Trial, name: str, **config: str) -> None:
@@ -71,6 +73,11 @@ def create_all_but_its_topic(one: Trial) -> None:
         create(one, f"{one.name}.{each}", cleanup_policy="compact")
     for each in ("message", "public.other"):
         create(one, f"{one.name}.{each}")
+
+
+def create_all_topics(one: Trial) -> None:
+    create_all_but_its_topic(one)
+    create(one, one.topic)
 
 
 def create_it_last(one: Trial) -> None:
@@ -126,6 +133,15 @@ KINDS = [
         {"topics": {"names": {"public.t": "<name>.public.other"}}},
         before=create_it_last,
         mended={"topics": None},
+    ),
+    Kind(
+        "its topic is deleted while the daemon runs, and may not be created",
+        "broker",
+        {"topics": {"create": {"enabled": False}}},
+        before=create_all_topics,
+        breaks=delete_topic_and_insert,
+        mends=lambda one: create(one, one.topic),
+        detected_s=30.0,
     ),
     Kind(
         "a protected column is not there",
@@ -204,7 +220,7 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command
     kind.breaks(one)
 
     # THEN the table is set aside, by name, with its fault and the command, and the other table goes on
-    assert other(one, 3) < OTHERS_S
+    assert other(one, 3) < kind.detected_s + OTHERS_S
     told = one.daemon.await_event("table.aside")
     assert (told["table"], told["fault"], told["level"]) == ("public.t", kind.fault, "error")
     assert told["command"] == "cdcd tables resume public.t"
@@ -234,6 +250,34 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command
     one.execute("INSERT INTO t VALUES (6, 'after')")
     until(lambda: rows_of(one, own) == source(one) or None, "the last row", 60.0)
     other(one, 5)
+    assert one.daemon.stop() == 0
+
+
+def test_without_requests_a_restart_lets_a_table_come_back(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker
+):
+    # GIVEN a pipeline that follows no requests, with a table that is set aside
+    one = trial(database.dsn(), broker.bootstrap_servers)
+    one.configure(
+        kafka={"properties": {"message.max.bytes": 20_000}},
+        snapshot={"mode": "initial", "signals": "off"},
+        tables={"on_error": "set_aside"},
+    )
+    one.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    one.start()
+    one.insert(1)
+    insert_large(one)
+    one.daemon.await_event("table.aside")
+    other(one, 1)
+
+    # WHEN the cause is gone, and the daemon starts again
+    shorten(one)
+    one.daemon.kill()
+    one.daemon.start()
+
+    # THEN the table comes back by itself
+    one.daemon.await_event("table.returned")
+    until(lambda: rows_of(one, one.topic) == source(one) or None, "its rows", 60.0)
     assert one.daemon.stop() == 0
 
 

@@ -10,10 +10,13 @@ A producer meets a fatal error, for example, if another producer uses its transa
 Python exception, which the call raises when it returns (confluent_kafka.c, error_cb). Before the call returns,
 confluent_kafka calls `on_delivery` for the failed records while that exception is set (Producer.c, dr_msg_cb). Python
 then raises a SystemError whose cause is the exception. If `on_delivery` raises and catches an exception of its own, the
-first exception is lost, and the SystemError has no cause.
+first exception is lost, and the SystemError has no cause. If the handler of that caught exception is still under way,
+the call even raises the KafkaError itself, which is no exception: no `except` with a class catches it, so it would end
+the process without an error.
 """
 
 import signal
+import sys
 import threading
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterator, Mapping
@@ -54,6 +57,10 @@ class TellingProducer(Producer):
             return call(timeout)
         except SystemError as error:
             raise self._fatal_error(error) from None
+        except BaseException:
+            raise
+        except:  # noqa: E722  the only way to catch what is no exception
+            raise KafkaException(sys.exc_info()[1]) from None
 
     def _fatal_error(self, error: SystemError) -> KafkaException:
         if isinstance(error.__cause__, KafkaException):

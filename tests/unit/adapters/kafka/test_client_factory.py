@@ -7,8 +7,10 @@ In `tests/integration/test_kafka_fatal_errors.py`, confluent_kafka itself loses 
 
 import ast
 import asyncio
+import ctypes
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -208,3 +210,22 @@ def test_a_producer_that_does_not_tell_its_error_has_ended_all_the_same(told: Ka
 
 def test_another_cause_is_not_taken_for_the_error() -> None:
     assert ended("poll", ValueError("of somebody else"), FENCED).code() == KafkaError._FENCED
+
+
+def raise_no_exception(value: object) -> None:
+    """Raise a value that is no exception, as only code in C can."""
+    restore = ctypes.pythonapi.PyErr_Restore
+    restore.argtypes, restore.restype = [ctypes.py_object, ctypes.py_object, ctypes.c_void_p], None
+    # The call takes over a reference to each.
+    for each in (type(value), value):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    restore(type(value), value, None)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python raises a SystemError instead")
+def test_an_error_that_is_raised_and_is_no_exception_becomes_one():
+    fenced = KafkaError(KafkaError._FENCED, "another producer has the transactional id", True)
+    producer = TellingProducer(PROPERTIES)
+    with pytest.raises(KafkaException) as raised:
+        producer._telling(lambda _: raise_no_exception(fenced), 0.0)
+    assert raised.value.args[0].code() == KafkaError._FENCED
