@@ -147,7 +147,10 @@ class _Refusals:
 
 def not_writable(name: str) -> SinkError:
     """The error of a topic to which this principal may not write."""
-    return SinkError(f"This principal may not write to topic {name}.", hint=rights_hint())
+    return SinkError(
+        f"Topic {name}: Topic authorization failed, because this principal may not write to it.",
+        hint=rights_hint(),
+    )
 
 
 def _create(
