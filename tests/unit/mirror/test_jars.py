@@ -96,7 +96,7 @@ def test_as_a_program_it_names_every_jar_and_fetches_none_that_is_there(tmp_path
     for file in files:
         file.touch()
     said = subprocess.run(
-        [sys.executable, "-m", under_test.__name__],
+        [sys.executable, "-m", "cdcd.spark.jars"],
         env={"CDCD_CACHE": str(tmp_path), "PATH": ""},
         cwd=REPOSITORY,
         capture_output=True,
