@@ -227,10 +227,11 @@ def test_a_chosen_key_is_that_of_snapshot_stream_and_requests_and_moves_rows(
             f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{signal % (table, table)}')"
         )
     process.await_event("table.read", table="public.person", after=place)
-    assert "rows may share the one of key.columns" in process.await_event("table.failed")["error"]
+    # Rows that may share a key are read behind a truncate record.
+    process.await_event("table.read", table="public.line", after=place)
 
     # THEN the keys are those of the configuration
-    found = read(broker, unique, 11)
+    found = read(broker, unique, 12)
     keys: dict[str, list[tuple[str, bytes | None]]] = {"person": [], "line": []}
     for _, key, envelope in found:
         keys[envelope["source"]["table"]].append((envelope["op"], key))
@@ -244,6 +245,7 @@ def test_a_chosen_key_is_that_of_snapshot_stream_and_requests_and_moves_rows(
         ("c", eight),
         ("d", seven),
         ("d", eight),
+        ("t", None),
     ]
 
     # AND cdcd verify compares what the keys tell apart
