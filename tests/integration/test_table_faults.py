@@ -141,7 +141,7 @@ KINDS = [
         before=create_all_topics,
         breaks=delete_topic_and_insert,
         mends=lambda one: create(one, one.topic),
-        detected_s=30.0,
+        detected_s=100.0,
     ),
     Kind(
         "a protected column is not there",

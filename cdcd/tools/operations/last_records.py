@@ -34,14 +34,25 @@ def last_records(config: Config, table: str) -> Sequence[LastRecord]:
     splits = [(".".join(parts[:at]), ".".join(parts[at:])) for at in range(1, len(parts))]
     topics = {topic for schema, name in splits for topic in names.all_of(schema, name)}
     connection, _ = client.configured(config.kafka)
-    found = []
+    found: list[tuple[int, int, LastRecord]] = []
+    lsns: dict[tuple[str, int], int] = {}
     for message in read_last(connection, f"{config.name}-page", topics, LAST):
         _, written_ms = message.timestamp()
         seen = seen_of(message)
         sizes = len(seen.key or b"") + len(seen.value or b"")
         each = found_of(seen if sizes <= PARSED_MAX else replace(seen, value=b""), written_ms)
-        found.append(
-            LastRecord(each.topic, each.partition, each.offset, each.op, each.lsn, each.written_ms, sizes)
+        place = (each.topic, each.partition)
+        # A tombstone has no LSN. It belongs to the record before it.
+        lsn = lsns[place] = lsns.get(place, 0) if each.lsn is None else each.lsn
+        record = LastRecord(
+            each.topic, each.partition, each.offset, each.op, each.lsn, each.written_ms, sizes
         )
-    found.sort(key=lambda each: (each.written_ms or 0, each.topic, each.partition, each.offset), reverse=True)
-    return found[:RECORDS_MAX]
+        found.append((each.written_ms or 0, lsn, record))
+    found.sort(key=_order, reverse=True)
+    return [record for _, _, record in found[:RECORDS_MAX]]
+
+
+def _order(found: tuple[int, int, LastRecord]) -> tuple[int, int, str, int, int]:
+    """Kafka's time has milliseconds, so the LSN orders the records of one batch over partitions."""
+    written_ms, lsn, record = found
+    return written_ms, lsn, record.topic, record.partition, record.offset
