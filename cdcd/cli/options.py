@@ -46,6 +46,37 @@ def config_option(
     )
 
 
+def url_option() -> Callable[[Function], Function]:
+    """`--url URL` of a daemon's HTTP, without the slashes at its end. Other schemes than http and https are refused."""
+    return click.option(
+        "--url",
+        default="",
+        metavar="URL",
+        callback=_checked_url,
+        help="The daemon's HTTP, if it is not on this machine: http://host:9464",
+    )
+
+
+def _checked_url(_context: click.Context, _option: click.Parameter, url: str) -> str:
+    if url and not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url} does not begin with http:// or https://", param_hint="--url")
+    return url.rstrip("/")
+
+
+def table_form_options() -> Callable[[Function], Function]:
+    """`--format table|json` and `--all`, of commands that show the tables of a pipeline."""
+    form = click.option(
+        "--format",
+        "form",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="Lines for people, or an object for programs.",
+    )
+    every = click.option("--all", "all_tables", is_flag=True, help="Show every table.")
+    return lambda function: form(every(function))
+
+
 def checkpoint_of_option() -> Callable[[Function], Function]:
     """`--checkpoint-of`, for a pipeline whose server is gone."""
     return click.option(

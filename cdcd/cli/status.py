@@ -7,27 +7,14 @@ from pathlib import Path
 
 import click
 
-from cdcd.cli.options import config_option
+from cdcd.cli.options import config_option, table_form_options, url_option
 from cdcd.cli.output import say
 
 
 @click.command("status")
 @config_option()
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Lines for people, or an object for programs.",
-)
-@click.option("--all", "all_tables", is_flag=True, help="Show every table.")
-@click.option(
-    "--url",
-    default="",
-    metavar="URL",
-    help="The daemon's HTTP, where it is not on this machine: http://host:9464",
-)
+@table_form_options()
+@url_option()
 def command(file: Path, form: str, all_tables: bool, url: str) -> int:
     """Show the health of a pipeline, its problems and their fixes.
 
@@ -44,8 +31,6 @@ def command(file: Path, form: str, all_tables: bool, url: str) -> int:
       10  both sides answered, and something else is wrong: no instance runs, or it does not stream
       13  nothing else is wrong, and tables are set aside
     """  # noqa: D301  click wants the character, and not a backslash
-    if url and not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{url} does not begin with http:// or https://", param_hint="--url")
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
     config = load_config(file, os.environ)
@@ -55,7 +40,7 @@ def command(file: Path, form: str, all_tables: bool, url: str) -> int:
     from cdcd.tools.operations.status_lines import lines  # noqa: PLC0415
     from cdcd.tools.operations.status_object import as_object  # noqa: PLC0415
 
-    status = look(config, str(file), url.rstrip("/"))
+    status = look(config, str(file), url)
     if form == "json":
         say(json.dumps(as_object(status), indent=2, ensure_ascii=False))
     else:

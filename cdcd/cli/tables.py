@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cdcd.cli.options import Group, config_option
+from cdcd.cli.options import Group, config_option, table_form_options, url_option
 from cdcd.cli.output import say
 from cdcd.core.pasted import cdcd
 from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES
@@ -14,21 +14,8 @@ from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES
 
 @click.group("tables", cls=Group, invoke_without_command=True)
 @config_option(required=False)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Lines for people, or an object for programs.",
-)
-@click.option("--all", "all_tables", is_flag=True, help="Show every table.")
-@click.option(
-    "--url",
-    default="",
-    metavar="URL",
-    help="The daemon's HTTP, if it is not on this machine: http://host:9464",
-)
+@table_form_options()
+@url_option()
 @click.pass_context
 def command(context: click.Context, file: Path | None, form: str, all_tables: bool, url: str) -> int:
     """Show the state of each table, stop a table, or let it come back.
@@ -51,8 +38,6 @@ def command(context: click.Context, file: Path | None, form: str, all_tables: bo
         return 0
     if file is None:
         raise click.UsageError("Missing option '--config' (env var: 'CDCD_CONFIG').")
-    if url and not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{url} does not begin with http:// or https://", param_hint="--url")
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
     config = load_config(file, os.environ)
@@ -60,7 +45,7 @@ def command(context: click.Context, file: Path | None, form: str, all_tables: bo
     from cdcd.tools.operations.status import look  # noqa: PLC0415  a wrong configuration is told first
     from cdcd.tools.operations.table_list import as_object, exit_code_of, lines  # noqa: PLC0415
 
-    status = look(config, str(file), url.rstrip("/"))
+    status = look(config, str(file), url)
     if form == "json":
         say(json.dumps(as_object(status), indent=2, ensure_ascii=False))
     else:

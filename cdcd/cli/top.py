@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cdcd.cli.options import config_option
+from cdcd.cli.options import config_option, url_option
 from cdcd.cli.output import say
 
 if TYPE_CHECKING:
@@ -21,12 +21,7 @@ SILENT: Final = 10
 
 @click.command("top")
 @config_option()
-@click.option(
-    "--url",
-    default="",
-    metavar="URL",
-    help="The daemon's HTTP, where it is not on this machine: http://host:9464",
-)
+@url_option()
 @click.option("--once", is_flag=True, help="Print it once, without a screen.")
 def command(file: Path, url: str, *, once: bool) -> int:
     """Show a running daemon on the terminal, live.
@@ -46,8 +41,6 @@ def command(file: Path, url: str, *, once: bool) -> int:
       2   the configuration is wrong
       10  --once: no daemon of this pipeline answers
     """  # noqa: D301  click wants the character, and not a backslash
-    if url and not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{url} does not begin with http:// or https://", param_hint="--url")
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
     config = load_config(file, os.environ)
@@ -55,7 +48,7 @@ def command(file: Path, url: str, *, once: bool) -> int:
     from cdcd.telemetry.http_client import status_of, url_of  # noqa: PLC0415
     from cdcd.tools.operations.top_view import Answer, text_lines  # noqa: PLC0415  a wrong configuration is told first
 
-    place = url.rstrip("/") or url_of(config)
+    place = url or url_of(config)
     last: Answer = Answer(place)
     answered_at = time.monotonic()
 

@@ -451,7 +451,7 @@ class Engine:
         self._topics.forget(refused)
         for topic, error in refused.items():
             oid = self._oid_of(topic)
-            if oid is None or not self._settings.sets_aside:
+            if oid is None:
                 raise error
             self._fault(oid, TOPIC, error)
         self._ingest.between(now)
@@ -465,7 +465,7 @@ class Engine:
         self._topics.forget_schemas(refused)
         for use, error in refused.items():
             oids = [*self._ingest.relations.oids_with(use), *self._rendering.oids_with(use)]
-            if not oids or not self._settings.sets_aside:
+            if not oids:
                 raise error
             for oid in oids:
                 self._fault(oid, REGISTRY, error)
@@ -488,7 +488,8 @@ class Engine:
         if batch.closes:
             self.incremental.tasks.delivered(self.checkpoint.snapshot, now)
             self._ending.delivered(batch.position.end_lsn, now)
-            self.fates.delivered([task.oid for task in self.incremental.progress.tasks])
+            if self.fates.is_reading:
+                self.fates.delivered([task.oid for task in self.incremental.progress.tasks])
 
     def refused(
         self, batch: Batch, refused: Mapping[str, CdcdError], now: float, *, is_lost: bool = False
@@ -507,10 +508,10 @@ class Engine:
         topics: set[str] = set()
         for topic, error in refused.items():
             oid = self._oid_of(topic)
-            if oid is None or not self._settings.sets_aside:
+            if oid is None:
                 raise error
             topics.update(self._topics_of(oid, self._name_of(oid)))
-            self._set_aside(oid, self._name_of(oid), BROKER, error, lsn=batch.base.end_lsn)
+            self._fault(oid, BROKER, error, lsn=batch.base.end_lsn)
         # END of a transaction counts records that are not delivered now.
         if is_lost or self.encoder.metadata is not None:
             raise TablesRefusedError(
@@ -534,9 +535,15 @@ class Engine:
     def _name_of(self, oid: int) -> str:
         return self.relation_name(oid) or self._rendering.name_of(oid) or self._names.get(oid, "")
 
-    def _fault(self, oid: int, fault: str, error: CdcdError) -> None:
-        """A fault of a table: set the table aside, from the event on that comes next."""
-        self._set_aside(oid, self._name_of(oid), fault, error)
+    def _fault(self, oid: int, fault: str, error: CdcdError, *, lsn: int | None = None) -> None:
+        """Set a table with a fault aside, from `lsn` on, or from the next event on if `lsn` is None.
+
+        Raises:
+            CdcdError: the configuration sets no table aside, so `error` ends the session.
+        """
+        if not self._settings.sets_aside:
+            raise error
+        self._set_aside(oid, self._name_of(oid), fault, error, lsn=lsn)
 
     def _set_aside(
         self, oid: int, name: str, fault: str, error: CdcdError, *, lsn: int | None = None
@@ -581,7 +588,7 @@ class Engine:
 
     def _between(self, now: float) -> None:
         """Between two transactions: let tables come back."""
-        if not self.fates.aside or not self._streams:
+        if not self._streams or not self.fates.is_due(now):
             return
         coming = sum([task.request == RESUMED for task in self.incremental.progress.tasks])
         for oid in self.fates.due(now, coming):

@@ -114,8 +114,6 @@ class Fates:
     Args:
         start: those of the checkpoint.
         names: the published tables as `schema.table`, by oid.
-        stops: a fault of a table ends the session, and no table is set aside.
-        returns: tables come back by themselves, where the cause of the fault can pass.
         has_requests: whether requests can arrive. If not, each table of the checkpoint that has a fault comes back
             once in each session.
     """
@@ -126,13 +124,9 @@ class Fates:
         names: Mapping[int, str],
         *,
         observe: Observer,
-        stops: bool = False,
-        returns: bool = True,
         has_requests: bool = True,
     ) -> None:
         self._observe = observe
-        self.stops = stops
-        self._returns = returns
         self.aside: dict[int, Fate] = {
             each.oid: Fate(each.oid, each.since_lsn, each.fault, names.get(each.oid, "")) for each in start
         }
@@ -143,11 +137,15 @@ class Fates:
         """By oid: attempts of tables that came back. Kept until a table has its rows."""
         self._reading: set[int] = set()
         """Tables that came back and have not got their rows yet."""
-        self._asked: list[int] = []
+        self._asked: dict[int, None] = {}
         """Tables that come back at the next place between two transactions, because somebody asked for it."""
         self._relations: dict[int, Relation] = {}
         """By oid: the newest descriptions by the stream of tables that are set aside."""
         self._table: tuple[AsideTable, ...] | None = None
+        self._earliest: float | None = None
+        """When the first table comes back by itself, as of the last `plan`; None: no table does."""
+        self._is_planned = False
+        """Whether every table has its time, and `_earliest` is the first of them."""
 
     def __len__(self) -> int:
         return len(self.aside)
@@ -177,6 +175,7 @@ class Fates:
         self._reading.discard(oid)
         self.aside[oid] = Fate(oid, lsn, fault, name, cut_short(reason, REASON_MAX), hint, tries)
         self._table = None
+        self._is_planned = False
         self._observe(
             TableSetAside(
                 table=name,
@@ -187,7 +186,7 @@ class Fates:
                 reason=cut_short(reason, REASON_MAX),
                 hint=hint or HINTS.get(fault, ""),
                 command=resume_table(name),
-                by_itself=self._returns and fault in PASSING,
+                by_itself=fault in PASSING,
             )
         )
         return True
@@ -198,20 +197,29 @@ class Fates:
 
     def ask(self, oids: Collection[int]) -> None:
         """Let these tables come back."""
-        self._asked += [oid for oid in oids if oid in self.aside and oid not in self._asked]
+        self._asked.update(dict.fromkeys([oid for oid in oids if oid in self.aside]))
 
     def plan(self, now: float) -> None:
-        """Give each table that comes back by itself a time to come back at."""
-        if not self._returns:
+        """Give each table that comes back by itself a time to come back at.
+
+        The engine calls this for each action, so nothing is done unless the tables that are set aside have changed.
+        """
+        if self._is_planned:
             return
         for each in self.aside.values():
             if each.retry_at is None and (each.fault in PASSING or each.oid in self._once):
                 each.retry_at = now + min(RETRY_S * 2**each.tries, RETRY_S_MAX)
+        times = [each.retry_at for each in self.aside.values() if each.retry_at is not None]
+        self._earliest = min(times, default=None)
+        self._is_planned = True
 
     def next_at(self) -> float | None:
-        """When a table comes back by itself, if nothing else happens before; None: no table does."""
-        times = [each.retry_at for each in self.aside.values() if each.retry_at is not None]
-        return min(times, default=None)
+        """Return when a table comes back by itself, as of the last `plan`; None: no table does."""
+        return self._earliest
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a table comes back now, by the last `plan` or because somebody asked for it."""
+        return bool(self._asked) or (self._earliest is not None and self._earliest <= now)
 
     def due(self, now: float, coming: int = 0) -> list[int]:
         """The tables that come back now, between two transactions. The caller owes `bring_back` for each of them.
@@ -219,16 +227,13 @@ class Fates:
         Args:
             coming: number of tables that came back and have not got their rows yet.
         """
-        if not self.aside:
-            return []
-        found = [oid for oid in self._asked if oid in self.aside]
-        found += [
-            each.oid
-            for each in self.aside.values()
-            if each.retry_at is not None and each.retry_at <= now and each.oid not in found
+        by_time = [
+            each.oid for each in self.aside.values() if each.retry_at is not None and each.retry_at <= now
         ]
-        found = found[: max(0, RETURNING_MAX - coming)]
-        self._asked = [oid for oid in self._asked if oid not in found]
+        # Each table once, those that somebody asked for first.
+        found = list(dict.fromkeys([*self._asked, *by_time]))[: max(0, RETURNING_MAX - coming)]
+        for oid in found:
+            self._asked.pop(oid, None)
         return found
 
     def bring_back(self, oid: int, *, read: bool, lsn: int) -> Relation | None:
@@ -239,8 +244,12 @@ class Fates:
             lsn: where the stream is.
         """
         fate = self.aside.pop(oid)
+        self._asked.pop(oid, None)
         self._once.discard(oid)
         self._table = None
+        self._is_planned = False
+        if not self.aside:
+            self._earliest = None
         self._tries[oid] = fate.tries + 1
         if read:
             self._reading.add(oid)
@@ -256,12 +265,16 @@ class Fates:
         )
         return self._relations.pop(oid, None)
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether a table came back and has not got its rows yet, so that `delivered` has something to do."""
+        return bool(self._reading)
+
     def delivered(self, being_read: Collection[int]) -> None:
         """Tables that came back, but those `being_read`, have their rows. If one fails once more, its fault is new."""
-        if self._reading:
-            for oid in self._reading.difference(being_read):
-                self._reading.discard(oid)
-                self._tries.pop(oid, None)
+        for oid in self._reading.difference(being_read):
+            self._reading.discard(oid)
+            self._tries.pop(oid, None)
 
     def names(self, wanted: Collection[str]) -> dict[str, int]:
         """The oids of tables that are set aside, by these names."""

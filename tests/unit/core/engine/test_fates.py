@@ -266,6 +266,21 @@ def test_tables_that_come_back_together_do_so_in_turn():
     assert len(fates.due(0.0, coming=RETURNING_MAX - 1)) == 1
 
 
+def test_tables_that_come_back_by_themselves_are_due_until_the_last_of_them_is_back():
+    start = [AsideTable(oid, 100, TOPIC) for oid in range(1, RETURNING_MAX + 2)]
+    fates = Fates(start, {}, observe=Facts())
+    fates.plan(0.0)
+    assert fates.next_at() == RETRY_S
+    assert not fates.is_due(RETRY_S - 1)
+    for _ in range(2):
+        assert fates.is_due(RETRY_S)
+        for oid in fates.due(RETRY_S):
+            fates.bring_back(oid, read=False, lsn=1)
+        fates.plan(RETRY_S)
+    assert not fates.aside
+    assert not fates.is_due(RETRY_S)
+
+
 def test_the_checkpoint_stays_small_with_ten_thousand_tables_that_are_set_aside():
     tables = tuple(AsideTable(oid, 100 + oid % 3, TOPIC) for oid in range(16384, 46384, 3))
     checkpoint = replace(START, tables=tables, snapshot=Progress())
