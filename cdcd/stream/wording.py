@@ -64,7 +64,7 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
 
 
 def in_our_words(error: E) -> E:
-    """Change the error's texts to those of a program, and return the error."""
+    """Replace the daemon's words in the error's message and hint by a program's words, and return the error."""
     error.message = reworded(error.message)
     error.hint = reworded(error.hint)
     error.args = (error.message,)

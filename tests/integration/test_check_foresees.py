@@ -648,7 +648,7 @@ def _owned_by(scene: Scene, table: str, owner: str) -> None:
 
 
 def _reader(scene: Scene, *options: str, tables: str, patterns: Sequence[str] = ("public.t",)) -> None:
-    """Configure a strict pipeline in which a role with these options, which may SELECT from `tables`, reads a table."""
+    """Configure a strict pipeline with a reader: a role that has these options and may SELECT from `tables`."""
     _role(scene, READER, *options)
     scene.execute(f"GRANT SELECT ON {tables} TO {READER}")
     readers = [{"tables": list(patterns), "user": READER}]

@@ -79,7 +79,7 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """How a publication differs from what is desired.
+    """Differences between the tables of a publication and the desired tables.
 
     Attributes:
         lacking: tables to be added.
@@ -252,10 +252,12 @@ async def read_listed(connection: Connection, publication: str) -> Listed | None
 async def read_differences(
     connection: Connection, publication: str, desired: Desired
 ) -> tuple[Listed, Differences] | None:
-    """What the publication lists, and how that differs from what is desired; None: there is no such publication.
+    """Return the contents of the publication, and their differences from the desired tables.
 
-    A publication FOR ALL TABLES lacks nothing and has every table, whatever is desired. Raises TransientError,
-    SourceError.
+    None: the publication does not exist. A publication FOR ALL TABLES has every table and lacks none.
+
+    Raises:
+        TransientError, SourceError: PostgreSQL does not answer, or refuses the query.
     """
     listed = await read_listed(connection, publication)
     if listed is None:
@@ -263,7 +265,7 @@ async def read_differences(
     candidates = await read_candidates(connection)
     has = listed.members | listed.of_schemas
     published = [each.table for each in candidates if listed.all_tables or each.table.oid in has]
-    # 10,000 tables take some tenths of a second, in which the stream must not wait.
+    # The comparison of 10,000 tables takes tenths of a second. A thread makes it, so that the stream does not wait.
     return listed, await asyncio.to_thread(compare, desired, candidates, published)
 
 

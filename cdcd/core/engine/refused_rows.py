@@ -134,7 +134,7 @@ def least_bytes(frame: bytes, in_stream: bool, relation: Relation) -> int:
     try:
         sizes = peek.new_row_sizes(frame, in_stream)
     except (ValueError, IndexError):
-        # The encoder reports what is malformed.
+        # The encoder raises the error, which names the malformed part of the message.
         return 0
     if len(sizes) != len(relation.columns):
         return 0

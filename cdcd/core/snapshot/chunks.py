@@ -15,7 +15,7 @@ PAGES_MAX: Final = 4096
 """Maximum number of pages in a chunk of small rows, however large `chunk_bytes` is."""
 
 UNLIMITED: Final = 1 << 62
-"""Limit for the rows of a single page, in bytes, which is none because a page cannot be divided."""
+"""Limit in bytes for the rows of a single page. No page reaches it, because a page cannot be divided."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,10 +274,10 @@ class TableMirror:
         return self._next
 
     def _look_again(self) -> None:
-        """Check that nobody has deleted the topic and made it again since `_start`.
+        """Check that the topic was not deleted and created again since `_start`.
 
         Raises:
-            OriginError: somebody has.
+            OriginError: the topic was deleted and created again.
         """
         now = replace(self._origin, topic_id=self._topic_id(self.topic) or self._origin.topic_id)
         check_origin(State(origin=self._origin), now, self.topic, self.table)

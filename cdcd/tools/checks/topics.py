@@ -81,7 +81,7 @@ def _problems(name: str, topic: TopicInfo, facts: Facts, wanted: Wanted) -> Iter
 
 
 def _compacted(name: str, config: Mapping[str, str], table: TableTopic) -> Iterator[Finding]:
-    """Check a table's topic in which Kafka keeps the last record of each key."""
+    """Check a table's topic that has `cleanup.policy=compact`, so that Kafka keeps the last record of each key."""
     subject = f"topic {name}"
     if table.keyless or table.marked:
         marked = not table.keyless

@@ -420,7 +420,7 @@ class Array(Converter):
             raise _of_element(error) from None
 
     def _element_json(self, text: str) -> str:
-        """Return the JSON of an element. The mark of a large element is returned as it is."""
+        """Return the JSON of an element. `literals.LARGE`, which stands for a large element, is returned unchanged."""
         return text if text == literals.LARGE else self._element.json(text)
 
     def binary(self, data: bytes) -> str:

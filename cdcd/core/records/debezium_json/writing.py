@@ -29,8 +29,8 @@ _HEX: Final = b"0123456789abcdef"
 _DECIMALS_MAX: Final = 6
 _SMALLEST: Final = 1e-4
 _GREATEST: Final = 1e9
-"""Range in which the digits of a float8 are written without an exponent, and in which its whole digits and six
-decimals are at most 15 digits."""
+"""Range of float8 values that are written without an exponent. In this range, the digits before the decimal point and
+six decimals are together at most 15 digits."""
 
 _NUMERIC_HEAD: Final = 8
 _NUMERIC_NEGATIVE: Final = 0x4000

@@ -86,7 +86,7 @@ class FilterEncoder(EncoderInFront):
             try:
                 shaped = self._shaped(found, item, in_stream, now_us)
             except (ValueError, IndexError) as cause:
-                # The inner encoder reports what is malformed.
+                # The inner encoder raises the error, which names the malformed part of the message.
                 self._inner.encode_all([*run, item], in_stream, now_us, out)
                 raise AssertionError("a row was refused in which nothing is wrong") from cause
             if shaped is not None:

@@ -179,7 +179,7 @@ class PartitionEncoder(EncoderInFront):
         try:
             old, new = self._parted[oid].of_frame(frame, in_stream)
         except (ValueError, IndexError) as cause:
-            # The inner encoder reports what is malformed.
+            # The inner encoder raises the error, which names the malformed part of the message.
             self._inner.encode(frame, in_stream, now_us, out)
             raise AssertionError("a row was refused in which nothing is wrong") from cause
         known, topic = len(out), self._inner.topic_of(oid)

@@ -106,7 +106,7 @@ class RouteEncoder(EncoderInFront):
         try:
             parts = self._parts(found, frame, in_stream, now_us)
         except (ValueError, IndexError) as cause:
-            # The inner encoder reports what is malformed.
+            # The inner encoder raises the error, which names the malformed part of the message.
             self._inner.encode(frame, in_stream, now_us, out)
             raise AssertionError("a row was refused in which nothing is wrong") from cause
         size = 0

@@ -78,15 +78,15 @@ class RowFilter(RowValues):
             self.problem = str(error)
 
     def keeps(self, values: Sequence[Value]) -> bool:
-        """Return whether the topic has a row with these values, which are those of the columns `indexes`."""
+        """Return whether the topic has a row. `values` are the row's values in the columns `indexes`."""
         found = self._answer(self._new_values(values))
         return self._keeps_unanswered if found is None else found
 
     def kept(self, old: Sequence[Value], *, whole: bool) -> bool:
-        """Return whether the topic may have had a row with these values, which are those of the columns `indexes`.
+        """Return whether the topic may have had a row before it was changed.
 
         Args:
-            old: the part of the old row that PostgreSQL has sent.
+            old: the old row's values in the columns `indexes`, as far as PostgreSQL has sent them.
             whole: whether this is the complete row; if not, only the replica identity is known.
         """
         found = self._answer(self._old_values(old, whole))

@@ -127,7 +127,7 @@ def test_a_new_format_has_what_the_stream_has(lines: EncoderSettings):
         LogicalMessage(None, True, 500, "hello", b"x"),
         Truncate(None, False, False, (5,)),
     )
-    # Numbers count each event, skipped operations have no record, and the topics are those of every format.
+    # Each event has a number, also an event of a skipped operation, which has no record. The topics are as in JSON.
     assert made == [
         ("shop.public.orders", b"1", b"c|1|1|new", None),
         ("shop.public.orders", b"1", b"u|3|1|paid", None),
