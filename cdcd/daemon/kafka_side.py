@@ -21,6 +21,7 @@ from cdcd.adapters.kafka.topics import (
     create_hint,
     ensure_topics,
     existing_topics,
+    message_limits,
     not_writable,
 )
 from cdcd.adapters.postgres.kept_lock import KeptLock
@@ -326,7 +327,11 @@ class KafkaSide:
         if keyless:
             marked = config.heartbeat.watermark_interval_s > 0
             check_keyless(admin, keyless, marked=marked, refused=refused)
-        return created, existing_topics(admin, prefix) if prefix else set()
+        existing = existing_topics(admin, prefix) if prefix else set()
+        if config.kafka.delivery == "at_least_once":
+            known = existing.union([topic for topic in missing if not refused or topic not in refused])
+            self._sizes.learn_topics(message_limits(admin, sorted(known)))
+        return created, existing
 
     async def check_marked(self, topics: Collection[str]) -> None:
         """Check that existing topics among these accept watermarks.

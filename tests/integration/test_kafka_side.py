@@ -127,6 +127,19 @@ def test_topics_are_made_once_and_told(broker: KafkaBroker, unique: str):
     assert [fact.topic for fact in side.told(TopicCreated)] == names
 
 
+def test_the_limits_of_topics_are_known_without_transactions(broker: KafkaBroker, unique: str):
+    # GIVEN a topic with a limit of its own, and one that the pipeline creates with the broker's limit
+    first, second = f"{unique}.public.first", f"{unique}.public.second"
+    create_topics(broker.bootstrap_servers, first, config={"max.message.bytes": "20000"})
+    found = {}
+    for delivery in ("at_least_once", "exactly_once"):
+        side = Side(broker.bootstrap_servers, unique, delivery=delivery)
+        side.run(side.side.await_topics([first, second]))
+        found[delivery] = dict(side.side._sizes.topics)
+    # THEN only the delivery that needs the limits asks for them
+    assert found == {"at_least_once": {first: 20_000, second: 1_048_588}, "exactly_once": {}}
+
+
 def test_a_topic_that_had_records_and_is_made_again_is_told_with_what_reads_the_table(
     broker: KafkaBroker, unique: str
 ):

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.batch_sizing import SizeLimits
 from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.adapters.kafka.producer import SinkSettings
@@ -17,13 +18,20 @@ from cdcd.adapters.kafka.sink import Sink
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.engine.queue import Batch
-from cdcd.core.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
+from cdcd.core.errors import (
+    CdcdError,
+    SinkError,
+    SinkUnavailableError,
+    TopicRefusedError,
+    TransientError,
+)
 from cdcd.core.records.encoder import Record
 from cdcd.core.records.late_records import Produce
 from cdcd.core.retry import Delays
 from cdcd.core.transactions.position import Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
+from tests.integration.visible_records import visible
 
 OPENINGS = 8
 
@@ -39,6 +47,9 @@ def sink_of(  # noqa: PLR0917  each test names one or two
     settling: Settling | None = None,
     stopping: threading.Event | None = None,
     topic: str | None = None,
+    *,
+    exactly_once: bool = True,
+    sizes: SizeLimits | None = None,
 ) -> Sink:
     """A sink with a topic for its checkpoint, a new one if none is named, which logs its transactions."""
     connection, producer = client.split(
@@ -50,7 +61,7 @@ def sink_of(  # noqa: PLR0917  each test names one or two
         SinkSettings(
             client=connection,
             producer=producer,
-            exactly_once=True,
+            exactly_once=exactly_once,
             transactional_id=name,
             checkpoint_topic=topic or name,
             records=CheckpointRecords(name),
@@ -65,6 +76,7 @@ def sink_of(  # noqa: PLR0917  each test names one or two
         oversized=Oversized(),
         on_retry=on_retry,
         settling=settling,
+        sizes=sizes,
     )
 
 
@@ -132,6 +144,42 @@ def test_a_refusal_for_size_is_heard_though_a_later_call_fails_first(
     sink.close()
     assert batch.refused
     assert not retries, "a refusal for size is no failure that may pass"
+
+
+def test_without_transactions_no_record_behind_a_refused_one_is_visible(broker: KafkaBroker, unique: str):
+    # GIVEN a topic with a limit that is known
+    large, other = f"{unique}.large", f"{unique}.other"
+    create_topics(broker.bootstrap_servers, large, config={"max.message.bytes": "20000"})
+    create_topics(broker.bootstrap_servers, other)
+    sizes = SizeLimits()
+    sizes.learn_topics({large: 20_000})
+    sink = sink_of(broker, unique, exactly_once=False, sizes=sizes)
+    sink.open()
+    position = Position(1, 2)
+
+    # WHEN records stand before and behind one that is too large, and behind one that compression makes small
+    records: list[Record] = [
+        (other, b"1", b"before", None),
+        (large, b"1", bytes(30_000), None),
+        (large, b"2", random.randbytes(30_000), None),
+        (large, b"3", b"behind", None),
+        (other, b"2", b"behind", None),
+    ]
+    batch = Batch(position, position, items=list(records))
+    with pytest.raises(TopicRefusedError) as refused:
+        sink.deliver(batch, Checkpoint("1", 1, "", position, 0))
+
+    # THEN readers see the records before it, and nothing behind it
+    assert refused.value.topics == {large}
+    assert visible(broker.bootstrap_servers, other) == 1
+    assert visible(broker.bootstrap_servers, large) == 1
+
+    # AND the other records go out without it
+    batch.items = [records[0], records[4]]
+    sink.open()
+    sink.deliver(batch, Checkpoint("1", 1, "", position, 0))
+    assert visible(broker.bootstrap_servers, other) == 3
+    sink.close()
 
 
 def test_a_stop_that_ends_the_wait_for_acknowledgements_is_not_told_as_a_failure_of_kafka(

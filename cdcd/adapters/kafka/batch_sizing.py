@@ -3,10 +3,14 @@
 The broker's limit (`max.message.bytes`) is for the compressed record batch of a whole request, and librdkafka does not
 split a request that the broker refuses. If one record alone exceeds the limit, cdcd replaces that record
 (`kafka.oversized`). If no such record is found, cdcd makes the requests smaller, down to one record each.
+
+Without Kafka transactions, readers would see records that follow a refused one. So a record that is larger than the
+topic's limit before compression is sent alone (`Alone`): all earlier records are acknowledged before it, and the broker
+answers before a later record is sent. Compression alone decides whether the broker accepts such a record.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +21,7 @@ from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
 from cdcd.core.engine.queue import Batch
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.records.encoder import record_bytes
+from cdcd.core.records.late_records import Produce
 
 SHRINK: Final = 4
 """Divisor of the request size at each refusal."""
@@ -29,6 +34,11 @@ _SOURCE_BYTES_MAX: Final = 2_000
 
 SMALLEST_BATCH: Final = 16_384
 """Smallest size of a request in bytes. The next smaller request holds one record."""
+
+
+BATCH_OVERHEAD: Final = 512
+"""Bytes that a record batch of one record may have besides key, value and headers. The batch's own fields have 61
+bytes (DefaultRecordBatch.java), and the lengths of the record's parts have some more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,63 @@ class SizeLimits:
     """librdkafka's `batch.size` in bytes from now on; 0: one record for each request; None: the configured size."""
     records: set[TooLarge] = field(default_factory=set)
     """Records to replace before they are sent, until the transaction that contains them is committed."""
+    topics: Mapping[str, int] = field(default_factory=dict)
+    """The value of `max.message.bytes` of each topic for which it is known. The mapping is replaced, never changed,
+    because two threads use it."""
+
+    def learn_topics(self, found: Mapping[str, int]) -> None:
+        """Remember `max.message.bytes` of these topics."""
+        self.topics = {**self.topics, **found}
+
+    def smallest(self) -> int | None:
+        """Return the size from which on a record may be larger than its topic's limit; None if no limit is known."""
+        return min(self.topics.values(), default=None)
+
+    def may_refuse(self, topic: str, size: int) -> bool:
+        """Return whether the topic's limit refuses a record of this size, if compression does not make it smaller."""
+        limit = self.topics.get(topic)
+        return limit is not None and size + BATCH_OVERHEAD > limit
+
+
+class FlushFirstError(Exception):
+    """`Alone` produces the record after all earlier records are acknowledged."""
+
+
+class Alone:
+    """Replacement for `produce` that sends each record alone which its topic may refuse for its size.
+
+    A call raises FlushFirstError if all earlier records must be acknowledged first. Then the caller waits for that,
+    calls `flushed`, and repeats the call.
+    """
+
+    def __init__(self, produce: Produce, limits: SizeLimits) -> None:
+        self._produce = produce
+        self._limits = limits
+        self._has_others = True
+        self.is_unanswered = False
+        """True if the last record was sent alone, and the broker may not have answered yet."""
+
+    def flushed(self) -> None:
+        """Note that all records are acknowledged."""
+        self._has_others = self.is_unanswered = False
+
+    def __call__(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        """Produce a record; see `confluent_kafka.Producer.produce`."""
+        is_large = self._limits.may_refuse(topic, record_bytes(key, value, headers))
+        if self.is_unanswered or (is_large and self._has_others):
+            raise FlushFirstError
+        if headers is None:
+            self._produce(topic, value, key)
+        else:
+            self._produce(topic, value, key, headers=headers)
+        self._has_others = True
+        self.is_unanswered = is_large
 
 
 class Fitting:
@@ -84,6 +151,13 @@ class Fitting:
         """librdkafka's `batch.size` for a new producer; 0: one record for each request."""
         size = self._limits.batch_size
         return self._settings.batch_size if size is None else size
+
+    def alone(self, batch: Batch, produce: Produce) -> Alone | None:
+        """Return the replacement of `produce` for the batch; None if no record is larger than a topic's limit."""
+        smallest = self._limits.smallest()
+        if smallest is None or not batch.has_larger(smallest - BATCH_OVERHEAD):
+            return None
+        return Alone(produce, self._limits)
 
     def prepare(self, batch: Batch) -> None:
         """Replace the records that were refused before. LimitError: a claim-check file cannot be written."""
@@ -113,7 +187,9 @@ class Fitting:
         Returns:
             The record that cannot be sent either way; None if there is no such record.
         """
-        if self.batch_size and not failed.local:
+        # A record that is larger than the topic's limit was sent alone.
+        is_alone = self._limits.may_refuse(failed.topic, failed.size)
+        if self.batch_size and not failed.local and not is_alone:
             found = self._find(failed, sent)
             if found is None:
                 size = self.batch_size

@@ -22,7 +22,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdcd.adapters.kafka.batch_sizing import FailedRecord, Fitting, SizeLimits
+from cdcd.adapters.kafka.batch_sizing import FailedRecord, Fitting, FlushFirstError, SizeLimits
 from cdcd.adapters.kafka.checkpoint import (
     PARTITION,
     CheckpointTopic,
@@ -416,12 +416,20 @@ class Sink:
         producer, produce, batch = self._live, self._produce, self._given
         assert produce is not None, "it is made with the producer"
         self._fitting.prepare(batch)
+        alone = None if self._settings.exactly_once else self._fitting.alone(batch, produce)
+        if alone is not None:
+            produce = alone
         silent_at = time.monotonic() + self._settings.answer_s
         count = batch.count
         while batch.handed_over < count:
             before = batch.handed_over
             try:
                 hand_over(produce)
+            except FlushFirstError:
+                assert alone is not None, "it raised the exception"
+                self._await_acknowledged(0, SLICE_S)
+                alone.flushed()
+                silent_at = time.monotonic() + self._settings.answer_s
             except BufferError:
                 # librdkafka's own queue is full: wait until it has sent some records.
                 if batch.handed_over > before:
@@ -442,6 +450,8 @@ class Sink:
                     # rd_kafka_txn_handle_AddPartitionsToTxn).
                     self._abort()
                     raise
+        if alone is not None and alone.is_unanswered:
+            self._await_acknowledged(0, SLICE_S)
         self._mark()
 
     def _mark(self) -> None:

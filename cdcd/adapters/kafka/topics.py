@@ -254,6 +254,23 @@ def checkpoint_problem(admin: Admin, name: str) -> str:
     )
 
 
+def message_limits(admin: Admin, names: Sequence[str]) -> dict[str, int]:
+    """Return `max.message.bytes` of existing topics: the size up to which a topic accepts a compressed record batch.
+
+    The call blocks. The result is empty if this principal may not read settings (DescribeConfigs).
+
+    Raises:
+        TransientError: the broker does not answer.
+    """
+    try:
+        configs = admin.topic_configs(names)
+    except SinkError:
+        # The broker's refusal shows the limit then.
+        return {}
+    found = {name: config.get("max.message.bytes", "") for name, config in configs.items()}
+    return {name: int(limit) for name, limit in found.items() if limit.isdecimal()}
+
+
 def policy_problem(config: Mapping[str, str], *, has_key: bool, marked: bool = False) -> str:
     """Return the reason why a topic with these settings is unfit for a table's records, or "".
 

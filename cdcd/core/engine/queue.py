@@ -125,6 +125,16 @@ class Batch:
             return len(self.items)
         return sum([item.count if isinstance(item, LateRecords) else 1 for item in self.items])
 
+    def has_larger(self, bytes_max: int) -> bool:
+        """Return whether key, value and headers of a record have more than `bytes_max` bytes together."""
+        for item in self.items:
+            if isinstance(item, LateRecords):
+                if item.largest > bytes_max:
+                    return True
+            elif record_bytes(item[1], item[2], item[3]) > bytes_max:
+                return True
+        return False
+
     def hand_over(self, produce: Produce) -> None:
         """Pass the records from index `handed_over` on to `produce`.
 

@@ -3,7 +3,15 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from cdcd.adapters.kafka.batch_sizing import SMALLEST_BATCH, FailedRecord, Fitting, SizeLimits
+from cdcd.adapters.kafka.batch_sizing import (
+    BATCH_OVERHEAD,
+    SMALLEST_BATCH,
+    Alone,
+    FailedRecord,
+    Fitting,
+    FlushFirstError,
+    SizeLimits,
+)
 from cdcd.adapters.kafka.oversized import Oversized, TooLarge
 from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
@@ -120,3 +128,52 @@ def test_a_record_whose_headers_are_too_large_is_named_with_its_whole_size():
     culprit = Fitting(settings(), Oversized(), SizeLimits()).learn(failed(), [sent])
     assert culprit is not None
     assert (culprit.key, f"A record of {len(LARGE) + 7} bytes" in str(culprit)) == (b"k2", True)
+
+
+def test_a_record_above_the_limit_of_its_topic_is_sent_alone():
+    # GIVEN a topic with a limit, and another one without
+    limits = SizeLimits()
+    limits.learn_topics({"t": 1_000 + BATCH_OVERHEAD})
+    sent: list[str] = []
+    alone = Alone(lambda topic, *_, **_headers: sent.append(topic), limits)
+    large = bytes(1_001)
+
+    # WHEN a large record follows a small one, all earlier records must be acknowledged first
+    alone("u", large, b"")
+    with pytest.raises(FlushFirstError):
+        alone("t", large, b"")
+    alone.flushed()
+    alone("t", large, b"")
+    assert alone.is_unanswered
+
+    # THEN the next record waits for the broker's answer, too
+    with pytest.raises(FlushFirstError):
+        alone("u", b"", b"")
+    alone.flushed()
+    alone("u", b"", b"", headers=[("h", large)])
+    assert sent == ["u", "t", "u"]
+    assert not alone.is_unanswered
+
+
+def test_only_a_batch_with_a_record_above_a_limit_is_looked_at_record_by_record():
+    limits = SizeLimits()
+    fitting = Fitting(settings(), Oversized(), limits)
+
+    def produce(*_: object, **_headers: object) -> None:
+        """The record goes nowhere."""
+
+    assert fitting.alone(batch(LARGE), produce) is None, "no limit is known"
+    limits.learn_topics({"t": 1_000 + BATCH_OVERHEAD})
+    limits.learn_topics({"u": 5_000_000})
+    assert fitting.alone(batch(bytes(999)), produce) is None
+    assert fitting.alone(batch(bytes(1_000)), produce) is not None
+    with_headers = Batch(Position(1, 1), Position(1, 1), items=[("t", None, b"", [("h", bytes(1_000))])])
+    assert fitting.alone(with_headers, produce) is not None
+
+
+def test_a_record_that_was_sent_alone_is_named_at_its_first_refusal():
+    limits = SizeLimits()
+    limits.learn_topics({"t": 1_000})
+    refused = FailedRecord(TOO_LARGE, "t", b"k", bytes(2_000), local=False, size=2_001)
+    assert Fitting(settings(), Oversized(), limits).learn(refused, [batch(bytes(2_000))]) is refused
+    assert limits.batch_size is None
