@@ -120,9 +120,20 @@ def command(
     _check_routes(pipeline)
     _check_modes(pipeline)
     _check_tags(config, consistent=consistent)
+    if config.change_log == "only" and (
+        consistent or config.batches.consistent or replay or relayout or tables
+    ):
+        raise ConfigError(
+            "change_log is only, so there are no tables for batches.consistent, --consistent, --snapshot, --relayout "
+            "or --replay-quarantine.",
+            hint="Leave them out, or set change_log to none.",
+        )
     check_pyspark()
     say = log_to(config.log)
     try:
+        if config.change_log == "only":
+            _append_log(config, say, once=once)
+            return 0
         _mirror(
             config,
             pipeline,
@@ -192,6 +203,30 @@ def _mirror(
         mirror.close()
         spark.stop()
     for error in mirror.stopped.values():
+        raise error
+
+
+def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool) -> None:
+    """Append the topics to the log until stopped. Raises what ended it, or the first error that stopped a topic."""
+    from cdcd.mirror.log.job import LogJob, LogPlace  # noqa: PLC0415  loads pyspark
+
+    stop = threading.Event()
+    settings = settings_of(config)
+    spark = session_for(config, f"cdcd mirror {config.name}")
+    # A SparkContext replaces the handler of SIGINT by one that raises KeyboardInterrupt.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    place = LogPlace(
+        target_of(config).own_name("log"),
+        config.target.format,
+        f"{config.stream_checkpoint().rstrip('/')}_log",
+    )
+    job = LogJob(spark, settings, place, config.kafka.librdkafka(), say)
+    try:
+        job.run(once=once, stop=stop)
+    finally:
+        spark.stop()
+    for error in job.stopped.values():
         raise error
 
 

@@ -59,6 +59,20 @@ class SourceConfig(Section):
         description="Property name to file that holds its value, for secrets such as sasl.jaas.config.",
     )
 
+    client_properties: Properties = Field(
+        default_factory=dict,
+        description="Names of librdkafka, for the client by which the log (change_log) looks at topics: "
+        "security.protocol, sasl.username and so on. Needed where `properties` has a login.",
+    )
+
+    def librdkafka(self) -> dict[str, Any]:
+        """The properties of the client that looks at topics. Holds secrets: never to be printed."""
+        given = {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in self.client_properties.items()
+        }
+        return {**given, "bootstrap.servers": self.bootstrap_servers}
+
     def java_client(self) -> dict[str, str]:
         """The properties. Holds secrets: never to be printed."""
         given = {
@@ -297,6 +311,11 @@ class MirrorConfig(Section):
         description="The topics of the pipeline, as the daemon's configuration has them under the same names."
     )
     target: TargetConfig = Field(description="Where the tables are kept.")
+    change_log: Literal["none", "only"] = Field(
+        "none",
+        description="only: all records of the pipeline's topics are appended to one table, the log, and no tables are "
+        "made of them. none: tables are mirrored, without a log.",
+    )
     tables: TablesConfig = Field(description="Which tables, and what is kept of them.")
     batches: BatchesConfig = Field(description="How much at a time.")
     maintenance: MaintenanceConfig = Field(description="Small files and former versions.")

@@ -69,6 +69,9 @@ ALSO = {
     "cdcd.cli.verify": {"mirror"},
     "cdcd.mirror.watching.observed": {"telemetry"},
     "cdcd.mirror.watching.status": {"telemetry"},
+    # Topics are looked at by the client of Kafka that the daemon has.
+    "cdcd.mirror.log.job": {"adapters.kafka"},
+    "cdcd.mirror.log.positions": {"adapters.kafka"},
     # What reads tables, and not topics, is a client of PostgreSQL.
     "cdcd.mirror.snapshot.page_source": {"adapters.postgres"},
     "cdcd.mirror.stream.reload": {"adapters.postgres"},

@@ -223,6 +223,18 @@ def test_tags_need_common_lsns(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "start with --consistent" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--consistent", "--replay-quarantine", "--relayout=public.t"])
+def test_a_log_alone_has_no_tables_to_work_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+):
+    file = tmp_path / "mirror.yaml"
+    file.write_text(
+        "name: shop\nkafka: {bootstrap_servers: 'b:1'}\ntarget: {location: /lake}\nchange_log: only\n"
+    )
+    assert run("--config", str(file), option) == 2
+    assert "set change_log to none" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark comes with `make spark`")
 def test_a_partition_field_that_is_none_is_refused_with_its_place_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,82 @@
+"""What tells a topic from another one that had its name: Kafka's id of it, and the first offsets of its partitions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from cdcd.adapters.kafka.client_factory import make_admin
+from cdcd.core.errors import SinkError, SinkUnavailableError
+
+_TIMEOUT_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStart:
+    """Identity of a topic.
+
+    Attributes:
+        topic_id: Kafka's id in base64.
+        first: by partition, the first offset that is still there.
+    """
+
+    topic_id: str
+    first: Mapping[int, int]
+
+
+class TopicStarts:
+    """Asks the brokers for the identity of topics. `properties` are librdkafka's."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self._servers = properties["bootstrap.servers"]
+        self._client = make_admin(properties)
+
+    def look(self, topics: Sequence[str]) -> dict[str, TopicStart]:
+        """Those of `topics` that exist.
+
+        Raises:
+            SinkUnavailableError: no broker answered in time.
+            SinkError: the brokers refuse the request.
+        """
+        if not topics:
+            return {}
+        described: dict[str, Any] = {}
+        asked = self._client.describe_topics(TopicCollection(list(topics)), request_timeout=_TIMEOUT_S)
+        for topic, future in asked.items():
+            try:
+                described[topic] = future.result(_TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._failure(str(error), retriable=error.args[0].retriable()) from error
+            except TimeoutError as error:
+                raise self._failure("no answer in time", retriable=True) from error
+        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        places = [
+            TopicPartition(topic, part.id) for topic, each in described.items() for part in each.partitions
+        ]
+        first: dict[str, dict[int, int]] = {topic: {} for topic in described}
+        if places:
+            answers = self._client.list_offsets(dict.fromkeys(places, earliest), request_timeout=_TIMEOUT_S)
+            for place, future in answers.items():
+                try:
+                    offset = future.result(_TIMEOUT_S).offset
+                except (KafkaException, TimeoutError) as error:
+                    raise self._failure(str(error) or "no answer in time", retriable=True) from error
+                if offset < 0:
+                    # librdkafka 2.x gives a negative offset and no error if no answer came in time.
+                    raise self._failure("no answer in time", retriable=True)
+                first[place.topic][place.partition] = offset
+        return {topic: TopicStart(str(each.topic_id), first[topic]) for topic, each in described.items()}
+
+    def _failure(self, reason: str, *, retriable: bool) -> SinkError | SinkUnavailableError:
+        if retriable:
+            return SinkUnavailableError(
+                f"Kafka at {self._servers} does not answer: {reason}",
+                hint="Check that the brokers run and that kafka.bootstrap_servers has their addresses.",
+            )
+        return SinkError(
+            f"Kafka at {self._servers} refuses: {reason}",
+            hint="The user needs Describe on the topics. kafka.client_properties has librdkafka's names of its login.",
+        )

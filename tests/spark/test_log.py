@@ -1,0 +1,284 @@
+"""The log of a pipeline's topics: real Kafka, real Spark, both formats; records are written by the test."""
+
+import json
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+from cdcd.mirror.jars import DELTA, ICEBERG
+from cdcd.mirror.kafka import KafkaSource
+from cdcd.mirror.log.job import LogJob, LogPlace
+from cdcd.mirror.stream.settings import MirrorSettings
+from cdcd.mirror.watching.progress import TableStopped
+from deploy.local import KafkaBroker
+from tests.integration.daemon import until
+from tests.spark.stage import Stage, target_for
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="cdcd-log-") as folder:
+        broker = KafkaBroker(Path(folder))
+        broker.start()
+        try:
+            yield broker.bootstrap_servers
+        finally:
+            broker.kill()
+
+
+class Pipeline:
+    """Topics of a pipeline without a daemon, and logs of them."""
+
+    def __init__(self, spark: SparkSession, servers: str, folder: Path, name: str, table_format: str) -> None:
+        self.spark, self.servers, self.prefix = spark, servers, name
+        self.facts: list[Any] = []
+        self.admin = AdminClient({"bootstrap.servers": servers})
+        table = f"delta.`{folder}/log`" if table_format == DELTA else f"lake.{name}.log"
+        self.place = LogPlace(table, table_format, str(folder / "checkpoint"))
+        self.settings = MirrorSettings(
+            name, KafkaSource(servers), name, f"{name}.schemas", f"{name}.checkpoint", "", interval_s=1.0
+        )
+        self.make("schemas")
+
+    def make(self, *topics: str) -> None:
+        asked = self.admin.create_topics([NewTopic(f"{self.prefix}.{topic}", 1, 1) for topic in topics])
+        for made in asked.values():
+            made.result()
+
+    def delete(self, table: str) -> None:
+        topic = f"{self.prefix}.public.{table}"
+        self.admin.delete_topics([topic])[topic].result()
+        until(lambda: True if topic not in self.admin.list_topics(timeout=10).topics else None, "deleted")
+
+    def describe(self, *tables: str) -> None:
+        self.make(*[f"public.{table}" for table in tables])
+        for table in tables:
+            form = {
+                "schema": "public", "table": table, "topic": f"{self.prefix}.public.{table}", "oid": 1,
+                "key": ["id"], "last_id": 1, "rewritten": 0, "fingerprint": f"f{table}",
+                "columns": [{"name": "id", "id": 1, "type": "integer", "type_oid": 23, "modifier": -1,
+                             "form": "int32", "default": None}],
+            }  # fmt: skip
+            self.produce("schemas", json.dumps(form).encode(), b"k")
+
+    def produce(self, topic: str, *values: bytes | str | None, **given: Any) -> None:
+        producer = Producer({"bootstrap.servers": self.servers})
+        key = given.pop("key", b"{}") if "key" in given else b"{}"
+        for value in values:
+            producer.produce(f"{self.prefix}.{topic}", value, key, **given)
+        assert producer.flush(30) == 0
+
+    def job(self) -> LogJob:
+        return LogJob(
+            self.spark, self.settings, self.place, {"bootstrap.servers": self.servers}, self.facts.append
+        )
+
+    def once(self) -> LogJob:
+        job = self.job()
+        job.run(once=True, stop=threading.Event())
+        return job
+
+    def rows(self, condition: str = "kind NOT IN ('started', 'stopped')") -> list[Row]:
+        return self.spark.table(self.place.name).filter(condition).orderBy("topic", "part", "off").collect()
+
+    def has(self, table: str) -> list[tuple[int, str]]:
+        topic = f"{self.prefix}.public.{table}"
+        return [(row["off"], row["kind"]) for row in self.rows(f"topic = '{topic}' AND kind <> 'stopped'")]
+
+
+@pytest.fixture(params=[ICEBERG, DELTA])
+def pipeline(request: pytest.FixtureRequest, spark: SparkSession, servers: str, tmp_path: Path) -> Pipeline:
+    return Pipeline(spark, servers, tmp_path, f"p{abs(hash(request.node.nodeid)) % 10**8}", request.param)
+
+
+def change(n: int, *, op: str = "c", after: str | None = None) -> bytes:
+    source = f'{{"schema":"public","table":"t","commit_lsn":{100 + n},"event_serial_no":1,"schema_id":"ft"}}'
+    row = after if after is not None else f'{{"id":{n}}}'
+    return f'{{"before":null,"after":{row},"source":{source},"op":"{op}"}}'.encode()
+
+
+def test_what_comes_is_kept_and_what_cannot_be_read_is_a_row_with_its_reason(pipeline: Pipeline) -> None:
+    # GIVEN changes among records of every bad kind
+    pipeline.describe("t")
+    row = '{"id":1,"x":1.10,"y":"a\\u00e9","z":{"b": [1,2]}}'
+    poison = [
+        b"", b"{", b"\xff\xfe\xfd", b"\x00\x00\x00\x00\x05abc", b"[" * 5000, b'{"op":' + b"9" * 5000 + b"}",
+        b'{"op":"c","source":{"commit_lsn":"many"},"after":{}}', b"null", b"7", b'{"op":"x","source":{}}',
+        b'{"source":{"commit_lsn":99999999999999999999999},"op":"c","after":{}}',
+        b'{"after":' + b'{"a":' * 3000 + b"1" + b"}" * 3001,
+    ]  # fmt: skip
+    pipeline.produce("public.t", change(1, after=row))
+    pipeline.produce("public.t", *poison)
+    pipeline.produce(
+        "public.t", b'{"op":"c","op":"u","source":{"commit_lsn":5},"after":{"id":2,"id":3}}', None
+    )
+    pipeline.produce("public.t", change(2, op="t", after="null"), b"{}", headers={"cdcd.watermark": b"7"})
+    pipeline.produce(
+        "public.t", change(3), key=None, headers={"cdcd.unchanged": b'["x"]', "__debezium.oldkey": b"\xff"}
+    )
+    # WHEN they are appended, twice
+    pipeline.once()
+    pipeline.once()
+    # THEN each is one row, in order
+    rows = pipeline.rows(f"topic = '{pipeline.prefix}.public.t'")
+    assert [row["off"] for row in rows] == list(range(len(poison) + 6))
+    first, *bad = rows[: len(poison) + 1]
+    assert (first["kind"], first["tbl"], first["lsn"], first["ord"]) == ("change", "public.t", 101, 1)
+    assert (first["schema_id"], first["op"], bytes(first["key"])) == ("ft", "c", b"{}")
+    assert bytes(first["value"]) == change(1, after=row)
+    assert json.loads(first["after"]) == json.loads(row)
+    assert {row["kind"] for row in bad} == {"unreadable"}
+    assert [bytes(row["value"]) for row in bad] == poison
+    assert all(row["reason"] for row in bad)
+    assert "zero byte" in bad[3]["reason"]
+    double, tombstone, truncate, *beats, last = rows[len(poison) + 1 :]
+    assert (double["kind"], double["after"], tombstone["kind"]) == ("change", '{"id":2,"id":3}', "tombstone")
+    assert [row["kind"] for row in (truncate, *beats)] == ["heartbeat", "heartbeat"]
+    assert (last["kind"], last["key"], last["unchanged"]) == ("change", None, '["x"]')
+
+
+def test_an_aborted_transaction_is_not_in_the_log(pipeline: Pipeline) -> None:
+    pipeline.describe("t")
+    producer = Producer({"bootstrap.servers": pipeline.servers, "transactional.id": pipeline.prefix})
+    producer.init_transactions()
+    for number, ends in enumerate(
+        (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction)
+    ):
+        producer.begin_transaction()
+        producer.produce(f"{pipeline.prefix}.public.t", change(number), b"{}")
+        producer.flush()
+        ends()
+    pipeline.once()
+    assert pipeline.has("t") == [(0, "change"), (4, "change")]
+
+
+def test_a_lost_checkpoint_and_a_new_topic_give_no_record_twice(pipeline: Pipeline) -> None:
+    pipeline.describe("t")
+    pipeline.produce("public.t", change(1), change(2))
+    pipeline.once()
+    # WHEN the checkpoint is lost
+    checkpoint = Path(pipeline.place.checkpoint)
+    checkpoint.rename(checkpoint.with_name("lost"))
+    pipeline.produce("public.t", change(3))
+    pipeline.once()
+    assert [row[0] for row in pipeline.has("t")] == [0, 1, 2]
+    # AND when a topic joins
+    pipeline.describe("u")
+    pipeline.produce("public.u", change(1))
+    pipeline.produce("public.t", change(4))
+    pipeline.once()
+    assert [row[0] for row in pipeline.has("t")] == [0, 1, 2, 3]
+    assert [row[0] for row in pipeline.has("u")] == [0]
+
+
+def test_a_topic_that_was_made_again_stops_alone_and_goes_on_when_it_is_told_to(pipeline: Pipeline) -> None:
+    pipeline.describe("t", "u", "v")
+    for table in ("t", "u", "v"):
+        pipeline.produce(f"public.{table}", change(1), change(2))
+    pipeline.once()
+    # WHEN one topic is deleted, and another one is made again
+    pipeline.delete("t")
+    pipeline.delete("u")
+    pipeline.make("public.u")
+    pipeline.produce("public.u", change(7))
+    pipeline.produce("public.v", change(3))
+    job = pipeline.once()
+    # THEN both stop by name, and the third goes on
+    assert sorted(job.stopped) == [f"{pipeline.prefix}.public.{table}" for table in ("t", "u")]
+    told = {fact.table: fact for fact in pipeline.facts if isinstance(fact, TableStopped)}
+    assert "made again" in told[f"{pipeline.prefix}.public.u"].message
+    assert [len(pipeline.has(table)) for table in ("t", "u", "v")] == [2, 2, 3]
+    assert len(pipeline.rows("kind = 'stopped'")) == 2
+    # AND the hint is the way on
+    pipeline.spark.sql(told[f"{pipeline.prefix}.public.u"].hint.partition("statement in Spark: ")[2])
+    pipeline.once()
+    assert [len(pipeline.has(table)) for table in ("t", "u", "v")] == [2, 3, 3]
+
+
+def test_a_topic_that_was_shortened_beyond_what_the_log_has_stops(pipeline: Pipeline) -> None:
+    pipeline.describe("t")
+    pipeline.produce("public.t", change(1))
+    pipeline.once()
+    pipeline.produce("public.t", *[change(n) for n in range(2, 8)])
+    place = TopicPartition(f"{pipeline.prefix}.public.t", 0, 5)
+    for done in pipeline.admin.delete_records([place]).values():
+        done.result()
+    job = pipeline.once()
+    assert (
+        "begins at offset 5, and the log has it up to 1" in job.stopped[f"{pipeline.prefix}.public.t"].message
+    )
+    assert pipeline.has("t") == [(0, "change")]
+
+
+def test_the_query_runs_on_takes_new_topics_and_ends_when_told(pipeline: Pipeline) -> None:
+    pipeline.describe("t")
+    pipeline.produce("public.t", change(1))
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: pipeline.job().run(once=False, stop=stop))
+    thread.start()
+    try:
+        until(lambda: True if _there(pipeline, "t", 1) else None, "appended", 120)
+        pipeline.describe("u")
+        pipeline.produce("public.u", change(1))
+        until(lambda: True if _there(pipeline, "u", 1) else None, "appended", 120)
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert pipeline.has("t") == pipeline.has("u") == [(0, "change")]
+
+
+def _there(pipeline: Pipeline, table: str, count: int) -> bool:
+    try:
+        return len(pipeline.has(table)) == count
+    except PySparkException:
+        # The log is not there yet.
+        return False
+
+
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_a_daemons_changes_are_in_the_log_once_after_kills_in_the_midst_of_batches(
+    stage: Stage, spark: SparkSession, table_format: str
+) -> None:
+    with stage.source(f"log_{table_format}", "CREATE TABLE t (id int PRIMARY KEY, n numeric)") as source:
+        mirror = source.mirror(table_format)
+        mirror.config["change_log"] = "only"
+        name = target_for(spark, mirror, f"log_{table_format}").own_name("log")
+        # WHEN the process is killed twice while changes come
+        for life in range(2):
+            mirror.start()
+            for n in range(20):
+                source.execute("INSERT INTO t SELECT g, 1.10 FROM generate_series(%s, %s) g", *_ids(life, n))
+            until(lambda had=200 * life: True if _count(spark, name) > had else None, "appended", 180)
+            mirror.kill()
+        source.deliver()
+        assert mirror.once() == 0
+        # THEN each record is there once, byte for byte
+        sent = {(raw.partition, raw.offset): raw.value for raw in source.records("public.t")}
+        rows = spark.table(name).filter("tbl = 'public.t'").collect()
+        assert len(rows) == len(sent) == 400
+        assert {(row["part"], row["off"]): bytes(row["value"]) for row in rows} == sent
+        kinds = {row["kind"] for row in spark.table(name).select("kind").distinct().collect()}
+        assert {"change", "schema", "checkpoint", "started"} <= kinds
+
+
+def _ids(life: int, n: int) -> tuple[int, int]:
+    first = 200 * life + 10 * n
+    return first, first + 9
+
+
+def _count(spark: SparkSession, name: str) -> int:
+    try:
+        spark.catalog.refreshTable(name)
+        return spark.table(name).filter("kind = 'change'").count()
+    except PySparkException:
+        # The log is not there yet.
+        return 0

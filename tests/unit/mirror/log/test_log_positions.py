@@ -1,0 +1,49 @@
+import json
+import re
+from pathlib import Path
+
+import cdcd.mirror.log
+from cdcd.adapters.kafka.topic_facts import TopicStart
+from cdcd.mirror.log.positions import EARLIEST, Positions, lost, starting
+
+HAS = Positions({"a": {0: 10, 1: 3}, "b": {0: 5}}, {"a": "A", "b": "B"}, frozenset(), 1, {"a": "A", "b": "B"})
+
+
+def test_a_topic_that_is_as_it_was_goes_on():
+    # The offset after the last record may be a transaction's marker.
+    assert lost(HAS, {"a": TopicStart("A", {0: 11, 1: 0, 2: 7}), "b": TopicStart("B", {0: 0})}) == {}
+
+
+def test_a_topic_whose_unread_records_are_gone_is_named_with_its_reason():
+    found = lost(HAS, {"a": TopicStart("A", {0: 12, 1: 0})})
+    assert found == {
+        "a": "partition 0 begins at offset 12, and the log has it up to 10",
+        "b": "the topic was deleted",
+    }
+    assert "made again" in lost(HAS, {"a": TopicStart("Z", {0: 0}), "b": TopicStart("B", {0: 0})})["a"]
+
+
+def test_a_topic_that_has_stopped_is_not_judged_again():
+    has = Positions(HAS.ends, HAS.ids, frozenset({"b"}), 1, HAS.topics)
+    assert lost(has, {"a": TopicStart("A", {0: 0, 1: 0})}) == {}
+
+
+def test_a_query_starts_after_the_last_record_and_a_topic_of_another_id_at_its_beginning():
+    found = {
+        "a": TopicStart("A", {0: 11, 1: 0, 2: 0}),
+        "b": TopicStart("Z", {0: 0}),
+        "c": TopicStart("C", {0: 4}),
+    }
+    assert json.loads(starting(HAS, found)) == {
+        "a": {"0": 11, "1": 3, "2": EARLIEST},
+        "b": {"0": EARLIEST},
+        "c": {"0": EARLIEST},
+    }
+
+
+def test_the_log_calls_nothing_but_sparks_public_api():
+    (folder,) = cdcd.mirror.log.__path__
+    for file in Path(folder).glob("*.py"):
+        assert not re.search(
+            r"py4j|_jvm|_jsparkSession|_jdf|mirror\.platform\.(java|kafka_admin)", file.read_text()
+        ), file
