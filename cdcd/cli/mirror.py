@@ -22,7 +22,7 @@ from cdcd.core.errors import CdcdError, ConfigError, TransientError
 from cdcd.core.facts import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cdcd.adapters.postgres.slot import SlotWait
     from cdcd.config.loading import Config
@@ -208,11 +208,11 @@ def _mirror(
 
 def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool) -> None:
     """Append the topics to the log until stopped. Raises what ended it, or the first error that stopped a topic."""
-    from cdcd.mirror.log.job import LogJob, LogPlace  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.log.job import CONSUMERS, LogJob, LogPlace  # noqa: PLC0415  loads pyspark
 
     stop = threading.Event()
     settings = settings_of(config)
-    spark = session_for(config, f"cdcd mirror {config.name}")
+    spark = session_for(config, f"cdcd mirror {config.name}", also=CONSUMERS)
     # A SparkContext replaces the handler of SIGINT by one that raises KeyboardInterrupt.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -230,13 +230,20 @@ def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool) -> None:
         raise error
 
 
-def session_for(config: "MirrorConfig", name: str, *, kafka: bool = True) -> Any:
-    """The session that the configuration asks for. `kafka`: with Spark's Kafka source."""
+def session_for(
+    config: "MirrorConfig", name: str, *, kafka: bool = True, also: "Mapping[str, str] | None" = None
+) -> Any:
+    """The session that the configuration asks for.
+
+    Args:
+        kafka: with Spark's Kafka source.
+        also: more settings; those of the configuration take precedence.
+    """
     from cdcd.mirror.session import catalog_conf, session  # noqa: PLC0415  loads pyspark
 
     place = config.target
     own = {} if place.location is None else catalog_conf(place.format, place.catalog, place.location)
-    conf = {**own, **{key: str(value) for key, value in config.spark.items()}}
+    conf = {**own, **(also or {}), **{key: str(value) for key, value in config.spark.items()}}
     spark = session((place.format,), conf=conf, kafka=kafka, name=name)
     spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
     return spark

@@ -4,6 +4,7 @@ import json
 import tempfile
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,7 @@ def test_a_daemons_changes_are_in_the_log_once_after_kills_in_the_midst_of_batch
             mirror.start()
             for n in range(20):
                 source.execute("INSERT INTO t SELECT g, 1.10 FROM generate_series(%s, %s) g", *_ids(life, n))
-            until(lambda had=200 * life: True if _count(spark, name) > had else None, "appended", 180)
+            until(partial(_more_than, spark, name, 200 * life), "appended", 180)
             mirror.kill()
         source.deliver()
         assert mirror.once() == 0
@@ -275,10 +276,11 @@ def _ids(life: int, n: int) -> tuple[int, int]:
     return first, first + 9
 
 
-def _count(spark: SparkSession, name: str) -> int:
+def _more_than(spark: SparkSession, name: str, had: int) -> bool | None:
+    """True if the log has more than `had` changes."""
     try:
         spark.catalog.refreshTable(name)
-        return spark.table(name).filter("kind = 'change'").count()
+        return spark.table(name).filter("kind = 'change'").count() > had or None
     except PySparkException:
         # The log is not there yet.
-        return 0
+        return None

@@ -27,7 +27,10 @@ from cdcd.mirror.watching.progress import MirrorStarted, Observer, Retrying, Tab
 TASKS: Final = 2
 """Tasks, and so files, of a batch. Spark would make one for each partition of Kafka."""
 
-CONSUMERS: Final = "spark.kafka.consumer.cache.capacity"
+CONSUMERS: Final = {"spark.kafka.consumer.cache.capacity": "2000"}
+"""Setting of Spark: the number of partitions whose clients of Kafka are kept from one batch to the next. By default, it
+is 64, and a log of more partitions makes new clients in each batch.
+"""
 
 _POLL_S: Final = 1
 _RETRY_S: Final = 10.0
