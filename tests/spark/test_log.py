@@ -257,7 +257,9 @@ def test_a_daemons_changes_are_in_the_log_once_after_kills_in_the_midst_of_batch
         for life in range(2):
             mirror.start()
             for n in range(20):
-                source.execute("INSERT INTO t SELECT g, 1.10 FROM generate_series(%s, %s) g", *_ids(life, n))
+                source.execute(
+                    "INSERT INTO t SELECT g, 1.10 FROM generate_series(%s::int, %s::int) g", *_ids(life, n)
+                )
             until(partial(_more_than, spark, name, 200 * life), "appended", 180)
             mirror.kill()
         source.deliver()
