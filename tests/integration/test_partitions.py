@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from cdcd.core.records.shaping.murmur2 import positive_murmur2
+from cdcd.core.records.shaping.partitioning import positive_murmur2
 from cdcd.daemon import kafka_watch
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Raw, Reader

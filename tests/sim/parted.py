@@ -4,8 +4,7 @@ from typing import Final
 
 from cdcd.core.catalog.table_rules import PartitionRule
 from cdcd.core.records.encoder import HEADER_NEW_KEY
-from cdcd.core.records.shaping.murmur2 import positive_murmur2
-from cdcd.core.records.shaping.partitioning import taken_out
+from cdcd.core.records.shaping.partitioning import positive_murmur2, taken_out
 from tests.sim.catalog import SCHEMA, Definition, Row
 from tests.sim.expected import TOMBSTONE, Expected, PromiseBrokenError, Record
 from tests.sim.wal import Change

@@ -15,8 +15,7 @@ from librt.strings import BytesWriter, read_f64_be, read_i16_be, read_i32_be, re
 from cdcd.core.catalog.hints import HINT
 from cdcd.core.catalog.wiretext import MINUS, NINE, ZERO, checked, to_bytes
 from cdcd.core.errors import ProtocolError
-from cdcd.core.records.avro.primitives import Primitives
-from cdcd.core.records.avro.writing import UnfitError
+from cdcd.core.records.avro.writing import UnfitError, encoded, write_bytes, write_long, write_text
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.converter import STRING, Converter
 from cdcd.core.records.debezium_json.converters import Boolean, Bytea, Float, Integer
@@ -35,6 +34,33 @@ _DIGITS_MAX: Final = 18
 
 _LEAST: Final = -(2**63)
 _GREATEST: Final = 2**63 - 1
+
+
+class Primitives:
+    """Appends values that are not null to a buffer, without a union branch.
+
+    Attributes:
+        name: name of the format for errors.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def put_number(self, number: "i64", out: BytesWriter) -> None:
+        """Append a whole number."""
+        write_long(number, out)
+
+    def put_text(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        """Append `data[at:end]` as a text. UnicodeDecodeError (a ValueError) if it is not UTF-8."""
+        write_text(data, at, end, out)
+
+    def put_bytes(self, data: bytes, out: BytesWriter) -> None:
+        """Append bytes, which may be a text in UTF-8."""
+        write_bytes(data, out)
+
+    def encoded(self, schema: Schema, json_text: bytes) -> bytes:
+        """Return the encoded value that has this JSON. UnfitError if the JSON does not match the Connect schema."""
+        return encoded(schema, json_text)
 
 
 class AvroConverter:

@@ -35,8 +35,7 @@ from cdcd.core.protocol.peek import (
 )
 from cdcd.core.records.avro.around import Around, AvroEnvelope, FlatRow
 from cdcd.core.records.avro.form import AvroForm, known_id
-from cdcd.core.records.avro.heartbeats import AvroHeartbeats
-from cdcd.core.records.avro.messages import MessageValues
+from cdcd.core.records.avro.messages import AvroHeartbeats, MessageValues
 from cdcd.core.records.avro.rows import NULL_IN_KEY, named_unchanged, write_fields, write_row
 from cdcd.core.records.avro.source_block import AvroSourceBlock, AvroTableSource
 from cdcd.core.records.avro.tables import AvroTable, message_uses

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdcd.core.errors import TransientError
-from cdcd.core.records.avro.converters import AvroConverter, converter_of
-from cdcd.core.records.avro.primitives import Primitives
+from cdcd.core.records.avro.converters import AvroConverter, Primitives, converter_of
 from cdcd.core.records.avro.schemas import adjusted_full_name, has_default, schema_text
 from cdcd.core.records.avro.writing import FIRST, SECOND, UnfitError, encoded, optional, text, zero
 from cdcd.core.records.debezium_json.connect_schema import Schema

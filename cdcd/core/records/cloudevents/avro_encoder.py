@@ -18,8 +18,7 @@ from cdcd.core.records.avro.tables import AvroTable
 from cdcd.core.records.avro.writing import optional, text, write_bytes
 from cdcd.core.records.cloudevents.attributes import MESSAGE, EventForm, Events
 from cdcd.core.records.cloudevents.blocks import AvroEventBlock, TransactionFacts
-from cdcd.core.records.cloudevents.schemas import data_schema, message_schema
-from cdcd.core.records.cloudevents.tables import EventTables, content_type
+from cdcd.core.records.cloudevents.tables import EventTables, content_type, data_schema, message_schema
 from cdcd.core.records.debezium_json.connect_schema import Schema
 from cdcd.core.records.debezium_json.source_block import SourceBlock
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments

@@ -81,12 +81,12 @@ class FlatEventBlock(EventBlock):
         snapshot: str = "false",
     ) -> None:
         """See `SourceBlock`."""
-        self.facts.begin(xid, commit_lsn, unix_us, last_commit_lsn, snapshot)
+        EventBlock.begin(self, xid, commit_lsn, unix_us, last_commit_lsn, snapshot)
         SourceBlock.begin(self, xid, commit_lsn, unix_us, last_commit_lsn, snapshot)
 
     def set_origin(self, name: str | None, lsn: int | None) -> None:
         """See `SourceBlock`."""
-        self.facts.origin, self.facts.origin_lsn = name, lsn
+        EventBlock.set_origin(self, name, lsn)
         SourceBlock.set_origin(self, name, lsn)
 
 

@@ -14,8 +14,13 @@ from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.records.cloudevents.attributes import MESSAGE, EventForm, Events
 from cdcd.core.records.cloudevents.blocks import EventBlock, FlatEventBlock, TransactionFacts
-from cdcd.core.records.cloudevents.schemas import data_schema, message_schema
-from cdcd.core.records.cloudevents.tables import EventMetadata, EventTables, content_type
+from cdcd.core.records.cloudevents.tables import (
+    EventMetadata,
+    EventTables,
+    content_type,
+    data_schema,
+    message_schema,
+)
 from cdcd.core.records.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, envelope_schema, opening
 from cdcd.core.records.debezium_json.drafting import PARTS, parts_of
 from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder

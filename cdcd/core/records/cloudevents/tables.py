@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from cdcd.core.catalog.modes import Modes
 from cdcd.core.records.cloud_events import CloudEvents
 from cdcd.core.records.cloudevents.attributes import (
     AVRO_DATA,
@@ -13,7 +14,8 @@ from cdcd.core.records.cloudevents.attributes import (
     Events,
 )
 from cdcd.core.records.cloudevents.blocks import TransactionFacts
-from cdcd.core.records.debezium_json.connect_schema import TRANSACTION_VALUE, WITH_SCHEMA, opening
+from cdcd.core.records.debezium_json.connect_schema import TRANSACTION_VALUE, WITH_SCHEMA, Schema, opening
+from cdcd.core.records.debezium_json.message_content import message_schema as whole_message_schema
 from cdcd.core.records.debezium_json.pieces import Part
 from cdcd.core.records.debezium_json.source_block import OPS
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
@@ -25,10 +27,30 @@ _END: Final = "end"
 """Text in the `id` of a truncate record that cdcd makes itself, in place of the op, because the event before it may
 be a TRUNCATE."""
 
+_NAME: Final = "io.debezium.connector.postgresql.Data"
+"""Name of the Connect schema of an event's data, as Debezium's CloudEventsConverter has it."""
+
+_MESSAGE: Final = "message"
+
 
 def content_type(events: CloudEvents) -> bytes:
     """Return the content type of the data of events."""
     return AVRO_DATA if events.data == _AVRO else JSON_DATA
+
+
+def data_schema(envelope: Schema) -> Schema:
+    """Return the schema of changes: the rows before and after, from the schema of their envelopes."""
+    return _data(envelope["fields"][:2])
+
+
+def message_schema(modes: Modes) -> Schema:
+    """Return the schema of logical messages, for which Debezium's converter has no event."""
+    fields = whole_message_schema(modes)["fields"]
+    return _data([field for field in fields if field["field"] == _MESSAGE])
+
+
+def _data(fields: list[Schema]) -> Schema:
+    return {"type": "struct", "fields": fields, "optional": False, "name": _NAME}
 
 
 class EventTables:

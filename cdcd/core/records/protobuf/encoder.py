@@ -14,14 +14,15 @@ from librt.strings import BytesWriter
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.records.avro.encoder import RegistryEncoder, RegistryFormat
-from cdcd.core.records.avro.messages import MessageValues
+from cdcd.core.records.avro.form import AvroForm
+from cdcd.core.records.avro.messages import AvroHeartbeats, MessageValues
 from cdcd.core.records.avro.source_block import AvroTableSource
+from cdcd.core.records.debezium_json.heartbeats import US_PER_MS
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.protobuf.around import ProtobufEnvelope
 from cdcd.core.records.protobuf.form import PREFIX, ProtobufForm
-from cdcd.core.records.protobuf.heartbeats import ProtobufHeartbeats
 from cdcd.core.records.protobuf.source_block import ProtobufSourceBlock, ProtobufTableSource
 from cdcd.core.records.protobuf.transaction_metadata import CountedProtobufSource
 from cdcd.core.records.protobuf.writing import (
@@ -37,17 +38,14 @@ from cdcd.core.records.protobuf.writing import (
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-_BUFFER_BYTES_MAX: Final = 1 << 20
-"""A buffer that a large record has made larger is given back."""
-
-_BEFORE: Final = tag(1, LENGTH)
-_AFTER: Final = tag(2, LENGTH)
-
 # Fields of a logical message.
 _MESSAGE_OP: Final = text_field(1, "m")
 _MESSAGE_TS_MS: Final = 2
 _MESSAGE: Final = tag(5, LENGTH)
 _CONTENT: Final = tag(2, LENGTH)
+
+_FIELD: Final = 1
+"""Number of the only field of a heartbeat's key, and of its value."""
 
 
 class ProtobufMessageValues(MessageValues):
@@ -70,6 +68,18 @@ class ProtobufMessageValues(MessageValues):
         out.write(content)
         write_bytes(data, out)
         return out.getvalue()
+
+
+class ProtobufHeartbeats(AvroHeartbeats):
+    """Makes heartbeats without the head that has the schema's id, and has their schemas."""
+
+    def __init__(self, settings: EncoderSettings, form: AvroForm) -> None:
+        AvroHeartbeats.__init__(self, settings, form)
+        self.key = text_field(_FIELD, settings.prefix)
+
+    def value(self, now_us: int) -> bytes:
+        """See `AvroHeartbeats`."""
+        return number_field(_FIELD, now_us // US_PER_MS)
 
 
 def _table_source(fragments: TableFragments, metadata: TransactionMetadata | None) -> AvroTableSource:

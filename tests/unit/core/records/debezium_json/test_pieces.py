@@ -8,8 +8,7 @@ from librt.strings import BytesWriter
 
 from cdcd.core.catalog import wiretext
 from cdcd.core.catalog.wiretext import checked
-from cdcd.core.records.avro.converters import RawBytes
-from cdcd.core.records.avro.primitives import Primitives
+from cdcd.core.records.avro.converters import Primitives, RawBytes
 from cdcd.core.records.debezium_json.converter import Text
 from cdcd.core.records.debezium_json.converters import Array, Bytea
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, checked_parts, part_of
