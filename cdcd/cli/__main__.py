@@ -36,6 +36,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "replay": "Replay a recording through the engine, or make it pseudonymous.",
     "verify": "Compare the topics, or a mirror, with the tables at one moment.",
     "drop": "Remove the slot and everything else that a pipeline left.",
+    "heal": "Make the topics equal to the tables again.",
     "reset": "Restart a stopped pipeline without its slot and checkpoint.",
     "downgrade": "Let the previous version continue a stopped pipeline.",
     "config": "Show the configuration in effect, its schema or its reference.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cdcd.cli.heal import make_comparer
 from cdcd.cli.options import config_option
 from cdcd.core.errors import EXIT_CODES
 
@@ -66,6 +67,7 @@ def command(file: Path, *, accept_gap: bool) -> int:
         ask=_ask,
         runbook=_runbook,
         tools=Tools(_check, _records),
+        make_comparer=make_comparer,
     )
 
 

@@ -262,8 +262,9 @@ class CheckpointRead(Fact):
 @dataclass(frozen=True, slots=True)
 class GapAccepted(Fact):
     """The slot does not continue where the checkpoint ends, and --accept-gap or snapshot.mode: when_needed accepts
-    that. The changes between `begins` and `ends` are not delivered. With when_needed, truncate records end the former
-    rows of `ended` tables, which are read again; `tables` names the first ones.
+    that. The changes between `begins` and `ends` are not delivered. With when_needed, the topics of
+    `ended` tables are healed, or truncate records end their former rows and they are read again; `tables` names the
+    first ones.
     """
 
     event: ClassVar[str] = "gap.accepted"
@@ -274,6 +275,45 @@ class GapAccepted(Fact):
     ends: str = ""
     tables: list[str] = field(default_factory=list)
     ended: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableHealed(Fact):
+    """After a gap, the table's topic was compared with the table, and got these numbers of records, so that it equals
+    the table at the new slot's first position.
+    """
+
+    event: ClassVar[str] = "table.healed"
+    table: str
+    deletes: int
+    updates: int
+    inserts: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableNotHealed(Fact):
+    """After a gap, the table's topic cannot be compared with the table for certain. A truncate record ends the former
+    rows instead, and the table is read again.
+    """
+
+    event: ClassVar[str] = "table.not_healed"
+    level: ClassVar[Level] = "warning"
+    table: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GapHealed(Fact):
+    """The topics of `tables` tables were compared with the tables after a gap, and got these numbers of records. The
+    stream begins when the other tables are read.
+    """
+
+    event: ClassVar[str] = "gap.healed"
+    tables: int
+    deletes: int
+    updates: int
+    inserts: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +382,10 @@ class SnapshotStarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotNeeded(Fact):
-    """cdcd reads the tables again (snapshot.mode: when_needed), because the slot is unusable or does not continue where
-    the checkpoint ends. In each table's topic, a truncate record ends the former rows before the new ones. Without
-    truncate records (topics.truncate), rows that were deleted in the meantime stay, and `hint` says how to find them.
+    """cdcd heals the topics or reads the tables again (snapshot.mode: when_needed), because the slot
+    is unusable or does not continue where the checkpoint ends. Where a table is read again, a truncate record ends the
+    former rows in its topic. Without truncate records (topics.truncate), rows of such a topic that were deleted in the
+    meantime stay, and `hint` says how to find them.
     """
 
     event: ClassVar[str] = "snapshot.needed"

@@ -64,6 +64,7 @@ def start_settings(config: Config) -> StartSettings:
         origin=postgres.origin,
         failover=postgres.failover,
         snapshot_mode=snapshot.mode,
+        heals=snapshot.lost_slot == "heal",
         snapshot_method=snapshot.method,
         exclude=config.on_demand(),
         counts_epochs=config.kafka.delivery == "at_least_once",

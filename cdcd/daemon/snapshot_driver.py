@@ -8,10 +8,11 @@ condition, because this plans a query on the table. If PostgreSQL refuses a read
 never uses its own role instead.
 """
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.readers import Access
@@ -27,6 +28,9 @@ from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import (
     Answer,
     Busy,
+    Compare,
+    Compared,
+    Differences,
     Enums,
     FindEnums,
     FindWriters,
@@ -36,6 +40,8 @@ from cdcd.core.engine.actions import (
     Look,
     Looked,
     Lost,
+    NextDifferences,
+    NotComparable,
     Published,
     Question,
     Read,
@@ -59,10 +65,36 @@ LOCK_TIMEOUT_S: Final = 2
 LEFT_OUT: Final = "tables.include or tables.exclude leaves the table out"
 
 
+class Comparer(Protocol):
+    """Compares topics with tables at one snapshot, in a thread of its own (`tools/heal/`)."""
+
+    async def compare(self, table: str) -> Compared | NotComparable:
+        """Compare the topic of `schema.table` with the table. TransientError: the snapshot or Kafka is lost."""
+
+    async def next(self, bytes_max: int) -> Differences:
+        """Return the next differences of the table that was compared last, of about `bytes_max` bytes."""
+
+    def close(self) -> None:
+        """End the comparison that is under way, and remove everything that was stored."""
+
+
+MakeComparer = Callable[[Config, str], Comparer]
+"""Makes a comparer from the configuration and the name of an exported snapshot."""
+
+
 class SnapshotDriver:
     """Readers and look-ups of a session. `stack` closes the connections."""
 
-    def __init__(self, config: Config, dsn: Dsn, stack: AsyncExitStack, observe: Observer) -> None:
+    def __init__(
+        self,
+        config: Config,
+        dsn: Dsn,
+        stack: AsyncExitStack,
+        observe: Observer,
+        make_comparer: MakeComparer | None = None,
+    ) -> None:
+        self._make_comparer = make_comparer
+        self._comparer: Comparer | None = None
         self._config = config
         self._dsn = dsn
         self._readers = readers_of(config)
@@ -109,6 +141,7 @@ class SnapshotDriver:
         stack.callback(self._idle.close)
         stack.callback(self._let_go_of_all)
         stack.callback(self.close_export)
+        stack.push_async_callback(self._close_comparer)
 
     async def published(self) -> dict[int, str]:
         """Return the published tables as `schema.table`, by oid."""
@@ -148,6 +181,33 @@ class SnapshotDriver:
         descriptions = await self._catalog.describe([*tables, *look.locked])
         return ExportedTables(tables, descriptions, self._types, look.locked)
 
+    async def _close_comparer(self) -> None:
+        if self._comparer is not None:
+            comparer, self._comparer = self._comparer, None
+            await asyncio.to_thread(comparer.close)
+
+    async def _compare(self, question: Compare) -> Answer:
+        """Compare a table at the slot's snapshot with its topic."""
+        if self._make_comparer is None:
+            return NotComparable("this program cannot compare topics with tables")
+        if self._comparer is None:
+            name = self._exported
+            if not name:
+                main = self._readers.main
+                reader = await self._at_the_slot.take(main)
+                try:
+                    name = await reader.export_snapshot()
+                except BaseException:
+                    self._at_the_slot.drop(reader)
+                    raise
+                self._at_the_slot.give(main, reader)
+            self._comparer = self._make_comparer(self._config, name)
+        return await self._comparer.compare(question.table.name)
+
+    async def _next_differences(self, question: NextDifferences) -> Answer:
+        assert self._comparer is not None, "a table was compared"
+        return await self._comparer.next(question.bytes_max)
+
     def close_export(self) -> None:
         """Close the readers of the initial snapshot, which is read completely, so that the server can vacuum again."""
         self._at_the_slot.close()
@@ -174,6 +234,10 @@ class SnapshotDriver:
             if isinstance(question, FindWriters):
                 found = await self._writers.ask(question.oids)
                 return Writers(found.names, found.seen, found.people)
+            if isinstance(question, Compare):
+                return await self._compare(question)
+            if isinstance(question, NextDifferences):
+                return await self._next_differences(question)
             if isinstance(question, FindEnums):
                 return Enums(await self._catalog.tables_with_enums(await self._catalog.published()))
             return await self._list(question)

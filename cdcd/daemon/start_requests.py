@@ -64,7 +64,7 @@ from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.reader_settings import readers_of
 from cdcd.daemon.rules.columns import look_at_columns
 from cdcd.daemon.rules.readers import refuse_untrusted
-from cdcd.daemon.snapshot_driver import SnapshotDriver
+from cdcd.daemon.snapshot_driver import MakeComparer, SnapshotDriver
 from cdcd.telemetry.state import Telemetry
 
 PAUSE_S: Final = 0.001
@@ -79,6 +79,7 @@ class StartRequests:
         stack: closes the objects at the end of the session, except the stream, which is closed before.
         lapsed: server processes that held the lock for this process when the lease ran out.
         converts: True if PostgreSQL converts the texts of the stream to UTF-8.
+        make_comparer: makes what compares topics with tables; None: no topic can be compared.
 
     Attributes:
         lock, sql, stream, sink, identity, snapshots, log: results of the requests, in this order; None: not created
@@ -98,7 +99,9 @@ class StartRequests:
         dsn: Dsn,
         lapsed: frozenset[int],
         converts: bool = True,
+        make_comparer: MakeComparer | None = None,
     ) -> None:
+        self._make_comparer = make_comparer
         self._config = config
         self._telemetry = telemetry
         self._observe = observe
@@ -245,7 +248,9 @@ class StartRequests:
     async def _ensure_publication(self, request: EnsurePublication) -> dict[int, str]:
         assert self.sql is not None
         await self._postgres.ensure_publication(self.sql, request.via_root)
-        self.snapshots = SnapshotDriver(self._config, self._dsn, self._stack, self._observe)
+        self.snapshots = SnapshotDriver(
+            self._config, self._dsn, self._stack, self._observe, self._make_comparer
+        )
         published = await self.snapshots.published()
         await refuse_untrusted(self._config, self.sql, published)
         return published

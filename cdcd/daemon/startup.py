@@ -34,6 +34,7 @@ from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.rules.expressions import look_at_filters, look_at_routes
 from cdcd.daemon.rules.outbox import look_at_outbox
 from cdcd.daemon.settings import start_settings
+from cdcd.daemon.snapshot_driver import MakeComparer
 from cdcd.daemon.start_requests import StartRequests
 from cdcd.daemon.tables import tell_tables
 from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
@@ -56,6 +57,8 @@ class Startup:
         sizes: sizes that brokers have refused; all sessions of the process share the object.
         settling: delay of transactions after an outage; all sessions share the object.
         aside: tables that the former session has set aside, without a checkpoint that says so.
+        make_comparer: makes what compares topics with tables; None: no topic can be compared.
+        heals_now: True to heal the topics although the slot could be used.
     """
 
     def __init__(
@@ -74,6 +77,8 @@ class Startup:
         sizes: SizeLimits,
         settling: Settling,
         aside: tuple[AsideTable, ...] = (),
+        make_comparer: MakeComparer | None = None,
+        heals_now: bool = False,
     ) -> None:
         self.config = config
         self.telemetry = telemetry
@@ -90,6 +95,7 @@ class Startup:
             binary=binary,
             accept_gap=accept_gap,
             aside=aside,
+            heals_now=heals_now,
         )
         self._flushed = flushed
         self._unstreamed_until = unstreamed_until
@@ -105,6 +111,7 @@ class Startup:
             dsn=self.dsn,
             lapsed=lapsed,
             converts=converts,
+            make_comparer=make_comparer,
         )
         self._pipeline: Pipeline | None = None
         self._ledger: Ledger | None = None

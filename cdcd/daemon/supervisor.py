@@ -69,6 +69,7 @@ from cdcd.daemon.durable_log import has_log
 from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.process import exhausted, raise_file_limit
+from cdcd.daemon.snapshot_driver import MakeComparer
 from cdcd.daemon.spooling import SpoolingSession, stopped_hint
 from cdcd.daemon.startup import Startup
 from cdcd.telemetry.actions import Ask
@@ -114,6 +115,8 @@ def run(
     ask: Ask | None = None,
     runbook: Callable[[], str] | None = None,
     tools: Tools | None = None,
+    make_comparer: MakeComparer | None = None,
+    heals_now: bool = False,
 ) -> int:
     """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`).
 
@@ -122,6 +125,8 @@ def run(
         ask: carries out what is asked for by HTTP; None: nothing can be asked for.
         runbook: reads the runbook, which the HTTP server shows; None: the runbook is not shown.
         tools: checks and looks up records for the HTTP server; None: neither is shown.
+        make_comparer: makes what compares topics with tables after a gap; None: no topic can be compared.
+        heals_now: True to heal the topics although the slot could be used, and to end when they are healed.
 
     Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
     """
@@ -131,7 +136,14 @@ def run(
     observe = telemetry.counting(telemetry.problems.observing(configure_logging(config.log, screen)))
     telemetry.reach.observe(observe)
     supervisor = Supervisor(
-        config, telemetry, observe, accept_gap=accept_gap, screen=screen, reread_file=reread_file
+        config,
+        telemetry,
+        observe,
+        accept_gap=accept_gap,
+        screen=screen,
+        reread_file=reread_file,
+        make_comparer=make_comparer,
+        heals_now=heals_now,
     )
     threading.excepthook = supervisor.thread_failed
     try:
@@ -186,7 +198,11 @@ class Supervisor:
         accept_gap: bool,
         screen: Terminal | None = None,
         reread_file: Callable[[], Config] | None = None,
+        make_comparer: MakeComparer | None = None,
+        heals_now: bool = False,
     ) -> None:
+        self._make_comparer = make_comparer
+        self._heals_now = heals_now
         self.config = config
         """The configuration in effect. SIGHUP may change it."""
         self._reread_file = (lambda: config) if reread_file is None else reread_file
@@ -464,6 +480,8 @@ class Supervisor:
                 sizes=self._sizes,
                 settling=self._settling,
                 aside=self._aside,
+                make_comparer=self._make_comparer,
+                heals_now=self._heals_now,
             )
             stack.push_async_callback(self._startup.close)
             stack.callback(self._note_lapse, self._startup)

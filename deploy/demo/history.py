@@ -58,7 +58,8 @@ class Event:
     table: str
     xid: int | None
     of_snapshot: bool = False
-    """It stands between transactions: a row that was read, or the end of a former table's rows."""
+    """It stands between transactions: a row that was read, a difference after a gap, or the end of a former table's
+    rows."""
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -186,7 +187,7 @@ def _event(raw: Raw) -> Event:
         source["schema"],
         source["table"],
         source["txId"],
-        source.get("snapshot", "false") != "false",
+        source.get("snapshot", "false") != "false" or (source["txId"] is None and envelope["op"] in "cud"),
     )
     if event.op not in _ROWS:
         raise ValueError(f"op {event.op!r}")

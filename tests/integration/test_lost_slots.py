@@ -1,4 +1,4 @@
-"""`snapshot.mode: when_needed` after a lost slot ends rows that were deleted meanwhile, also if cdcd is killed."""
+"""`snapshot.lost_slot: read_again` after a lost slot ends rows that were deleted meanwhile, also if cdcd is killed."""
 
 import json
 from collections import Counter
@@ -25,7 +25,7 @@ def settings(name: str, database: Database, broker: KafkaBroker, **sections: Any
         name,
         database.dsn(),
         broker.bootstrap_servers,
-        snapshot={"mode": "when_needed", "chunk_bytes": 16_384, "parallelism": 1},
+        snapshot={"mode": "when_needed", "lost_slot": "read_again", "chunk_bytes": 16_384, "parallelism": 1},
         **sections,
     )
 

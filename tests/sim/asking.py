@@ -12,6 +12,7 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.engine.actions import (
     Answer,
     Busy,
+    Compare,
     FindWriters,
     Gone,
     LetGo,
@@ -19,6 +20,8 @@ from cdcd.core.engine.actions import (
     Look,
     Looked,
     Lost,
+    NextDifferences,
+    NotComparable,
     Published,
     Question,
     Read,
@@ -31,9 +34,12 @@ from cdcd.core.snapshot.reading import Rows
 from cdcd.core.snapshot.visibility import Visibility
 from tests.sim.catalog import SCHEMA
 from tests.sim.client import TYPES, Client
+from tests.sim.comparing import Comparer
 from tests.sim.postgres import ConnectionLostError, Postgres
 from tests.sim.requests import PARTITIONED
 from tests.sim.settings import Settings
+
+P_NOT_COMPARABLE: Final = 0.15
 
 WATERMARK: Final = "cdcd.watermark"
 
@@ -51,6 +57,7 @@ class Asker:
         self.postgres = postgres
         self.client = self.clients(postgres.wal, postgres.workload)
         self.healthy = False
+        self.comparer: Comparer | None = None
         self.kept: dict[int, Visibility] = {}
         """Snapshots that sessions beside the stream keep, by their numbers."""
 
@@ -165,6 +172,22 @@ class Asker:
         yield from ()
         return Gone()
 
+    def _compare(self, question: Compare) -> Asking:
+        held, fold = self.client.database.held, self.postgres.oracle.fold
+        assert fold is not None
+        if held is None:
+            raise ConnectionLostError
+        self.comparer = Comparer(self.settings, self.client, fold)
+        yield from self.delay()
+        if self.rng.random() < P_NOT_COMPARABLE:
+            return NotComparable("records are not in the partitions of their keys")
+        return self.comparer.compare(question.table, held)
+
+    def _next(self, _question: NextDifferences) -> Asking:
+        assert self.comparer is not None
+        yield from ()
+        return self.comparer.next()
+
     def _list(self, question: ListPublished) -> Asking:
         tables = self.published()
         yield from self.delay()
@@ -180,4 +203,6 @@ QUESTIONS: Final[Mapping[type[Question], Callable[[Asker, Any], Asking]]] = {
     TakeSnapshot: Asker._take,
     LetGo: Asker._let_go,
     ListPublished: Asker._list,
+    Compare: Asker._compare,
+    NextDifferences: Asker._next,
 }

@@ -136,7 +136,7 @@ class Client:
                 if condition in _FAILS and (reason := _FAILS[condition](table, version.row)):
                     return Refused(reason)
             if all(_HOLDS.get(one, _never)(table, version.row) for one in query.conditions if one):
-                lines.append(_line(query.table.relation, table, version.row))
+                lines.append(line_of(query.table.relation, table, version.row))
         size = sum(map(len, lines))
         if size > bytes_max:
             return TooLarge()
@@ -159,7 +159,7 @@ def _wanted(query: PageQuery | KeyQuery, table: Definition) -> Callable[[Version
     return lambda version: tuple([version.row[attnum] for attnum in attnums]) in keys
 
 
-def _line(relation: Relation, table: Definition, row: Row) -> bytes:
+def line_of(relation: Relation, table: Definition, row: Row) -> bytes:
     """A row as COPY writes it."""
     known = {column.name: column for column in table.columns}
     values = [

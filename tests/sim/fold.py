@@ -74,7 +74,7 @@ class Fold:
     def __init__(
         self, database: Database, *, strict: bool, filters: bool = False, routes: bool = False
     ) -> None:
-        self._database = database
+        self.database = database
         self._filters = filters
         self._routes = routes
         self._strict = strict
@@ -93,19 +93,24 @@ class Fold:
         """Note that changes of the source were lost. From now on, each topic may end its former rows once."""
         self._ended = set()
 
+    @property
+    def has_gap(self) -> bool:
+        """Whether changes of the source were lost."""
+        return self._ended is not None
+
     def is_outdated(self, topic: str) -> bool:
         """Return whether the topic may still have rows from before a gap, or is of a table without a key."""
         return (self._ended is not None and topic not in self._ended) or self.is_keyless(topic)
 
     def is_keyless(self, topic: str) -> bool:
         """Return whether the topic is of a table without a key, whose former rows may end at any time."""
-        oids = self._database.named.get(topic.rpartition(".")[2], ())
-        return any(self._database.first[oid].keyless for oid in oids)
+        oids = self.database.named.get(topic.rpartition(".")[2], ())
+        return any(self.database.first[oid].keyless for oid in oids)
 
     def may_be_left_out(self, expected: Expected) -> bool:
         """Return whether the rows of a snapshot may have the change, so that it has no record of its own."""
         table = expected.table
-        return table is not None and table.keyless and self._topic(topic_of(table)).is_whole
+        return table is not None and table.keyless and self.topic(topic_of(table)).is_whole
 
     def _keyless(self, topic: Topic, table: Definition, op: str, fields: dict[str, Any]) -> None:
         """A change of a table without a key, or a row of it (op r)."""
@@ -135,9 +140,9 @@ class Fold:
 
     def is_shared(self, name: str) -> bool:
         """Whether several tables had the name, or one that had several names."""
-        return len(self._database.named.get(name, ())) > 1 or name in self._database.several
+        return len(self.database.named.get(name, ())) > 1 or name in self.database.several
 
-    def _topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = Topic()
@@ -148,9 +153,9 @@ class Fold:
         table, change, op = expected.table, expected.change, expected.op
         if table is None or op == TOMBSTONE:
             return
-        topic = self._topic(record[0])
+        topic = self.topic(record[0])
         # A row that was read must not be older than a change of it in another topic of the table, either.
-        own = self._topic(topic_of(table))
+        own = self.topic(topic_of(table))
         if op == "t":
             topic.rows.clear()
             own.truncated[table.oid] = change.event
@@ -169,7 +174,7 @@ class Fold:
 
     def snapshot(self, record: Record, fields: dict[str, Any]) -> None:
         """A record that a snapshot made: a row, or the end of all rows of another table that had the name."""
-        topic = self._topic(record[0])
+        topic = self.topic(record[0])
         if fields["op"] == "t":
             if self._strict:
                 self._end(record[0], fields["source"]["table"])
@@ -183,25 +188,25 @@ class Fold:
         key = record[1]
         self.rows_read += 1
         event = int(fields["after"][EVENT] or 0)
-        oid = self._database.oids.get(event)
+        oid = self.database.oids.get(event)
         if oid is None:
             raise PromiseBrokenError(f"G9: a row of event {event}, which wrote none: {record}")
-        if oid not in self._database.published:
+        if oid not in self.database.published:
             raise PromiseBrokenError(f"G12: a row of the table {oid}, which was never published: {record}")
-        values = without_marker(fields["after"], self._database.first[oid])
-        self._check_row(oid, event, key, values)
-        if self._database.first[oid].keyless:
-            self._keyless(topic, self._database.first[oid], "r", fields)
+        values = without_marker(fields["after"], self.database.first[oid])
+        self.check_row(oid, event, key, values)
+        if self.database.first[oid].keyless:
+            self._keyless(topic, self.database.first[oid], "r", fields)
             return
-        if self._filters and not matches(self._database.first[oid], self._database.rows[event]):
+        if self._filters and not matches(self.database.first[oid], self.database.rows[event]):
             raise PromiseBrokenError(f"G9: a row that the filter leaves out: {record}")
         own = topic
         if self._routes:
             name = f"{TOPIC_PREFIX}.{SCHEMA}.{fields['source']['table']}"
-            wanted = name + route(self._database.first[oid], self._database.rows[event])
+            wanted = name + route(self.database.first[oid], self.database.rows[event])
             if record[0] != wanted:
                 raise PromiseBrokenError(f"G9: a row of event {event} came in {record[0]}, not in {wanted}")
-            own = self._topic(name)
+            own = self.topic(name)
         assert key is not None
         newest = max(own.newest.get((oid, key), 0), own.truncated.get(oid, 0))
         if self._strict and event < newest:
@@ -210,11 +215,11 @@ class Fold:
             )
         topic.put(key, values)
         if self.partitions is not None:
-            self.partitions.row(self._database.first[oid], self._database.rows[event], record)
+            self.partitions.row(self.database.first[oid], self.database.rows[event], record)
 
-    def _check_row(self, oid: int, event: int, key: bytes | None, values: Values) -> None:
+    def check_row(self, oid: int, event: int, key: bytes | None, values: Values) -> None:
         """A row is as it was written, in every column."""
-        database = self._database
+        database = self.database
         row, columns = database.rows[event], database.columns[oid]
         first = database.first[oid]
         wanted_key = None if first.keyless else key_bytes(first, row)
@@ -232,7 +237,7 @@ class Fold:
 
     def _is_renamed(self, name: str) -> bool:
         """Return whether other columns may have had this name, so that the value cannot be compared by name."""
-        return self._database.protected and name.startswith("c")
+        return self.database.protected and name.startswith("c")
 
     def compare(self, table: Definition, snapshot: Visibility) -> None:
         """The topics of the table must give its rows."""
@@ -241,7 +246,7 @@ class Fold:
 
     def _compare(self, table: Definition, snapshot: Visibility, suffix: str) -> None:
         topic = self.topics.get(topic_of(table) + suffix, Topic())
-        heap = self._database.heap(table)
+        heap = self.database.heap(table)
         source = {
             key_bytes(table, version.row): version.row
             for version in heap.visible(snapshot)
@@ -260,7 +265,7 @@ class Fold:
         for key in sorted(topic.rows.keys() - source.keys()):
             raise PromiseBrokenError(f"G9: {name} has {key!r}, which is not in the table: {topic.rows[key]}")
         names: dict[int, list[str]] = {}
-        for each, column in self._database.columns[table.oid].items():
+        for each, column in self.database.columns[table.oid].items():
             names.setdefault(column.attnum, []).append(each)
         for key, row in source.items():
             found = topic.rows[key]

@@ -13,6 +13,7 @@ from tests.sim.descriptions import TOPIC as DESCRIPTIONS_TOPIC
 from tests.sim.descriptions import DescriptionsSeen
 from tests.sim.expected import TOMBSTONE, Expected, Part, PromiseBrokenError, Record, check, parts_of
 from tests.sim.fold import Fold, decoded, is_of_snapshot
+from tests.sim.healed import HealedSeen
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.heartbeats import HeartbeatsSeen
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
@@ -95,6 +96,8 @@ class Oracle:
         self.begun = False
         """Whether there is a slot: what is committed before belongs to a snapshot only."""
         self.fold: Fold | None = None
+        self.healed: HealedSeen | None = None
+        """Differences between topics and tables after a gap; None: gaps are not healed."""
         self.rows = 0
         """Records that Kafka holds, tombstones among them: no fewer than rows."""
         self.has_rows = False
@@ -218,6 +221,9 @@ class Oracle:
             fields = decoded(record)
             if self.transactions is not None and fields:
                 self.transactions.record(fields)
+            if self.healed is not None and self.healed.has_taken(record, fields):
+                self.has_rows = True
+                continue
             if is_of_snapshot(fields) or self._ends_rows(record[0], fields, self.delivered if at < 0 else at):
                 here = self.delivered if at < 0 else at
                 if not is_of_snapshot(fields):

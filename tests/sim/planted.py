@@ -77,11 +77,14 @@ from tests.sim.planted_focuses import (
     UNSEEN_VALUES,
     WATERMARKS,
 )
+from tests.sim.planted_healed import HEALING_BUGS, HEALING_STARTS
 from tests.sim.planted_keyless import KEYLESS_BUGS
 from tests.sim.session import Parts
 from tests.sim.settings import (
     DURABLE,
     HANGING,
+    HEALED,
+    HEALED_AND_KILLED,
     KEYLESS,
     KEYLESS_AND_QUIET,
     LEAVING_OUT,
@@ -301,6 +304,8 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "table_read_by_name": _in_session(SWAPPED, asker=snapshots.asking(snapshots.ByNameClient)),
         "table_read_in_any_file": _in_session(REWRITTEN, asker=snapshots.asking(snapshots.AnyFileClient)),
         "former_rows_not_ended": _in_session(LOST_SLOTS, end_former_rows=snapshots.ends_nothing),
+        **{name: _in_engine(HEALED, healing=part) for name, part in HEALING_BUGS.items()},
+        "healing_goes_on_with_the_slot": _in_session(HEALED_AND_KILLED, steps=HEALING_STARTS),
         "former_rows_ended_twice": _in_engine(LOST_SLOTS, tables=snapshots.EndsFormerRowsAtEachStart),
         "former_rows_ended_after_the_new": _in_engine(LOST_SLOTS, tables=snapshots.EndsFormerRowsLate),
         **{

@@ -39,6 +39,7 @@ from cdcd.core.engine.startup import (
     STEPS,
     EndFormerRows,
     FirstTables,
+    Healable,
     Ready,
     Start,
     StartSettings,
@@ -58,7 +59,7 @@ from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.partitioning import partitioned
 from cdcd.core.records.shaping.routed import routed
 from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes
-from cdcd.core.snapshot.beginning import end_former_rows, first_tables, without_conditions
+from cdcd.core.snapshot.beginning import end_former_rows, first_tables, healable, without_conditions
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.transactions.position import Position
 from cdcd.core.transactions.spool import Spool
@@ -122,6 +123,7 @@ class Parts:
     first_tables: FirstTables = first_tables
     without_conditions: WithoutConditions = without_conditions
     end_former_rows: EndFormerRows = end_former_rows
+    healable: Healable = healable
     first_start: type[FirstStart] = FirstStart
     shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
     encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
@@ -378,6 +380,7 @@ class Session:
                 truncate=settings.truncate_records,
                 records=self.instance.records,
                 protects=settings.protected,
+                heals=settings.heals,
             ),
             self.around.observe,
             flushed=self.ledger.flushed,
@@ -386,6 +389,7 @@ class Session:
             first_tables=self.parts.first_tables,
             without_conditions=self.parts.without_conditions,
             end_former_rows=self.parts.end_former_rows,
+            healable=self.parts.healable,
             first=self.parts.first_start(),
         )
         self._start = start
@@ -516,6 +520,16 @@ class Session:
         self._published = {**self._published, **listed, **self._exported}
         yield
         return listed
+
+    def _drop_slot(self, _request: startup.DropSlot) -> Answered[None]:
+        """Drop a slot that cannot be used any more. The stream of an earlier session may have been read from it."""
+        self._traces.append("it dropped the slot")
+        postgres = self.around.postgres
+        postgres.must_be_up()
+        if postgres.lock_holder is not self.instance:
+            raise PromiseBrokenError("G7: an instance without the lock drops the slot")
+        postgres.slot = False
+        yield
 
     def _create_slot(self, request: startup.CreateSlot) -> Answered[startup.SlotMade]:
         self._traces.append("it created a slot")
@@ -893,6 +907,7 @@ REQUESTS: Final[dict[type[startup.Request[Any]], Callable[[Session, Any], Answer
     startup.Fence: Session._fence,
     startup.EnsurePublication: Session._ensure_publication,
     startup.ReadRoots: Session._read_roots,
+    startup.DropSlot: Session._drop_slot,
     startup.CreateSlot: Session._create_slot,
     startup.EndTwoPhase: Session._end_two_phase,
     startup.ImportSnapshot: Session._import_snapshot,

@@ -115,6 +115,8 @@ class Settings:
     left_out: tuple[str, ...] = ()
     """Names of tables that the pipeline leaves out."""
     durable: bool = False
+    heals: bool = False
+    """Topics are healed after a gap, by their differences from the tables."""
     """While Kafka is away, the stream goes to a durable log (`spooling.py`)."""
     away_ticks_max: int = 120
     """How long Kafka may be away."""
@@ -375,6 +377,20 @@ LOST_SLOTS: Final[dict[str, Any]] = {
 }
 """The slot is dropped or moved past the checkpoint, and cdcd reads the tables again."""
 
+HEALED: Final[dict[str, Any]] = {**LOST_SLOTS, "heals": True, "snapshot_method": "exported"}
+"""As `LOST_SLOTS`, with topics that are compared with their tables."""
+
+HEALED_AND_KILLED: Final[dict[str, Any]] = {
+    **HEALED,
+    "faults": ("lose_slot", "crash_daemon", "crash_daemon"),
+    "p_fault": 0.06,
+    "p_aftershock": 0.5,
+    "rows": 30,
+    "ask_ticks_max": 30,
+    "batch_records_max": 2,
+}
+"""As `HEALED`, with sessions that end while topics are healed."""
+
 LOST_SLOTS_AND_NAMES: Final[dict[str, Any]] = {
     **LOST_SLOTS,
     "ddl": ("swap", "rename", "replace", "create"),
@@ -384,6 +400,13 @@ LOST_SLOTS_AND_NAMES: Final[dict[str, Any]] = {
     "tables": 3,
 }
 """As `LOST_SLOTS`, while tables swap, change and reuse names."""
+
+HEALED_AND_NAMES: Final[dict[str, Any]] = {
+    **LOST_SLOTS_AND_NAMES,
+    "heals": True,
+    "snapshot_method": "exported",
+}
+"""As `LOST_SLOTS_AND_NAMES`, with topics that are compared with their tables."""
 
 LOCKED: Final[dict[str, Any]] = {
     **SNAPSHOT,

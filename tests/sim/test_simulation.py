@@ -45,6 +45,9 @@ from tests.sim.settings import (
     DURABLE,
     FLATTENED,
     HANGING,
+    HEALED,
+    HEALED_AND_KILLED,
+    HEALED_AND_NAMES,
     KEYLESS,
     KEYLESS_AND_QUIET,
     LEAVING_OUT,
@@ -159,6 +162,20 @@ def test_a_protected_column_stays_protected_whatever_it_is_called(tmp_path, focu
 def test_after_a_lost_slot_the_topics_equal_the_tables_that_are_read_again(tmp_path, focus):
     gaps = sum(world.gaps for world in ran(tmp_path, focus))
     assert gaps > 60
+
+
+@pytest.mark.again
+@pytest.mark.parametrize(
+    "focus", [HEALED, HEALED_AND_KILLED, HEALED_AND_NAMES], ids=["rows", "killed", "names"]
+)
+def test_after_a_lost_slot_topics_are_healed_by_their_differences(tmp_path, focus):
+    gaps = records = 0
+    for world in ran(tmp_path, focus):
+        assert world.oracle.healed is not None
+        gaps += world.gaps
+        records += world.oracle.healed.records
+    assert gaps > 60
+    assert records > 100
 
 
 @pytest.mark.again

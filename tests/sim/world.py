@@ -19,6 +19,7 @@ from tests.sim.descriptions import DescriptionsSeen
 from tests.sim.disk import Disk
 from tests.sim.expected import PromiseBrokenError
 from tests.sim.fold import Fold
+from tests.sim.healed import HealedSeen
 from tests.sim.instance import Instance
 from tests.sim.oracle import Oracle
 from tests.sim.postgres import NEVER, Postgres
@@ -86,6 +87,8 @@ class World:
             filters=settings.filters,
             routes=settings.routes,
         )
+        if settings.heals:
+            self.oracle.healed = HealedSeen(self.oracle.fold)
         self.oracle.fold.partitions = self.oracle.partitions
         if settings.sets_aside:
             self.oracle.aside = self.oracle.fold.aside = AsideSeen()

@@ -61,6 +61,8 @@ class Wanted:
     """Kinds of snapshot requests that cdcd follows (`snapshot.signals`)."""
     when_needed: bool = False
     """True: a lost slot is replaced and the tables are read again (`snapshot.mode`)."""
+    heals: bool = False
+    """True: then the topics are healed by their differences from the tables (`snapshot.lost_slot`)."""
     truncate: bool = True
     """True: a TRUNCATE becomes a record (`topics.truncate`, `topics.skipped_operations`)."""
     signals_from_anybody: bool = False

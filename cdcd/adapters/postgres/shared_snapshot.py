@@ -21,7 +21,7 @@ import psycopg
 from cdcd.adapters.postgres import catalog
 from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.money import find_money_digits
-from cdcd.adapters.postgres.refusals import translated
+from cdcd.adapters.postgres.refusals import TableBusyError, translated
 from cdcd.adapters.postgres.replication import ReplicationStream, literal
 from cdcd.adapters.postgres.slot import SlotWait, create_slot
 from cdcd.adapters.postgres.snapshot_queries import SETTINGS
@@ -49,6 +49,11 @@ _NOW: Final = b"SELECT pg_export_snapshot(), pg_current_snapshot()::text, pg_cur
 _SLOT: Final = """
 SELECT coalesce(restart_lsn, '0/0')::text
   FROM pg_replication_slots WHERE slot_name = %s AND database = current_database()
+"""
+
+
+_PUBLISHES_ALL: Final = """
+SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = %s
 """
 
 
@@ -169,6 +174,65 @@ class SharedSnapshot:
             await connection.close()
             raise
         return shared
+
+    @classmethod
+    async def imported(
+        cls,
+        dsn: Dsn,
+        name: str,
+        *,
+        connect_timeout_s: float = 10.0,
+        money_digits: int | None = None,
+    ) -> Self:
+        """Import a snapshot that another session has exported, without its tables (`look_at`).
+
+        Raises:
+            TransientError: the server does not answer, or the snapshot has ended.
+        """
+        connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
+        try:
+            with translated("preparing to read", {}):
+                await connection.execute(SETTINGS.encode())
+            digits = await find_money_digits(
+                dsn, money_digits, application_name=APPLICATION, connect_timeout_s=connect_timeout_s
+            )
+            with translated("importing the snapshot", {}):
+                await connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                await connection.execute(f"SET TRANSACTION SNAPSHOT {literal(name)}".encode())
+                row: Any = await (await connection.execute(b"SELECT pg_export_snapshot()")).fetchone()
+                await connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+                await connection.execute(b"SAVEPOINT looking")
+        except BaseException:
+            await connection.close()
+            raise
+        shared = cls(connection, row[0], 1)
+        shared.money_digits = digits
+        return shared
+
+    async def publishes_all(self, publication: str) -> bool:
+        """Return whether the publication publishes inserts, updates, deletes and truncates."""
+        with translated("looking at the publication", {}):
+            found: Any = await (
+                await self._connection.execute(_PUBLISHES_ALL.encode(), (publication,))
+            ).fetchone()
+        return bool(found is not None and found[0])
+
+    async def look_at(self, publication: str, table: str) -> None:
+        """Read the definition of one table (`schema.table`); `tables` has only this table afterwards.
+
+        Raises:
+            SourceError: the publication does not publish the table.
+            TableBusyError: another session has locked the table.
+            TransientError: the server does not answer.
+        """
+        try:
+            await self._look_at(publication, [table])
+        except (SourceError, TransientError) as error:
+            with translated("looking at a table again", {}):
+                await self._connection.execute(b"ROLLBACK TO looking")
+            if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise TableBusyError(f"{table} is locked by another session.") from error
+            raise
 
     @classmethod
     async def _take_over(

@@ -37,6 +37,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     for each in (
         actions.Look, actions.FindWriters, actions.Read, actions.TakeSnapshot, actions.LetGo, actions.ListPublished,
         actions.FindEnums, actions.Looked, actions.Writers, actions.Taken, actions.Gone,
+        actions.Compare, actions.NextDifferences, actions.Compared, actions.NotComparable, actions.Differences,
         actions.Published, actions.Enums, actions.Busy,
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,

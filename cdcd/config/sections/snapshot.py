@@ -27,6 +27,13 @@ class SnapshotConfig(Section):
         "changes; what was interrupted is finished. never: changes only. only: the process ends when the rows are "
         "delivered; the slot stays for a later run. when_needed: as initial, and again when the slot was lost.",
     )
+    lost_slot: Literal["heal", "read_again"] = Field(
+        "heal",
+        description="What when_needed does after a slot was lost. heal: a new slot, then each topic is compared with "
+        "its table at the slot's snapshot, and gets a record for each difference (deletes, updates, inserts). Topics "
+        "that cannot be compared for certain are treated as by read_again: a truncate record ends the former rows, and "
+        "the table is read again. read_again: so for all tables.",
+    )
     method: Literal["exported", "incremental"] = Field(
         "exported",
         description="exported: read at the slot's first position, before streaming; the WAL since then is kept "

@@ -175,7 +175,23 @@ class FindEnums:
     """Find the published tables with columns of enums, of domains over enums, or of arrays of enums."""
 
 
-Question = Look | FindWriters | Read | TakeSnapshot | LetGo | ListPublished | FindEnums
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Compare the table at the slot's snapshot with the rows that its topic has."""
+
+    table: SourceTable
+
+
+@dataclass(frozen=True, slots=True)
+class NextDifferences:
+    """Return the next differences of the table that was compared last, of about `bytes_max` bytes."""
+
+    bytes_max: int
+
+
+Question = (
+    Look | FindWriters | Read | TakeSnapshot | LetGo | ListPublished | FindEnums | Compare | NextDifferences
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +289,44 @@ class Enums:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """The answer to `Compare`: the numbers of rows that only the topic has, that differ, and that only the table has.
+
+    `NextDifferences` returns these rows.
+    """
+
+    deletes: int
+    updates: int
+    inserts: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotComparable:
+    """The answer to `Compare` if the topic cannot be folded into rows, or not for certain; `reason` says why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The answer to `NextDifferences`. If it has no rows, all differences were returned.
+
+    Attributes:
+        deletes: for each row that only the topic has, the JSON of its key's values, in the key's order.
+        updates, inserts: rows of the table as lines in the text format of COPY.
+    """
+
+    deletes: tuple[tuple[bytes, ...], ...] = ()
+    updates: tuple[bytes, ...] = ()
+    inserts: tuple[bytes, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.deletes) + len(self.updates) + len(self.inserts)
+
+
+@dataclass(frozen=True, slots=True)
 class Busy:
     """Answer: a lock could not be acquired in time; `reason` is PostgreSQL's message.
 
@@ -290,7 +344,20 @@ class Lost:
 
 
 ReadAnswer = Rows | TooLarge | Changed | Refused
-Answer = Looked | Writers | Taken | Gone | Published | Enums | ReadAnswer | Busy | Lost
+Answer = (
+    Looked
+    | Writers
+    | Taken
+    | Gone
+    | Published
+    | Enums
+    | ReadAnswer
+    | Compared
+    | NotComparable
+    | Differences
+    | Busy
+    | Lost
+)
 
 Action = (
     Ship

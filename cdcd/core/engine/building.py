@@ -14,6 +14,7 @@ from cdcd.core.engine.settings import EngineSettings
 from cdcd.core.facts import Observer
 from cdcd.core.records.available import format_of
 from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.gaps import Gap
 from cdcd.core.records.shaping.encoder import shaped
 from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.partitioning import partitioned
@@ -71,6 +72,7 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
     assembler = Assembler(
         ledger, spool, start.checkpoint.position, encoder.draft_all, abort_info=start.abort_info
     )
+    progress = start.checkpoint.snapshot
     return Engine(
         start.settings,
         start.checkpoint,
@@ -88,4 +90,7 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         wants=None if start.tables.is_all else start.tables.test(),
         logged_until=start.logged_until,
         bindings=start.encoding.bindings,
+        gap=None
+        if progress is None or not progress.gap or start.encoding.schemas_topic is None
+        else Gap(start.encoding.schemas_topic, progress.gap),
     )

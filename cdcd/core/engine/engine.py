@@ -45,6 +45,7 @@ from cdcd.core.engine.fates import (
     raise_fault,
 )
 from cdcd.core.engine.feedback import Feedback, reply_requested
+from cdcd.core.engine.healing import Healing
 from cdcd.core.engine.heartbeat import Heartbeat
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.ingest import Ingest
@@ -65,6 +66,7 @@ from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import write_frame
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.core.records.encoder import Encoder
+from cdcd.core.records.gaps import Gap
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.signals import RESUMED
@@ -84,6 +86,7 @@ class Parts:
     feedback: Callable[..., Feedback] = Feedback
     incremental: Callable[..., Incremental] = Incremental
     exported: Callable[..., Exported] = Exported
+    healing: Callable[..., Healing] = Healing
     tables: Callable[..., PublishedTables] = PublishedTables
     requests: Callable[..., Requests] = Requests
     delivery: Callable[..., Delivery] = Delivery
@@ -121,6 +124,7 @@ class Engine:
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
         logged_until: the frames come from the durable log, which ends there; 0: they come from the server.
         bindings: the columns that rules protect, which the checkpoint has too; None: no rule protects columns.
+        gap: the gap before this session, for its record; None: there is none, or no topic for the record.
         now: monotonic seconds, as for every verb.
     """
 
@@ -143,6 +147,7 @@ class Engine:
         chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
         logged_until: int = 0,
         bindings: Bindings | None = None,
+        gap: Gap | None = None,
         parts: Parts = ORDINARY,
     ) -> None:
         self._is_built = False
@@ -188,6 +193,7 @@ class Engine:
             chosen_keys,
             record_bytes_max=settings.record_bytes_max,
             fails_over_bytes=settings.fails_over_bytes,
+            gap=gap,
         )
         self.incremental = parts.incremental(
             start.snapshot or Progress(),
@@ -270,9 +276,10 @@ class Engine:
             fault=raise_fault if fault is None else fault,
             place=self._between,
         )
+        reading = self._read_exported(exported, parts)
         self._questions = Questions(
             self.incremental,
-            self._read_exported(exported, parts),
+            reading,
             tables,
             labels,
             rendering=self._rendering,
@@ -282,6 +289,17 @@ class Engine:
             now=now,
             aside=self.fates.aside,
             fault=fault,
+            healing=None
+            if exported is None
+            else parts.healing(
+                self.incremental.tasks,
+                self._rendering,
+                exported.tables,
+                aside=self.fates.aside,
+                chunk_bytes=settings.chunk_bytes,
+                observe=observe,
+                fault=fault,
+            ),
         )
         self._is_built = True
         for oid in self.fates.aside:

@@ -202,6 +202,13 @@ class Exported:
         else:
             self._fault(oid, fault, error)
 
+    def skip(self, oids: Iterable[int]) -> None:
+        """Do not read these tables, because their topics equal them. The progress does not have them any more."""
+        for oid in oids:
+            table = self._tables.pop(oid)
+            parts = tuple(each.part for each in table.parts)
+            self._chunks.drop(TableTask(table.name, oid, parts=parts))
+
     def leave(self, oid: int, reason: str) -> None:
         """Stop reading the table, because it is set aside."""
         table = self._tables.get(oid)

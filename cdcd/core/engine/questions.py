@@ -26,6 +26,7 @@ from cdcd.core.engine.actions import (
 )
 from cdcd.core.engine.exported import Exported
 from cdcd.core.engine.fates import BELONGS, NONE_ASIDE, Fault, fault_of
+from cdcd.core.engine.healing import Healing
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.labels import Labels
 from cdcd.core.engine.queue import BatchQueue
@@ -56,6 +57,7 @@ class Questions:
 
     Args:
         exported: reads the initial snapshot; None if the session has none.
+        healing: heals topics before the snapshot is read; None if the session has no snapshot.
         relabelled: called with oid, description and types of a table with an enum whose labels changed.
         aside: the tables that are set aside, by oid.
         fault: takes faults of tables; None if a fault is raised as an error.
@@ -75,7 +77,9 @@ class Questions:
         now: float,
         aside: Mapping[int, object] = NONE_ASIDE,
         fault: Fault | None = None,
+        healing: Healing | None = None,
     ) -> None:
+        self._healing = healing
         self._aside = aside
         self._fault = fault
         self._incremental = incremental
@@ -100,8 +104,9 @@ class Questions:
     @property
     def failure(self) -> CdcdError | None:
         """The error because of which the session cannot go on; None if there is none."""
-        exported = self._exported
-        return self._incremental.failure or (None if exported is None else exported.failure)
+        exported, healing = self._exported, self._healing
+        failure = None if healing is None else healing.failure
+        return failure or self._incremental.failure or (None if exported is None else exported.failure)
 
     def next_before_stream(self, now: float) -> Ask | Begin | None:
         """Return the next question for the initial snapshot, or `Begin` when it is complete; None if there is nothing
@@ -118,6 +123,15 @@ class Questions:
                 self._rendering.topic_is_ready(topic)
         if not self._queue.room or self._topics.awaited:
             return None
+        healing = self._healing
+        if healing is not None:
+            question = healing.next_question(now)
+            if question is not None:
+                return self._ask(healing.answered, *question)
+            if not healing.is_done:
+                return None
+            exported.skip(healing.healed)
+            self._healing = None
         outdated = self._outdated(exported)[:ENDS_AT_ONCE]
         if outdated:
             self._end_former_rows(outdated)
@@ -150,6 +164,8 @@ class Questions:
         """Stop reading the table, because it is set aside."""
         self._tables.forget(oid)
         self._incremental.leave(oid, reason)
+        if self._healing is not None:
+            self._healing.leave(oid)
         if self._exported is not None:
             self._exported.leave(oid, reason)
 

@@ -1,19 +1,24 @@
 """Turns rows of tables into records between two transactions of the stream, for reading tables."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.table_rules import ChosenKeys
+from cdcd.core.engine.actions import Differences
 from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.engine.refused_rows import ANY_SIZE, LOOKED_AT_BYTES, refuse_lines, too_large
 from cdcd.core.engine.topics import Topics
 from cdcd.core.errors import FatalError
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoded, Encoder, Record, SnapshotPosition, record_bytes
+from cdcd.core.records.gaps import Gap, HealedTable
 from cdcd.core.records.markers import INCREMENTAL, ROW, Marked, marker_of_single
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.snapshot.reading import Rows
+
+CHANGE: Final = "false"
+"""`source.snapshot` of a record that is no row of a snapshot."""
 
 NO_CHOSEN_KEYS: Final = ChosenKeys()
 
@@ -69,6 +74,7 @@ class SnapshotRows:
 
     Args:
         record_bytes_max, fails_over_bytes: as in `EngineSettings`.
+        gap: makes the record of a gap that is healed; None: there is none.
     """
 
     def __init__(
@@ -80,7 +86,9 @@ class SnapshotRows:
         *,
         record_bytes_max: int = 0,
         fails_over_bytes: int = 0,
+        gap: Gap | None = None,
     ) -> None:
+        self._gap = gap
         self._fails_over = fails_over_bytes or ANY_SIZE
         self._row_bytes_max = max(record_bytes_max, LOOKED_AT_BYTES) if record_bytes_max else 0
         self._record_bytes_max = record_bytes_max
@@ -200,6 +208,58 @@ class SnapshotRows:
             raise
         progress(encoded)
         self._queue.insert(self._records, encoded.bytes, encoded.rows)
+
+    def put_differences(self, oid: int, found: Differences, *, event_no: int) -> None:
+        """Put records of differences between a defined table and its topic into the queue, between two transactions.
+
+        Args:
+            event_no: number of the last row before them.
+        """
+        end_lsn = self._queue.position.end_lsn
+        rows = size = 0
+        try:
+            for op, lines in (("d", found.deletes), ("u", found.updates), ("c", found.inserts)):
+                if not lines:
+                    continue
+                position = SnapshotPosition(
+                    lsn=end_lsn,
+                    commit_lsn=end_lsn - 1,
+                    first=CHANGE,
+                    last=CHANGE,
+                    others=CHANGE,
+                    event_no=event_no + rows,
+                    op=op,
+                )
+                encoded = (
+                    self.encoder.encode_deletes(
+                        oid, list(found.deletes), position, self.unix_us, self._records
+                    )
+                    if op == "d"
+                    else self.encoder.encode_rows(
+                        oid,
+                        list(found.updates if op == "u" else found.inserts),
+                        position,
+                        self.unix_us,
+                        self._records,
+                        set(),
+                    )
+                )
+                rows += encoded.rows
+                size += encoded.bytes
+            self._refuse_large(Encoded(rows, size, None))
+        except FatalError:
+            self._records.clear()
+            raise
+        assert rows == found.rows, "each difference has a record"
+        self._queue.insert(self._records, size, rows)
+
+    def put_gap(self, healed: Sequence[HealedTable]) -> None:
+        """Put the record that tells readers of the gap into the queue, if the pipeline has a schemas topic."""
+        if self._gap is None:
+            return
+        record = self._gap.record(self._queue.position.end_lsn, self.unix_us, healed)
+        self._records.append(record)
+        self._queue.insert(self._records, record_bytes(record[1], record[2], None))
 
     def _refuse_large(self, encoded: Encoded) -> None:
         """Raise SinkError if the rows that were encoded have a record which Kafka does not take."""

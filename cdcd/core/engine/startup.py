@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from cdcd.core.catalog.money import DIGITS_OF_C
+from cdcd.core.catalog.oids import Oids
 from cdcd.core.catalog.routing import TopicNames, collisions
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint, RecordSettings
 from cdcd.core.engine.exported import ExportedTables
@@ -87,6 +88,7 @@ from cdcd.core.snapshot.beginning import (
     begin,
     end_former_rows,
     first_tables,
+    healable,
     initial,
     leave_out,
     wanted,
@@ -119,6 +121,7 @@ class StartSettings:
         authenticates: whether the checkpoint has tags, because the pipeline has a key for it.
         protects: whether rules protect columns.
         truncate: whether TRUNCATE makes a record.
+        heals: whether a gap is healed by the differences between topics and tables (`snapshot.lost_slot`).
         sets_aside: whether a fault of a table sets the table aside instead of ending the start.
     """
 
@@ -144,7 +147,16 @@ class StartSettings:
     protects: bool = False
     truncate: bool = True
     sets_aside: bool = False
+    heals: bool = False
 
+
+HEALED_ROWS_HINT: Final = (
+    "Nothing needs to be done. The topic of each table is compared with the table, and gets a record for each "
+    "difference: deletes, updates and inserts. Where a topic cannot be compared, a truncate record ends the former "
+    "rows, and the table is read again. Changes that were undone or overwritten since the slot was lost have no "
+    "records."
+)
+"""Hint about the effect of `snapshot.lost_slot: heal`; `cdcd check` shows it too."""
 
 LEFT_ROWS_HINT: Final = (
     "Rows that were deleted since the slot was lost stay in the topics, because topics.truncate or "
@@ -199,6 +211,8 @@ WithoutConditions = Callable[[Progress, bool], tuple[Progress, Sequence[TableTas
 
 EndFormerRows = Callable[[Progress, Progress, Tables, tuple[str, ...]], Progress]
 
+Healable = Callable[[Progress, Tables], Oids]
+
 FirstTables = Callable[[Tables, Tables, Tables | None], tuple[Tables, Tables]]
 
 
@@ -216,7 +230,9 @@ class Start:
         without_conditions: `beginning.without_conditions`; tests plant a bug by another function.
         end_former_rows: `beginning.end_former_rows`; tests plant a bug by another function.
         first: how far a start that creates a slot has got; tests plant a bug by another object.
+        healable: `beginning.healable`; tests plant a bug by another function.
         aside: tables that the previous session has set aside and that are not in a checkpoint yet.
+        heals_now: whether the topics are healed although the slot could be used (`cdcd heal`).
     """
 
     def __init__(
@@ -232,9 +248,14 @@ class Start:
         first_tables: FirstTables = first_tables,
         without_conditions: WithoutConditions = without_conditions,
         end_former_rows: EndFormerRows = end_former_rows,
+        healable: Healable = healable,
         first: FirstStart | None = None,
         aside: tuple[AsideTable, ...] = (),
+        heals_now: bool = False,
     ) -> None:
+        self._healable = healable
+        self._heals = settings.heals or heals_now
+        self._mode = WHEN_NEEDED if heals_now else settings.snapshot_mode
         self._aside = aside
         self.settings = settings
         self._observe = observe
@@ -251,7 +272,9 @@ class Start:
         self._options: Options | None = None
         self.positions = Positions(
             accept_gap=accept_gap,
-            when_needed=settings.snapshot_mode == WHEN_NEEDED,
+            when_needed=self._mode == WHEN_NEEDED,
+            heals=self._heals,
+            replaces=_ASKED if heals_now else None,
             pipeline=settings.name,
             slot_name=settings.slot,
         )
@@ -353,6 +376,8 @@ class Start:
         reason = self.positions.reads_because
         if reason is not None:
             hint = ENDED_ROWS_HINT if self.settings.truncate else LEFT_ROWS_HINT
+            if self._heals:
+                hint = HEALED_ROWS_HINT
             self._observe(SnapshotNeeded(message=reason.message, hint=hint))
         found = self.positions.found
         self._published = yield EnsurePublication(known_roots(None if found is None else found.settings))
@@ -386,7 +411,7 @@ class Start:
         settings, positions = self.settings, self.positions
         found = positions.found
         beginning = self._beginning = begin(
-            settings.snapshot_mode,
+            self._mode,
             self._progress_of(found),
             has_checkpoint=found is not None,
             has_gap=positions.gap is not None,
@@ -421,7 +446,8 @@ class Start:
         positions = self.positions
         if positions.unusable is not None:
             yield DropSlot()
-        export = beginning.initial and self.settings.snapshot_method == EXPORTED
+        heals = self._heals and positions.found is not None
+        export = beginning.initial and (self.settings.snapshot_method == EXPORTED or heals)
         made: SlotMade = yield CreateSlot(export)
         positions.made(made.slot)
         self.slot_made = True
@@ -478,6 +504,13 @@ class Start:
                 self._progress = self._end_former_rows(
                     self._progress, found.snapshot or Progress(), {**first, **later}, self.settings.exclude
                 )
+            if found is not None and self._heals and exported is not None:
+                read = wanted(first, self.settings.exclude)
+                former = found.snapshot or Progress()
+                healing = self._healable(former, read)
+                begins = former.gap if len(former.healing) else found.position.end_lsn
+                if len(healing):
+                    self._progress = replace(self._progress, healing=healing, gap=begins)
         elif beginning.interrupted:
             self._observe(
                 SnapshotResumed(
@@ -585,6 +618,8 @@ class Start:
             change = CHANGES.get(name, FORMS)
             self._observe(RecordSettingChanged(setting=name, effect=change.effect, hint=change.hint))
 
+
+_ASKED: Final = PositionError("The topics are to be healed (`cdcd heal`), so the slot is made again.")
 
 STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
     Start.take_lock,

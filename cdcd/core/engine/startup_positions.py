@@ -52,11 +52,22 @@ class Positions:
         pipeline, slot_name: names that the log must have.
         accept_gap: whether to start although changes between checkpoint and slot are lost.
         when_needed: whether a lost slot is replaced and the tables are read again (`snapshot.mode: when_needed`).
+        heals: whether the topics are compared with the tables after a gap, at the snapshot of a new slot.
+        replaces: why a slot that could be used is replaced, so that the topics are healed; None: it is not.
     """
 
     def __init__(
-        self, *, accept_gap: bool, when_needed: bool, pipeline: str = "", slot_name: str = ""
+        self,
+        *,
+        accept_gap: bool,
+        when_needed: bool,
+        pipeline: str = "",
+        slot_name: str = "",
+        heals: bool = False,
+        replaces: PositionError | None = None,
     ) -> None:
+        self._heals = heals
+        self._replaces = replaces
         self._pipeline = pipeline
         self._slot_name = slot_name
         self.accept_gap = accept_gap
@@ -120,8 +131,13 @@ class Positions:
         Raises:
             PositionError: it does not and the gap is not accepted, or the pipeline is sealed.
         """
-        slot, found = self.slot, self.found
+        found = self.found
         refuse_sealed(found)
+        if self.slot is not None and found is not None:
+            reason = self._replaces or (_interrupted(found) if self._heals else None)
+            if reason is not None:
+                self._replace(reason)
+        slot = self.slot
         source: Source = yield ReadSource(found, None if slot is None else slot.confirmed)
         log: DurableLog | None = yield LookAtLog()
         # Positions in the log were confirmed without Kafka, and the log begins at a position that Kafka had reached.
@@ -142,8 +158,15 @@ class Positions:
                 raise
             # If there is no slot, the gap is the reason; a slot that exists but cannot be used has its own reason.
             self.gap = gap if self.unusable is None else self.unusable
+            if self._heals and self.slot is not None and self._reads_again(source):
+                # Only a new slot exports a snapshot.
+                self._replace(gap)
         else:
             self.gap = None
+
+    def _replace(self, reason: PositionError) -> None:
+        """Have the slot dropped and made again, because `reason` makes it useless."""
+        self.unusable, self.slot = reason, None
 
     def _reads_again(self, source: Source) -> bool:
         """Return whether `snapshot.mode: when_needed` closes the gap by reading the tables again."""
@@ -168,3 +191,13 @@ class Positions:
         """Return the checkpoint from which the session resumes."""
         assert self._source is not None
         return resume(self.found, self._source, accept_gap=self.gap is not None)
+
+
+def _interrupted(found: Checkpoint) -> PositionError | None:
+    """Return why the slot must be replaced if the last attempt to heal the topics has not ended; None if it has."""
+    if found.snapshot is None or not len(found.snapshot.healing):
+        return None
+    return PositionError(
+        "The last attempt to heal the topics did not end, and the snapshot at which the tables were compared is gone.",
+        hint="cdcd makes a new slot, and compares the topics with the tables again.",
+    )

@@ -198,6 +198,8 @@ class SnapshotPosition:
         commit_lsn: after that of every transaction before the rows, and before that of every one after them.
         first, last, others: `source.snapshot` of the first row, the last one and those between.
         event_no: how many rows stand at this `commit_lsn` already; the next one has the number after it.
+        op: operation of the records: r for rows that were read, else that of a difference (`engine/healing.py`), for
+            which there are records in JSON only.
     """
 
     lsn: int
@@ -206,6 +208,7 @@ class SnapshotPosition:
     last: str
     others: str
     event_no: int = 0
+    op: str = "r"
 
 
 Key = bytes
@@ -400,6 +403,20 @@ class Encoder(Protocol):
         Raises:
             ProtocolError: a row is malformed.
             SinkError: the topic of the table is too long, or collides with another one.
+        """
+
+    def encode_deletes(
+        self,
+        oid: int,
+        keys: list[tuple[bytes, ...]],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+    ) -> Encoded:
+        """Append the deletes, and tombstones, of rows that the topic has and the table lacks; in Debezium's JSON only.
+
+        Args:
+            keys: for each row, the JSON of its key's values, in the key's order.
         """
 
     def draft_all(

@@ -285,6 +285,17 @@ class RecordStream(KnownTables):
         """See `Encoder`."""
         raise NotImplementedError
 
+    def encode_deletes(
+        self,
+        oid: int,
+        keys: list[tuple[bytes, ...]],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+    ) -> Encoded:
+        """See `Encoder`. Only topics in JSON are compared with tables."""
+        raise NotImplementedError
+
     def _set_now(self, now_us: int) -> None:
         """Set the time at which records are made, in microseconds since 1970."""
         raise NotImplementedError

@@ -22,6 +22,8 @@ WHEN_NEEDED: Final = "when_needed"
 
 CONDITION_DROPPED: Final = "the condition did not survive a restart: ask again (topics.checkpoint_key)"
 
+_NO_OIDS: Final = Oids(())
+
 _NO_TABLES: Final[Mapping[int, str]] = {}
 
 
@@ -44,7 +46,8 @@ def begin(mode: str, found: Progress | None, *, has_checkpoint: bool, has_gap: b
         found: progress in the checkpoint; None if it has none.
         has_gap: whether changes between checkpoint and slot are lost, which the operator has accepted.
     """
-    progress = replace(found or Progress(), method=INCREMENTAL)
+    # An attempt to heal that is not begun again leaves its tables to be read.
+    progress = replace(found or Progress(), method=INCREMENTAL, healing=_NO_OIDS, gap=0)
     if mode == NEVER:
         left = progress.tables_left
         for task in progress.tasks:
@@ -173,3 +176,26 @@ def end_former_rows(
         vacated=tuple(sorted(vacated)),
         unlisted=Oids(oid for oid in found.unlisted.oids if oid in others),
     )
+
+
+def healable(found: Progress, read: Mapping[int, str]) -> Oids:
+    """Return the tables whose topics may be compared with the tables after a gap.
+
+    A topic must have the rows of the same table, under the same name, as before the gap. Topics with rows of other
+    tables are ended by truncate records.
+
+    Args:
+        found: the progress from before the gap, or of an attempt to heal that did not end.
+        read: the names of the tables that are read after the gap, by oid.
+    """
+    known = found.known
+    if known is None or not known.sums:
+        return _NO_OIDS
+    again, vacated = found.healing, set(found.vacated)
+    owned = []
+    for oid, name in read.items():
+        is_owner = known.sum_of(oid) == name_sum(name) and name_sum(name) not in vacated
+        is_clean = oid in again if len(again) else oid not in found.outdated
+        if is_owner and is_clean and oid not in found.unlisted:
+            owned.append(oid)
+    return Oids(owned)

@@ -16,7 +16,7 @@ The record stays small whatever the number of tables: those that nobody has begu
 (`Oids`), given by their places in the list of all known tables, and only a table that is being read is written out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -66,6 +66,9 @@ class Progress:
             more. They are added when a list has them.
         outdated: tables that are read again after a gap, as long as their topics have the rows from before the gap.
             Some of these rows may have been deleted in the gap, so a truncate record ends all of them.
+        healing: tables of an attempt to heal the topics after a gap, until the attempt has ended. None of the slot's
+            changes is delivered before that.
+        gap: LSN at which the gap begins that `healing` is about; 0: there is none.
         labels: a checksum of the labels of all enums, of which every published table is described; 0: there are none.
     """
 
@@ -78,6 +81,8 @@ class Progress:
     vacated: tuple[int, ...] = ()
     unlisted: Oids = _NOTHING
     outdated: Oids = _NOTHING
+    healing: Oids = _NOTHING
+    gap: int = 0
     labels: int = 0
     waiting: Oids = _NOTHING
     begun: int = 0
@@ -251,6 +256,19 @@ class Progress:
         left = self.outdated.without(oids)
         return self if left is self.outdated else replace(self, outdated=left)
 
+    def end_healing(self, healed: Collection[int]) -> Self:
+        """The attempt has ended: the topics of the tables in `healed` equal the tables, so these need not be read."""
+        left = [oid for oid in self.waiting.oids[self.begun :] if oid not in healed]
+        return replace(
+            self,
+            healing=_NOTHING,
+            gap=0,
+            waiting=Oids(left),
+            begun=0,
+            outdated=self.outdated.without(healed),
+            complete=self.complete + len(healed),
+        )
+
     def request(self, name: str, tables: int, unix_s: int) -> Self:
         """The request with this name asks for so many tables more. One that has ended begins again."""
         found = find_request(self.requests, name)
@@ -296,6 +314,9 @@ class Progress:
             fields["unlisted"] = self.unlisted.text_within(self.known)
         if len(self.outdated):
             fields["outdated"] = self.outdated.text()
+        if len(self.healing):
+            fields["healing"] = self.healing.text()
+            fields["gap"] = self.gap
         if self.labels:
             fields["labels"] = self.labels
         fields = {name: value for name, value in fields.items() if value}
@@ -336,6 +357,8 @@ class Progress:
             vacated=Oids.parse(fields["vacated"]).oids if "vacated" in fields else (),
             unlisted=_NOTHING if known is None else _oids_from(unlisted, known),
             outdated=_oids_from(fields.get("outdated", ""), None),
+            healing=_oids_from(fields.get("healing", ""), None),
+            gap=bounded_json.count(fields.get("gap", 0)),
             labels=bounded_json.whole(fields.get("labels", 0)),
             waiting=_oids_from(waiting, known if within else None),
             begun=bounded_json.count(begun),

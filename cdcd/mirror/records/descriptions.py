@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.errors import SinkError, SourceError
+from cdcd.core.records.gaps import is_gap
 from cdcd.core.records.schema_registrations import is_registration
 from cdcd.core.records.schemas import TableForm, read_form
 from cdcd.mirror.kafka import KafkaSource
@@ -131,6 +132,8 @@ class Descriptions:
         try:
             fingerprint, form = read_form(value)
         except ValueError as error:
+            if is_gap(value):
+                return
             if is_registration(value):
                 raise SinkError(
                     "The topics of this pipeline have records in Avro or Protobuf, whose schemas are in a registry, "

@@ -173,6 +173,7 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         status_interval_s=source.status_interval_s,
         signals=config.snapshot.signals,
         when_needed=config.snapshot.mode == WHEN_NEEDED,
+        heals=config.snapshot.lost_slot == "heal",
         truncate=config.topics.writes_truncates,
         signals_from_anybody=config.snapshot.signals_from == "anybody",
         outbox_messages=config.outbox.messages,

@@ -49,11 +49,13 @@ class FoldSettings:
         exactly_once: True if a repeated record is a fault.
         tombstones: True if a tombstone follows each delete.
         compacted: True if the topic is compacted, so that older records of a key may be missing.
+        key_bytes_max: maximum bytes of a key that are kept.
     """
 
     exactly_once: bool = True
     tombstones: bool = True
     compacted: bool = False
+    key_bytes_max: int = KEY_MAX
 
 
 class TableFold:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cdcd.core.records.encoder import is_watermark
 from cdcd.tools.verify.record_parsing import NULL as JSON_NULL
 from cdcd.tools.verify.record_parsing import SCHEMA, Cut, Headers, NotARecordError, Row, cut, pairs, payload
-from cdcd.tools.verify.row_store import ELSEWHERE, FOREIGN, KEY_MAX, MOVED, PARTIAL, WHOLE, Loose, Stored
+from cdcd.tools.verify.row_store import ELSEWHERE, FOREIGN, MOVED, PARTIAL, WHOLE, Loose, Stored
 from cdcd.tools.verify.snapshot_visibility import Sight
 from cdcd.tools.verify.values import BEFORE as BEFORE_VALUE
 from cdcd.tools.verify.values import MOVED as MOVED_VALUE
@@ -175,7 +175,9 @@ class Partition:
             store.moves.add(table.number, key, place, key_hash(found.old_key))
         else:
             packed, state = _packed(found.after, found.unchanged, BEFORE_VALUE), PARTIAL
-        store.put(table.number, key, Stored(*place, state, shape, packed, name[:KEY_MAX]))
+        store.put(
+            table.number, key, Stored(*place, state, shape, packed, name[: table.settings.key_bytes_max])
+        )
 
     def _apply_loose(self, found: Cut) -> None:
         table = self.table
@@ -194,7 +196,7 @@ class Partition:
         if record.key is not None:
             table.with_key += 1
             shape = table.shape(Row((), ()), "")
-            row = Stored(*self.last[:2], ELSEWHERE, shape, b"", record.key[:KEY_MAX])
+            row = Stored(*self.last[:2], ELSEWHERE, shape, b"", record.key[: table.settings.key_bytes_max])
             table.store.put(table.number, key_hash(record.key), row)
 
     def _tombstone(self, record: TopicRecord, *, is_first: bool) -> None:

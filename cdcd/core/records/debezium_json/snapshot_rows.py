@@ -11,7 +11,7 @@ from typing import Final
 from cdcd.core.records.debezium_json.converter import QUOTED
 from cdcd.core.records.debezium_json.copy_rows import convert_rows, explain_row, line_with, row_of_line
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.debezium_json.source_block import READ, processed_at
+from cdcd.core.records.debezium_json.source_block import DELETED, OPS, processed_at
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.encoder import Encoded, Record, SnapshotPosition
 from cdcd.core.records.unwritable import named
@@ -63,8 +63,43 @@ class SnapshotEncoder(DebeziumJsonEncoder):
                 out.extend(records)
                 if keys is not None and appended is not None:
                     keys += appended
-        self._tables[oid].tally.counts[READ] += count
+        self._tables[oid].tally.counts[OPS.index(position.op)] += count
         return Encoded(count, size, keys, left_out)
+
+    def encode_deletes(
+        self,
+        oid: int,
+        keys: list[tuple[bytes, ...]],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+    ) -> Encoded:
+        """See `Encoder`. In `before`, only the columns of the key have values, as in a delete that was streamed."""
+        self._source.begin(None, position.commit_lsn, now_us, None, snapshot=position.others)
+        self._transaction += 1
+        table = self._table(oid, out)
+        lsn = str(int(position.lsn)).encode("ascii")
+        at = {column: place for place, column in enumerate(table.key_columns)}
+        size = 0
+        for number, values in enumerate(keys, position.event_no + 1):
+            key = b"".join(
+                [f + value for f, value in zip(table.key_fragments, values, strict=True)] + [table.key_end]
+            )
+            row, start = [b'{"before":'], table.row_start
+            for column, (name, shown) in enumerate(zip(table.names, table.visible, strict=True)):
+                if shown:
+                    row += (start, name, b":", values[at[column]] if column in at else b"null")
+                    start = b","
+            row += (b"}", b',"after":null')
+            ending = table.source.ending(DELETED, processed_at(now_us))
+            value = table.source.joined(row, lsn, str(number).encode("ascii"), ending)
+            out.append((table.topic, key, value, None))
+            size += len(key) + len(value)
+            if self._settings.tombstones:
+                out.append((table.topic, key, None, None))
+                size += len(key)
+        table.tally.counts[DELETED] += len(keys)
+        return Encoded(len(keys), size, None)
 
     def _encode_block(  # noqa: PLR0917 - as `encode_rows`
         self,
@@ -161,7 +196,8 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         """Return a record with placeholders for the values of the columns and for the row's number."""
         row = b'{"before":null,"after":' + row_form(table, columns)
         lsn = str(int(position.lsn)).encode("ascii")
-        before, after = table.source.around_number(_ROW, lsn, READ, processed_at(now_us))
+        op = OPS.index(position.op)
+        before, after = table.source.around_number(_ROW, lsn, op, processed_at(now_us))
         begin, _, end = before.partition(_ROW)
         return _literal(begin) + row + _literal(end) + b"%b" + _literal(after)
 

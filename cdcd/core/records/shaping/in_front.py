@@ -152,6 +152,16 @@ class EncoderInFront:
     ) -> Encoded:
         return self._inner.encode_rows(oid, lines, position, now_us, out, dropped)
 
+    def encode_deletes(
+        self,
+        oid: int,
+        keys: list[tuple[bytes, ...]],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+    ) -> Encoded:
+        return self._inner.encode_deletes(oid, keys, position, now_us, out)
+
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:

@@ -661,3 +661,50 @@ def test_events_of_an_outbox_need_the_topic_for_those_that_are_refused():
     world = World()
     world.start(replace(SETTINGS, delivers_messages=False, publishes_messages=True))
     assert world.the(PrepareSink).messages
+
+
+HEALS = replace(SETTINGS, snapshot_mode="when_needed", heals=True)
+KNOWN = Oids({1: "public.t"}, {1: "public.t"})
+
+
+def test_a_lost_slot_is_healed_with_the_lsn_at_which_the_gap_begins():
+    world = World(slot=None, found=replace(HERE, snapshot=Progress(known=KNOWN)))
+    ready = world.start(HEALS)
+    assert ready.checkpoint.snapshot is not None
+    assert (ready.checkpoint.snapshot.healing, ready.checkpoint.snapshot.gap) == (Oids((1,)), 100)
+    assert Checkpoint.decode(ready.checkpoint.encode(), "").snapshot == ready.checkpoint.snapshot
+
+
+def test_a_slot_that_was_moved_is_replaced_because_only_a_new_one_exports_a_snapshot():
+    world = World(slot=SlotSeen(200), found=replace(HERE, snapshot=Progress(known=KNOWN)))
+    world.start(HEALS)
+    assert world.order.index(Fence) < world.order.index(DropSlot) < world.order.index(CreateSlot)
+
+
+def test_an_attempt_that_did_not_end_begins_again_with_a_new_slot():
+    interrupted = replace(HERE, snapshot=Progress(known=KNOWN, healing=Oids((1,)), gap=7))
+    world = World(found=interrupted)
+    ready = world.start(HEALS)
+    assert world.order.index(Fence) < world.order.index(DropSlot) < world.order.index(CreateSlot)
+    assert ready.checkpoint.snapshot is not None
+    assert (ready.checkpoint.snapshot.healing, ready.checkpoint.snapshot.gap) == (Oids((1,)), 7)
+    # Without healing, the slot stays, and the tables are read beside the stream.
+    world = World(found=interrupted)
+    ready = world.start()
+    assert DropSlot not in world.order
+    assert ready.checkpoint.snapshot is None or not ready.checkpoint.snapshot.healing
+
+
+def test_cdcd_heal_replaces_a_slot_that_could_be_used():
+    world = World(found=replace(HERE, snapshot=Progress(known=KNOWN)))
+    ready = world.start(heals_now=True)
+    assert {DropSlot, CreateSlot} <= set(world.order)
+    assert ready.checkpoint.snapshot is not None
+    assert ready.checkpoint.snapshot.healing == Oids((1,))
+
+
+def test_cdcd_heal_refuses_another_server_and_leaves_its_slot():
+    world = World(source=Source("another", 1, 500, 100, STREAM))
+    with pytest.raises(PositionError, match="another cluster"):
+        world.start(heals_now=True)
+    assert not {DropSlot, Fence} & set(world.order)

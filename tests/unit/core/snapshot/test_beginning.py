@@ -11,6 +11,7 @@ from cdcd.core.snapshot.beginning import (
     begin,
     end_former_rows,
     first_tables,
+    healable,
     initial,
     leave_out,
     wanted,
@@ -158,3 +159,26 @@ def test_a_table_that_is_excluded_before_it_is_read_keeps_its_former_rows():
     progress = initial(Progress(), published, [], exported=False)
     ended = end_former_rows(progress, Progress(), published, [])
     assert leave_out(ended, published, ["a.c"]).outdated == Oids((1,))
+
+
+def test_topics_are_healed_that_have_the_rows_of_the_same_tables_as_before():
+    names = {1: "public.a", 2: "public.b", 3: "public.c", 4: "public.d"}
+    found = Progress(known=Oids(names, names), outdated=Oids((3,)))
+    now = {1: "public.a", 2: "public.renamed", 3: "public.c", 5: "public.new"}
+    # The topic of 3 still has rows from before an earlier gap.
+    assert healable(found, now) == Oids((1,))
+    # In an attempt that did not end, only its own tables are compared again.
+    again = replace(found, outdated=Oids((1, 3)), healing=Oids((1,)))
+    assert healable(again, now) == Oids((1,))
+    assert healable(replace(found, known=None), now) == Oids(())
+
+
+def test_an_attempt_that_is_not_begun_again_leaves_its_tables_to_be_read():
+    names = {1: "public.a"}
+    found = Progress(
+        known=Oids(names, names), waiting=Oids(names), outdated=Oids(names), healing=Oids(names), gap=7
+    )
+    beginning = begin("initial", found, has_checkpoint=True, has_gap=False)
+    assert not beginning.initial
+    assert (beginning.progress.healing, beginning.progress.gap) == (Oids(()), 0)
+    assert (beginning.progress.outdated, beginning.progress.waiting) == (Oids((1,)), Oids((1,)))

@@ -1,0 +1,58 @@
+"""`cdcd heal`: the topics of a pipeline get what they lack."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cdcd.cli.options import config_option
+
+if TYPE_CHECKING:
+    from cdcd.config.loading import Config
+    from cdcd.tools.heal.comparer import TopicComparer
+
+_PLAN = """\
+`cdcd heal` would make the slot {slot} again, and compare each topic of the pipeline {name} with its table at the slot's
+first position. Each difference becomes a record: deletes, updates, inserts. Where a topic cannot be compared for
+certain, a truncate record ends the former rows, and the table is read again. Changes since the last delivery that were
+undone or overwritten have no records.
+
+Nothing was changed. Stop the daemon, and run the command with --yes.
+"""
+
+
+@click.command("heal")
+@config_option()
+@click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
+def command(file: Path, *, yes: bool) -> int:
+    """Make the topics equal to the tables again, after a slot was lost or records are missing.
+
+    The slot is made again, and each topic is compared with its table at the slot's first position. Each difference
+    becomes an ordinary record. The command ends when all topics are healed; `cdcd run` then goes on. With
+    snapshot.mode: when_needed, `cdcd run` does the same by itself after a slot was lost.
+
+    Stop the daemon first: this command waits while another instance runs. If the command is killed, run it again.
+
+    Exits as `cdcd run` does.
+    """
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
+
+    config = load_config(file, os.environ)
+    if not yes:
+        click.echo(_PLAN.format(slot=config.postgres.slot, name=config.name), nl=False)
+        return 0
+    from cdcd.daemon import supervisor  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
+
+    # The session ends when all tables are healed or read.
+    ends = config.snapshot.model_copy(update={"mode": "only"})
+    return supervisor.run(
+        config.model_copy(update={"snapshot": ends}), make_comparer=make_comparer, heals_now=True
+    )
+
+
+def make_comparer(config: "Config", snapshot: str) -> "TopicComparer":
+    """Make what compares topics with tables at an exported snapshot."""
+    from cdcd.tools.heal.comparer import TopicComparer  # noqa: PLC0415  only a lost slot needs it
+
+    return TopicComparer(config, snapshot)

@@ -1,0 +1,379 @@
+"""Compares topics with their tables at the snapshot of a new slot, for the daemon's healing (`engine/healing.py`).
+
+The daemon's event loop must not wait for a topic of hours, so everything here runs in a thread with an event loop of
+its own. Memory is bounded as for `cdcd verify`, whose parts fold the topics (`tools/verify/`).
+
+The rule: whatever makes a comparison uncertain is the reason for `NotComparable`, after which the daemon ends the
+former rows by a truncate record and reads the table. So nothing is guessed:
+
+- The topic has all its records: each partition begins at its first offset.
+- Each record with a key is in the partition that the partitioner chooses. Otherwise partitions were added, and changes
+  of one key may be in several partitions, between which there is no order.
+- Only cdcd has written to the topic, and every record was written in its order.
+- The records say which row they are about: they have keys, and are in JSON.
+"""
+
+import asyncio
+import threading
+import zlib
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from cdcd.adapters.credentials.columns import SpoolCipher
+from cdcd.adapters.credentials.providers import access
+from cdcd.adapters.kafka import client
+from cdcd.adapters.kafka.admin import Admin
+from cdcd.adapters.kafka.bounded_reading import BoundedReader
+from cdcd.adapters.postgres.connection import parse_dsn
+from cdcd.adapters.postgres.refusals import TableBusyError
+from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
+from cdcd.adapters.postgres.table_chunks import ChangedTableError, Rate
+from cdcd.config.loading import Config
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.catalog.patterns import parse_pattern
+from cdcd.core.engine.actions import Compared, Differences, NotComparable
+from cdcd.core.errors import FatalError, TransientError
+from cdcd.core.records.schemas import TableForm
+from cdcd.core.snapshot.visibility import Visibility
+from cdcd.daemon.settings import require_json
+from cdcd.tools.heal.differences import KEY_BYTES_MAX, DifferenceLog, HealComparison, NotComparableError
+from cdcd.tools.operations.sides import bound_columns
+from cdcd.tools.verify.columns import Columns
+from cdcd.tools.verify.comparing import SourceRow
+from cdcd.tools.verify.delivery import ANSWER_S
+from cdcd.tools.verify.descriptions import Descriptions
+from cdcd.tools.verify.folding import LSN_MAX, FoldSettings, TableFold
+from cdcd.tools.verify.partition import TopicRecord
+from cdcd.tools.verify.row_store import RowStore
+from cdcd.tools.verify.selection import check_records, is_meant
+from cdcd.tools.verify.snapshot_visibility import Sight
+from cdcd.tools.verify.source import Place, ReadersAtSnapshot, SourceRows
+
+OPEN_S: Final = 300.0
+"""Seconds to wait for records of a topic, for example because a transaction of a former daemon is still open."""
+
+JOIN_S: Final = 10.0
+"""Seconds to wait for the thread at the end. It looks for the end after each record and each chunk of rows."""
+
+T = TypeVar("T")
+
+
+class StoppedError(TransientError):
+    """The comparison was ended, because the session ends."""
+
+
+class TopicComparer:
+    """Compares topics with tables at one snapshot. The caller owes `close`.
+
+    Args:
+        snapshot: name of an exported snapshot, which sees everything that the topics have.
+    """
+
+    def __init__(self, config: Config, snapshot: str) -> None:
+        self._config = config
+        self._snapshot = snapshot
+        self._loop = asyncio.new_event_loop()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="heal", daemon=True)
+        self._thread.start()
+        self._work: _Work | None = None
+
+    async def compare(self, table: str) -> Compared | NotComparable:
+        """Compare the topic of `schema.table` with the table.
+
+        Raises:
+            TransientError: the snapshot is lost, Kafka does not answer, or `close` was called.
+        """
+        return await self._in_thread(self._compare(table))
+
+    async def next(self, bytes_max: int) -> Differences:
+        """Return the next differences of the table that was compared last, of about `bytes_max` bytes."""
+        return await self._in_thread(self._next(bytes_max))
+
+    def close(self) -> None:
+        """End the comparison that is under way, and remove everything that was stored."""
+        self._stopping.set()
+        ended = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        try:
+            ended.result(JOIN_S)
+        except TimeoutError:
+            return
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(JOIN_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def _compare(self, table: str) -> Compared | NotComparable:
+        try:
+            if self._work is None:
+                self._work = _Work(self._config, self._snapshot, self._check)
+            return await self._work.compare(table)
+        except NotComparableError as error:
+            return NotComparable(str(error))
+        except (ChangedTableError, TableBusyError, FatalError) as error:
+            return NotComparable(error.message)
+
+    async def _next(self, bytes_max: int) -> Differences:
+        assert self._work is not None, "a table was compared"
+        return self._work.next(bytes_max)
+
+    async def _close(self) -> None:
+        if self._work is not None:
+            await self._work.close()
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise StoppedError("The comparison of topics was ended with the session.")
+
+
+class _Work:
+    """The work of a comparer, in its thread. The caller owes `close`.
+
+    Args:
+        check: raises StoppedError when the work must end.
+    """
+
+    def __init__(self, config: Config, snapshot: str, check: Callable[[], None]) -> None:
+        self._config = config
+        self._name = snapshot
+        self._check = check
+        self._stack = AsyncExitStack()
+        self._client, self._producer = client.split(*access(config.kafka))
+        self._admin = Admin(self._client, ANSWER_S)
+        self._folder = Path(config.spool.directory)
+        self._cipher = SpoolCipher() if config.columns.patterns else None
+        self._shared: SharedSnapshot | None = None
+        self._is_whole = False
+        """True if the publication publishes all operations."""
+        self._readers: ReadersAtSnapshot | None = None
+        self._bindings = Bindings()
+        self._reader: BoundedReader | None = None
+        self._ends: dict[tuple[str, int], int] = {}
+        """The ends up to which partitions are read."""
+        self._descriptions: Descriptions | None = None
+        self._differences: DifferenceLog | None = None
+        self._filtered = [parse_pattern(text, "filters.tables") for text in config.filters.tables]
+        self._filtered += [parse_pattern(text, "routes.tables") for text in config.routes.tables]
+
+    async def close(self) -> None:
+        self._forget()
+        if self._descriptions is not None:
+            self._descriptions.close()
+        await self._stack.aclose()
+
+    def next(self, bytes_max: int) -> Differences:
+        assert self._differences is not None, "the table was compared"
+        return opened(self._differences.next(bytes_max), self._cipher)
+
+    def _forget(self) -> None:
+        if self._differences is not None:
+            self._differences.close()
+            self._differences = None
+
+    async def compare(self, name: str) -> Compared:
+        """Find the differences of the table.
+
+        Raises:
+            NotComparableError: the topic and the table cannot be compared for certain.
+            ChangedTableError, TableBusyError, FatalError: a side refuses; the same is true.
+            TransientError: a side does not answer.
+        """
+        self._forget()
+        self._refuse_by_settings(name)
+        shared = await self._look_at(name)
+        table = shared.tables[name]
+        rows = self._source(shared)
+        form = rows.form(table)
+        if not form.key:
+            raise NotComparableError("the table has no key")
+        if form.repeats or form.moves:
+            raise NotComparableError("records of one key may be of several rows (key.columns)")
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = DifferenceLog(self._folder)
+        self._differences = log
+        with closing(RowStore(self._folder)) as store:
+            fold = self._fold(store, form)
+            return await self._differ(table, rows, fold, form, log)
+
+    def _refuse_by_settings(self, name: str) -> None:
+        config = self._config
+        check_records(config)
+        require_json(config, "Healing", "")
+        if config.format.key != "json":
+            raise NotComparableError(
+                f"keys are in the format {config.format.key} (format.key), not in plain JSON"
+            )
+        if name in config.outbox.tables:
+            raise NotComparableError("its rows are events (outbox.tables), of which no topic has all")
+        if not is_meant(name, (), (), self._filtered):
+            raise NotComparableError("its topic has some of its rows only (filters.tables, routes.tables)")
+        if config.partitioner.columns:
+            raise NotComparableError("columns choose the partitions (partitioner.columns)")
+
+    async def _look_at(self, name: str) -> SharedSnapshot:
+        postgres = self._config.postgres
+        if self._shared is None:
+            shared = await SharedSnapshot.imported(
+                parse_dsn(*postgres.access()),
+                self._name,
+                connect_timeout_s=postgres.connect_timeout_s,
+                money_digits=self._config.money.digits,
+            )
+            self._stack.push_async_callback(shared.close)
+            self._shared = shared
+            self._is_whole = await shared.publishes_all(postgres.publication)
+        if not self._is_whole:
+            raise NotComparableError("the publication does not publish all operations (publish)")
+        await self._shared.look_at(postgres.publication, name)
+        return self._shared
+
+    def _source(self, shared: SharedSnapshot) -> "_Rows":
+        if self._readers is None:
+            self._readers = ReadersAtSnapshot(self._config, shared, f"{self._config.name} heal")
+            self._stack.callback(self._readers.close)
+            self._bindings = bound_columns(self._config)
+        return _Rows(self._config, shared, self._readers, Rate(0.0), self._bindings)
+
+    def _fold(self, store: RowStore, form: TableForm) -> TableFold:
+        """Fold the whole topic. A topic that does not exist has no rows."""
+        config, topic = self._config, form.topic
+        group = f"{config.name}-heal"
+        if self._descriptions is None:
+            self._descriptions = Descriptions(self._client, group, config.topics.schemas, OPEN_S)
+        known = self._descriptions
+        settings = FoldSettings(
+            exactly_once=config.kafka.delivery == "exactly_once",
+            tombstones=config.topics.tombstones,
+            compacted=self._is_compacted(topic),
+            key_bytes_max=KEY_BYTES_MAX,
+        )
+        fold = TableFold(0, store, topic, settings, known.of(topic), describe=known.read)
+        # Everything that the topic has was committed before the slot was made.
+        fold.look(Sight(Visibility(0, 0), LSN_MAX, LSN_MAX))
+        if self._reader is None:
+            self._reader = BoundedReader(self._client, group)
+            self._stack.callback(self._reader.close)
+        reader = self._reader
+        begins = reader.add([topic])
+        if any(begins.values()):
+            raise NotComparableError("the oldest records of the topic were deleted (retention)")
+        where = partitioner(str(self._producer.get("partitioner", "")), len(begins))
+        # Topics that were read before have got the records of their differences, which are not read.
+        now = reader.ends()
+        self._ends |= {place: now[place] for place in begins}
+        for (name, partition), offset, message in reader.read(self._ends, OPEN_S):
+            self._check()
+            if name != topic:
+                # A comparison of that topic was given up before its end.
+                continue
+            # A consumer without deserializer returns bytes, whatever the stubs say.
+            key: Any = message.key()
+            value: Any = message.value()
+            headers: Any = message.headers() or ()
+            if key is not None and where(key) != partition:
+                raise NotComparableError(
+                    "records are not in the partitions of their keys (partitions were added)"
+                )
+            fold.partition(partition).take(TopicRecord(offset, key, value, headers))
+        self._judge(fold)
+        return fold
+
+    def _is_compacted(self, topic: str) -> bool:
+        found = self._admin.topic_configs([topic]) if topic in self._admin.names() else {}
+        return "compact" in found.get(topic, {}).get("cleanup.policy", "")
+
+    def _judge(self, fold: TableFold) -> None:
+        if fold.faults_in_all:
+            fault = fold.faults[0]
+            raise NotComparableError(f"the topic has a flaw: {fault.kind} ({fault.where})")
+        if fold.foreign:
+            raise NotComparableError("another connector has written to the topic")
+        if fold.without_key:
+            raise NotComparableError("the topic has records from when the table had no key")
+        if fold.is_unsure or fold.again_from():
+            raise NotComparableError("records were left out")
+
+    async def _differ(
+        self, table: SharedTable, rows: "_Rows", fold: TableFold, form: TableForm, log: DifferenceLog
+    ) -> Compared:
+        comparison = HealComparison(fold, Columns(form, rows.defaults(table), fold.former), log)
+        with closing(comparison):
+            comparison.check_shapes()
+            rows.seal = None
+            async for some in rows.rows(table):
+                self._check()
+                comparison.add_source(some)
+            if comparison.ranges():
+                rows.seal = self._seal
+                async for some in rows.rows(table, found=True):
+                    self._check()
+                    comparison.look_at(some)
+                comparison.end()
+        return log.end()
+
+    def _seal(self, line: bytes) -> bytes:
+        return line if self._cipher is None else self._cipher.seal(line)
+
+
+class _Rows(SourceRows):
+    """Rows of the source; if `seal` is set, `sql` is the sealed line of COPY, decoded as Latin-1."""
+
+    seal: Callable[[bytes], bytes] | None = None
+
+    def _encoded(self, oid: int, lines: list[bytes], places: list[Place], form: Any) -> list[SourceRow]:
+        found = SourceRows._encoded(self, oid, lines, [], form)
+        if self.seal is None:
+            return found
+        return [
+            row._replace(sql=self.seal(line).decode("latin-1"))
+            for row, line in zip(found, lines, strict=True)
+        ]
+
+
+def partitioner(name: str, partitions: int) -> Callable[[bytes], int]:
+    """Return a function that computes the partition of a key, as librdkafka's partitioner of this name does.
+
+    Raises:
+        NotComparableError: the partitioner is another one.
+    """
+    if name in ("murmur2", "murmur2_random"):
+        return lambda key: (murmur2(key) & 0x7FFF_FFFF) % partitions
+    if name in ("consistent", "consistent_random"):
+        return lambda key: zlib.crc32(key) % partitions
+    raise NotComparableError(f"the partitioner is {name}")
+
+
+def murmur2(data: bytes) -> int:
+    """Return the hash by which Kafka's Java client and librdkafka choose the partition of a key."""
+    factor, mask = 0x5BD1_E995, 0xFFFF_FFFF
+    size = len(data)
+    found = 0x9747_B28C ^ size
+    whole = size & ~3
+    for at in range(0, whole, 4):
+        k = (int.from_bytes(data[at : at + 4], "little") * factor) & mask
+        k ^= k >> 24
+        found = ((found * factor) & mask) ^ ((k * factor) & mask)
+    if size > whole:
+        found ^= int.from_bytes(data[whole:], "little")
+        found = (found * factor) & mask
+    found ^= found >> 13
+    found = (found * factor) & mask
+    return found ^ (found >> 15)
+
+
+def opened(found: Differences, cipher: SpoolCipher | None) -> Differences:
+    """Return the differences with the lines as PostgreSQL sent them."""
+    if cipher is None:
+        return found
+    return replace(
+        found,
+        updates=tuple([cipher.open(line) for line in found.updates]),
+        inserts=tuple([cipher.open(line) for line in found.inserts]),
+    )
