@@ -26,11 +26,12 @@ Nothing was changed. Stop the daemon, and run the command with --yes.
 @config_option()
 @click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
 def command(file: Path, *, yes: bool) -> int:
-    """Make the topics equal to the tables again, after a slot was lost or records are missing.
+    """Make the topics equal to the tables again.
 
-    The slot is made again, and each topic is compared with its table at the slot's first position. Each difference
-    becomes an ordinary record. The command ends when all topics are healed; `cdcd run` then goes on. With
-    snapshot.mode: when_needed, `cdcd run` does the same by itself after a slot was lost.
+    Use it after a slot was lost, or if records are missing. The slot is made again, and each topic is compared with its
+    table at the slot's first position. Each difference becomes an ordinary record. The command ends when all topics are
+    healed; `cdcd run` then goes on. With snapshot.mode: when_needed, `cdcd run` does the same by itself after a slot
+    was lost.
 
     Stop the daemon first: this command waits while another instance runs. If the command is killed, run it again.
 

@@ -296,7 +296,7 @@ class TableNotHealed(Fact):
     rows instead, and the table is read again.
     """
 
-    event: ClassVar[str] = "table.not_healed"
+    event: ClassVar[str] = "table.unhealed"
     level: ClassVar[Level] = "warning"
     table: str
     reason: str

@@ -57,7 +57,8 @@ LAYERS |= {
     f"tools.{one}": {*LAYERS["tools.operations"], "tools.operations"}
     for one in ("adopt", "verify", "handover")
 }
-LAYERS["cli"] = {*LAYERS["tools.adopt"], "tools.adopt", "tools.verify", "tools.handover"}
+LAYERS["tools.heal"] = {*LAYERS["tools.verify"], "tools.verify"}
+LAYERS["cli"] = {*LAYERS["tools.adopt"], "tools.adopt", "tools.verify", "tools.heal", "tools.handover"}
 # `import cdcd` passes on the names of the stream, when the first of them is used.
 LAYERS[""] = {"stream"}
 LAYERS["mirror"] = CORE
@@ -198,6 +199,7 @@ def test_what_makes_records_is_known_by_its_interface_only(module: str):
         "cdcd.core.records.encoder",
         "cdcd.core.records.available",
         "cdcd.core.records.flattening",
+        "cdcd.core.records.gaps",
         "cdcd.core.records.late_records",
         "cdcd.core.records.schemas",
         "cdcd.core.records.schema_registrations",

@@ -22,7 +22,7 @@ def supervisor(monkeypatch):
     module = ModuleType("cdcd.daemon.supervisor")
     calls = []
 
-    def run(config, *, accept_gap, reread_file, ask, runbook, tools):
+    def run(config, *, accept_gap, reread_file, ask, runbook, tools, make_comparer):
         assert reread_file().name == config.name
         assert runbook().startswith("# Runbook")
         calls.append((config.name, config.http.port, accept_gap))
@@ -59,7 +59,7 @@ def test_the_file_may_be_named_in_the_environment(file, supervisor, monkeypatch)
 
 
 def test_the_exit_code_is_the_supervisors(file, supervisor, capsys):
-    def run(_config, *, accept_gap, reread_file, ask, runbook, tools):
+    def run(_config, *, accept_gap, reread_file, ask, runbook, tools, make_comparer):
         raise PositionError("a gap", hint="look")
 
     supervisor.run = run
