@@ -36,7 +36,7 @@ class TakesWhatIsNotComparable(Healing):
     def answered(self, asked: object, answer: Answer, now: float) -> None:
         super().answered(asked, Differences() if isinstance(answer, NotComparable) else answer, now)
 
-    def _take(self, table, answer):  # type: ignore[no-untyped-def]
+    def _take(self, table, answer):
         if self._compared is None:
             from cdcd.core.engine.actions import Compared
 

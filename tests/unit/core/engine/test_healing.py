@@ -51,7 +51,7 @@ class World:
 
     def records(self) -> list[Any]:
         found: list[Any] = []
-        while (batch := self.queue.take(1e9)) is not None and batch.records:
+        while (batch := self.queue.take(1e9)).records:
             found += batch.records
             self.queue.delivered(batch)
         return found
@@ -138,7 +138,7 @@ def test_each_batch_of_differences_has_another_progress():
         before.append(world.tasks.progress)
         insert(*given)
 
-    world.queue.insert = inserted  # type: ignore[method-assign]
+    world.queue.insert = inserted  # type: ignore[assignment,method-assign]
     world.answer(Differences(((b"1",),)))
     world.answer(Differences(((b"2",),)))
     world.answer(Differences())
