@@ -34,6 +34,8 @@ def test_partitions_that_come_go_and_are_truncated_are_told(
     database.execute("INSERT INTO attached VALUES (9)")
     for table in ("attached", "whole"):
         database.execute(f"ANALYZE {table}")
+    # Published by partition, each change above is an event of the partition's own topic or publication.
+    database.execute(f"CREATE PUBLICATION {one.slot} FOR ALL TABLES WITH (publish_via_partition_root)")
     one.start()
     # The first look is at the beginning of the session.
     time.sleep(FIRST_LOOK_S)
@@ -46,6 +48,8 @@ def test_partitions_that_come_go_and_are_truncated_are_told(
     assert attached["command"] == "cdcd snapshot start --table public.whole"
     truncated = one.daemon.await_event("table.truncated", timeout_s=LOOK_S)
     assert truncated["partition"] == "public.part_2"
+    for partition in ("public.part_0", "public.part_1"):
+        one.daemon.await_event("table.detached", partition=partition, timeout_s=LOOK_S)
     gone = [event["partition"] for event in one.daemon.events if event["event"] == "table.detached"]
     assert sorted(gone) == ["public.part_0", "public.part_1"]
     one.stop()
