@@ -53,11 +53,13 @@ class AsideSeen:
         self.mended = False
         """Nothing is at fault any more."""
         self.names: set[str] = set()
+        self._oids: dict[str, int] = {}
         self.ends: set[str] = set()
         """Topics whose former rows may end."""
 
     def set_aside(self, oid: int, name: str, since: int) -> None:
         self.names.add(name)
+        self._oids[name] = oid
         self._intervals.setdefault(oid, []).append(Interval(since))
 
     def returned(self, oid: int, name: str, until: int) -> None:
@@ -70,19 +72,38 @@ class AsideSeen:
         """A session goes on from a checkpoint, which alone says which tables are set aside."""
         aside = {each.oid: each.since_lsn for each in tables}
         until = position.commit_lsn if position.events_done else position.end_lsn
-        for oid, intervals in self._intervals.items():
+        for intervals in self._intervals.values():
             for each in intervals:
-                if oid not in aside and (each.until is None or each.until > until):
+                # A return behind the checkpoint is not true any more. A table that is set aside has an interval below.
+                if each.until is None or each.until > until:
                     each.until = until
         for oid, since in aside.items():
             self._intervals.setdefault(oid, []).append(Interval(since))
 
+    def found(self, tables: Iterable[AsideTable]) -> None:
+        """Records from before the fault of a table that is set aside were refused, too."""
+        for table in tables:
+            for each in self._intervals.get(table.oid, ()):
+                if each.until is None:
+                    each.since = min(each.since, table.since_lsn)
+
     def may_lack(self, wanted: Expected) -> bool:
         """Whether the record may be missing."""
+        # The rows of a table without a key have some changes, and may be missing because the table is set aside.
         return wanted.table is not None and any(
-            each.since <= wanted.commit_lsn and (each.until is None or wanted.commit_lsn < each.until)
+            (wanted.table.keyless or each.since <= wanted.commit_lsn)
+            and (each.until is None or wanted.commit_lsn < each.until)
             for each in self._intervals.get(wanted.table.oid, ())
         )
+
+    def must_lack_row(self, name: str, commit_lsn: int) -> bool:
+        """Whether a row of a snapshot has its place behind the one from where on its table is set aside."""
+        intervals = self._intervals.get(self._oids.get(name, 0), ())
+        return any(each.until is None and each.since < commit_lsn for each in intervals)
+
+    def may_end(self, topic: str) -> bool:
+        """Whether the former rows of the topic may end. A route's topic is named after the table's own."""
+        return topic in self.ends or topic.rpartition("-")[0] in self.ends
 
     def must_lack(self, wanted: Expected) -> bool:
         """Whether the table is set aside since a commit before that of the record."""

@@ -132,7 +132,7 @@ class Fold:
 
     def _end(self, topic: str, name: str) -> None:
         """Note that the topic's former rows end. They belong to another table, or are from before a gap."""
-        returned = self.aside is not None and topic in self.aside.ends
+        returned = self.aside is not None and self.aside.may_end(topic)
         if not self.is_shared(name) and not self.is_outdated(topic) and not returned:
             raise PromiseBrokenError(f"G9: the former rows of {topic} end, and no gap made them outdated")
         if self._ended is not None:

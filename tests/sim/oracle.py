@@ -232,8 +232,7 @@ class Oracle:
                 continue
             if at < 0:
                 at = first = self._first(fields)
-            at = self._past_left_out(fields, at)
-            at = self._without_aside(record, fields, at)
+            at = self._past(record, fields, at)
             self._take(record, fields, at)
             at += 1
         if at >= 0:
@@ -250,7 +249,7 @@ class Oracle:
         name = fields["source"]["table"]
         table = None if wanted is None else wanted.table
         may_end = self.fold.is_shared(name) or self.fold.is_outdated(topic)
-        if self.aside is not None and topic in self.aside.ends:
+        if self.aside is not None and self.aside.may_end(topic):
             may_end = True
             at = self._without_aside((topic, None, None, None), fields, at)
             wanted = self.expected[at] if at < len(self.expected) else None
@@ -277,13 +276,25 @@ class Oracle:
             at += 1
         return at
 
+    def _past(self, record: Record | None, fields: dict[str, Any], at: int) -> int:
+        """The place of the record behind changes that Kafka may lack for either reason, in any order."""
+        while True:
+            before = at
+            at = self._past_left_out(fields, at)
+            at = self._without_aside(record, fields, at)
+            if at == before:
+                return at
+
     def _may_be_left_out(self, at: int) -> bool:
         return self.fold is not None and self.fold.may_be_left_out(self.expected[at])
 
     def _is_boundary(self, at: int) -> bool:
         """Whether a transaction ends at this place, but for changes that may be left out."""
         last = self._lengths[bisect_left(self._lengths, at)]
-        return all(map(self._may_be_left_out, range(at, last)))
+        return all(self._may_be_left_out(each) or self._may_be_aside(each) for each in range(at, last))
+
+    def _may_be_aside(self, at: int) -> bool:
+        return self.aside is not None and self.aside.may_lack(self.expected[at])
 
     def _without_aside(self, record: Record | None, fields: dict[str, Any], at: int) -> int:
         """Pass over records that Kafka may lack, up to the one that came; None: none came."""
@@ -307,7 +318,7 @@ class Oracle:
             return self.delivered
         source = fields["source"]
         at = self._index.get((source["commit_lsn"], source["event_serial_no"]), -1)
-        if not 0 <= at <= self.delivered:
+        if not 0 <= at <= self._without_aside(None, {}, self.delivered):
             raise PromiseBrokenError(f"G1: Kafka has a gap between {self.delivered} and {at}")
         return at
 
@@ -331,6 +342,13 @@ class Oracle:
 
     def _snapshot(self, record: Record, fields: dict[str, Any], at: int) -> None:
         self.has_rows = True
+        source = fields["source"]
+        if (
+            self.aside is not None
+            and fields["op"] == "r"
+            and self.aside.must_lack_row(f"{source['schema']}.{source['table']}", source["commit_lsn"])
+        ):
+            raise PromiseBrokenError(f"G13: a row of a table that is set aside: {record}")
         if (
             fields["op"] == "r"
             and self.exactly_once
@@ -394,9 +412,13 @@ class Oracle:
         # The server skips what commits before `flushed` (decode.c, DecodeTXNNeedSkip).
         at = bisect_left(self._starts, flushed)
         delivered = self.delivered
-        while delivered < len(self.expected) and self._may_be_left_out(delivered):
-            delivered += 1
-        delivered = self._without_aside(None, {}, delivered)
+        while True:
+            before = delivered
+            while delivered < len(self.expected) and self._may_be_left_out(delivered):
+                delivered += 1
+            delivered = self._without_aside(None, {}, delivered)
+            if delivered == before:
+                break
         if not self.durable and at and self._lengths[at - 1] > delivered:
             lost = self._starts[bisect_right(self._lengths, delivered)]
             raise PromiseBrokenError(f"G1: told {Lsn(flushed)}, but Kafka lacks the commit at {Lsn(lost)}")
@@ -419,8 +441,7 @@ class Oracle:
         """Everything was decided, and quiet."""
         if self.transactions is not None:
             self.transactions.finish()
-        self.delivered = self._past_left_out({}, self.delivered)
-        self.delivered = self._without_aside(None, {}, self.delivered)
+        self.delivered = self._past(None, {}, self.delivered)
         if self.delivered != len(self.expected):
             raise PromiseBrokenError(
                 f"G1: {len(self.expected) - self.delivered} committed records never came"

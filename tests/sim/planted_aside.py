@@ -1,12 +1,14 @@
 """Bugs of tables that are set aside."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from cdcd.core.engine.checkpoint import AsideTable
-from cdcd.core.engine.fates import Fates
+from cdcd.core.engine.delivery import Delivery
+from cdcd.core.engine.fates import RETRY_S, Fates
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.ingest import Ingest
+from cdcd.core.engine.left_out import KeptStep, LeftOut, LeftOutTables
 from cdcd.core.engine.queue import Batch, BatchQueue
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.errors import CdcdError
@@ -95,3 +97,85 @@ class ReadsOn(Incremental):
         super().__init__(*arguments, **options)
         self._aside = {}
         self.look_ups._aside = {}
+
+
+class StaysAtItsFault(Fates):
+    """The checkpoint says a later place than that of the first record that was refused."""
+
+    def set_aside(
+        self, oid: int, name: str, topic: str, *, fault: str, reason: str, hint: str, lsn: int
+    ) -> bool:
+        if oid in self.aside:
+            return False
+        return super().set_aside(oid, name, topic, fault=fault, reason=reason, hint=hint, lsn=lsn)
+
+
+class ComesBackWithoutAName(Fates):
+    """A table whose name is not known comes back under no name."""
+
+    def plan(self, now: float) -> None:
+        super().plan(now)
+        for each in self.aside.values():
+            if each.retry_at is None and not each.name:
+                each.retry_at = self._earliest = now + RETRY_S
+
+
+class IsForgottenAtTheStart(Fates):
+    """A session begins as if no table were set aside."""
+
+    def __init__(self, start: Iterable[AsideTable], *arguments: Any, **options: Any) -> None:
+        super().__init__((), *arguments, **options)
+
+
+class ReturnsInsideATransaction(Ingest):
+    """A table comes back while a transaction is open."""
+
+    def between(self, now: float) -> None:
+        self._place(now)
+        super().between(now)
+
+
+class SendsTheRestOfTheStep(Ingest):
+    """The steps that are being processed still have the events of the table."""
+
+    def leave(self, oid: int) -> Relation | None:
+        return self.relations.leave(oid)
+
+
+class StripsAll(BatchQueue):
+    """The records of all tables are removed from a batch that the broker refused."""
+
+    def strip(self, batch: Batch, topics: Collection[str]) -> None:
+        super().strip(batch, {item[0] for item in batch.records} | set(topics))
+
+
+class DropsTheRefusedBatch(Delivery):
+    """A batch that the broker refused is not sent again."""
+
+    def refused(self, batch: Batch) -> None:
+        self._out = None
+        self._queue.delivered(batch)
+
+
+class LosesWhatPrecedes(Ingest):
+    """The records of the step before the event at fault are lost."""
+
+    def _encode_without(self, step: Changes, before: int, error: CdcdError) -> int:
+        self._records.clear()
+        return super()._encode_without(step, before, error)
+
+
+class CountsRunsOfEvents(LeftOutTables):
+    """A run of events of tables that are set aside counts as one."""
+
+    def split(self, step: Changes) -> Iterator[KeptStep]:
+        for part in super().split(step):
+            yield LeftOut(1) if isinstance(part, LeftOut) else part
+
+
+class StaysOut(LeftOutTables):
+    """The events of a table that came back are left out."""
+
+    def split(self, step: Changes) -> Iterator[KeptStep]:
+        self._oids.update(self._aside)
+        return super().split(step)

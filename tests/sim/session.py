@@ -751,6 +751,8 @@ class Session:
         refused = self._refused_topic(action)
         if refused:
             self.engine.refused(action.batch, {refused: SinkError("it is refused")}, self.around.now)
+            if self.around.oracle.aside is not None:
+                self.around.oracle.aside.found(self.engine.fates.table())
             return
         self._has_parts = not action.batch.closes
         for _ in self.sink.deliver(action.batch, action.checkpoint):

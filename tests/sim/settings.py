@@ -139,6 +139,9 @@ class Settings:
     """How often the broker refuses the records of one table in a batch."""
     row_faults: bool = False
     """Some rows cannot be encoded (`aside.py`)."""
+    p_kill_in_fault: float = 0.0
+    """How often the instance that has set a table aside is killed within some ticks, before or while the batch without
+    the table goes out."""
 
     @property
     def sets_aside(self) -> bool:
@@ -196,6 +199,26 @@ TABLE_FAULTS: Final[dict[str, Any]] = {
     "faults": ("disconnect", "crash_daemon", "stop_daemon", "crash_postgres", "broker_away"),
 }
 """Faults of tables: tables go and come while sessions end."""
+
+_WITH: Final[dict[str, dict[str, Any]]] = {
+    "plain": {},
+    "at least once": {"exactly_once": False},
+    "prepared": {"p_prepare": 0.3},
+    "cut": {"whole_bytes_max": 0, "p_batch_fault": 0.1, "p_part": 0.1},
+    "routes": {"routes": True, "p_keep_toast": 0.0},
+    "filters": {"filters": True, "p_keep_toast": 0.0},
+    "partitions": {"parted": True, "p_full": 1.0},
+    "partitioned roots": {"partitioned": True},
+    "protected columns": {"protected": True},
+    "descriptions": {"described": True},
+    "metadata": {"metadata": True},
+    "no keys": {"p_keyless": 0.4},
+}
+
+TABLE_FAULTS_AND_KILLS: Final[dict[str, dict[str, Any]]] = {
+    name: {**TABLE_FAULTS, "p_kill_in_fault": 0.5, **also} for name, also in _WITH.items()
+}
+"""The same with kills in the fault: before or while the batch without the table goes out."""
 
 HANGING: Final[dict[str, Any]] = {
     "exactly_once": True,
@@ -300,6 +323,11 @@ DURABLE: Final[dict[str, Any]] = {
     "p_aftershock": 0.005,
 }
 """Outages of Kafka that a durable log bridges, with kills of the daemon and of its machine."""
+
+TABLE_FAULTS_AND_KILLS["durable log"] = {
+    **TABLE_FAULTS_AND_KILLS["plain"],
+    **{key: value for key, value in DURABLE.items() if key != "p_fault"},
+}
 
 MOVES: Final = ("move_slot",)
 """Ends most simulations, by a refusal to start; so few have it."""

@@ -58,6 +58,7 @@ from tests.sim.settings import (
     REFUSED,
     SKIPPING,
     TABLE_FAULTS,
+    TABLE_FAULTS_AND_KILLS,
 )
 from tests.sim.world import World
 
@@ -388,6 +389,20 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_it_comes_back_equal(tmp_p
             World(seed, str(tmp_path), focus=TABLE_FAULTS).run()
         except Exception as error:
             error.add_note(f"seed {seed} with the focus TABLE_FAULTS")
+            raise
+
+
+@pytest.mark.again
+@pytest.mark.skipif(
+    is_compiled(), reason="a class that is not compiled cannot refuse rows in front of a compiled one"
+)
+@pytest.mark.parametrize("focus", TABLE_FAULTS_AND_KILLS)
+def test_a_kill_in_the_fault_of_a_table_costs_nothing(tmp_path, focus: str):
+    for seed in range(12):
+        try:
+            World(seed, str(tmp_path), focus=TABLE_FAULTS_AND_KILLS[focus]).run()
+        except Exception as error:
+            error.add_note(f"seed {seed} with the focus TABLE_FAULTS_AND_KILLS, {focus}")
             raise
 
 

@@ -135,6 +135,7 @@ class World:
         if self.oracle.aside is not None:
             if isinstance(fact, TableSetAside):
                 self.oracle.aside.set_aside(fact.oid, fact.table, Lsn.parse(fact.lsn))
+                self._kill_in_fault()
             elif isinstance(fact, TableResumed):
                 self.oracle.aside.returned(fact.oid, fact.table, Lsn.parse(fact.lsn))
         if isinstance(fact, GapAccepted):
@@ -231,6 +232,15 @@ class World:
             self.around.log(f"--- {fault}")
         self._shaking_until = self.around.ticks + AFTERSHOCK_TICKS
         BREAKS[fault](self)
+
+    def _kill_in_fault(self) -> None:
+        """Kill the instance that has just set a table aside: now, or while the batch without the table goes out."""
+        often = self.settings.p_kill_in_fault
+        holder = self.postgres.lock_holder
+        if often and not self.around.healthy and self.rng.random() < often:
+            for instance in self.instances:
+                if instance is holder:
+                    self._in(0, 6, instance.kill)
 
     def _disconnect(self) -> None:
         self.postgres.disconnect()

@@ -287,7 +287,7 @@ class Engine:
             topics=self._topics,
             relabelled=self._ingest.relations.relabelled,
             now=now,
-            aside=self.fates.aside,
+            fates=self.fates,
             fault=fault,
             healing=None
             if exported is None

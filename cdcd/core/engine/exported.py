@@ -126,11 +126,11 @@ class Exported:
         return oid in self._tables
 
     def topics(self) -> tuple[str, ...]:
-        """Return the topics of the tables that may have rows."""
+        """Return the topics of the tables that may have rows, without tables that are set aside."""
         return tuple(
             self._rendering.topic_of(oid)
             for oid, table in self._tables.items()
-            if any(each.part.pages for each in table.parts)
+            if oid not in self._aside and any(each.part.pages for each in table.parts)
         )
 
     def next_question(self, now: float) -> tuple[object, Question] | None:

@@ -82,7 +82,8 @@ class Fate:
 
     Attributes:
         oid, since_lsn, fault: as in the checkpoint.
-        name: `schema.table`; "" if it is not known.
+        name: `schema.table`, as the publication was listed last; "" if it is not known. Then the table does not come
+            back by itself.
         reason, hint: of the error. A former process has told the reason, so it is "" after a restart.
         tries: how often the table has come back and failed again.
         retry_at: when the table comes back by itself, in monotonic seconds; None: it has no time yet, or comes back by
@@ -164,12 +165,17 @@ class Fates:
     def set_aside(
         self, oid: int, name: str, topic: str, *, fault: str, reason: str, hint: str, lsn: int
     ) -> bool:
-        """Set a table aside from `lsn` on, and report it. False: it is set aside already.
+        """Set a table aside from `lsn` on, and report it. False: it is set aside already, perhaps from an earlier place
+        on than before, because records from before its fault were refused.
 
         Args:
             lsn: the commit LSN from which on changes of the table have no records.
         """
-        if oid in self.aside:
+        known = self.aside.get(oid)
+        if known is not None:
+            if lsn < known.since_lsn:
+                known.since_lsn = lsn
+                self._table = None
             return False
         tries = self._tries.pop(oid, 0)
         self._reading.discard(oid)
@@ -195,6 +201,14 @@ class Fates:
         """The stream describes a table that is set aside. The description counts when the table comes back."""
         self._relations[relation.oid] = relation
 
+    def listed(self, names: Mapping[int, str]) -> None:
+        """Take the present names of the published tables by oid, because a table may have been renamed."""
+        for oid, fate in self.aside.items():
+            name = names.get(oid, fate.name)
+            if name != fate.name:
+                fate.name = name
+                self._is_planned = False
+
     def ask(self, oids: Collection[int]) -> None:
         """Let these tables come back."""
         self._asked.update(dict.fromkeys([oid for oid in oids if oid in self.aside]))
@@ -207,7 +221,7 @@ class Fates:
         if self._is_planned:
             return
         for each in self.aside.values():
-            if each.retry_at is None and (each.fault in PASSING or each.oid in self._once):
+            if each.retry_at is None and each.name and (each.fault in PASSING or each.oid in self._once):
                 each.retry_at = now + min(RETRY_S * 2**each.tries, RETRY_S_MAX)
         times = [each.retry_at for each in self.aside.values() if each.retry_at is not None]
         self._earliest = min(times, default=None)

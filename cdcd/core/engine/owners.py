@@ -120,6 +120,10 @@ class Owners:
         The table that owned the name before does not own it any more.
         """
         if self.owns(oid, name):
+            if oid not in self.names:
+                # Only the checksum of the name was known.
+                self._disown_sum(oid)
+                self._own(oid, name)
             return
         left = self._sums.get(oid)
         if left is not None:
@@ -162,15 +166,20 @@ class Owners:
         self._sums[oid] = name_sum(name)
 
     def _disown(self, oid: int) -> None:
-        checksum = self._sums.pop(oid)
         name = self.names.pop(oid, None)
         if name is not None:
             del self._owners[name]
         else:
-            self._by_sum[checksum].remove(oid)
-            if not self._by_sum[checksum]:
-                del self._by_sum[checksum]
+            self._disown_sum(oid)
+        del self._sums[oid]
         self.settle(oid)
+
+    def _disown_sum(self, oid: int) -> None:
+        """Forget the owner of a name of which only the checksum is known."""
+        checksum = self._sums[oid]
+        self._by_sum[checksum].remove(oid)
+        if not self._by_sum[checksum]:
+            del self._by_sum[checksum]
 
     def _vacate(self, checksum: int, oid: int) -> None:
         self._vacated[checksum] = oid

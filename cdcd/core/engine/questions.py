@@ -25,7 +25,7 @@ from cdcd.core.engine.actions import (
     Question,
 )
 from cdcd.core.engine.exported import Exported
-from cdcd.core.engine.fates import BELONGS, NONE_ASIDE, Fault, fault_of
+from cdcd.core.engine.fates import BELONGS, NONE_ASIDE, Fates, Fault, fault_of
 from cdcd.core.engine.healing import Healing
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.labels import Labels
@@ -59,7 +59,7 @@ class Questions:
         exported: reads the initial snapshot; None if the session has none.
         healing: heals topics before the snapshot is read; None if the session has no snapshot.
         relabelled: called with oid, description and types of a table with an enum whose labels changed.
-        aside: the tables that are set aside, by oid.
+        fates: the tables that are set aside; None: no table is.
         fault: takes faults of tables; None if a fault is raised as an error.
     """
 
@@ -75,12 +75,13 @@ class Questions:
         topics: Topics,
         relabelled: Callable[[int, TableDescription, Mapping[int, TypeDescription]], None],
         now: float,
-        aside: Mapping[int, object] = NONE_ASIDE,
+        fates: Fates | None = None,
         fault: Fault | None = None,
         healing: Healing | None = None,
     ) -> None:
         self._healing = healing
-        self._aside = aside
+        self._fates = fates
+        self._aside: Mapping[int, object] = NONE_ASIDE if fates is None else fates.aside
         self._fault = fault
         self._incremental = incremental
         self._exported = exported
@@ -223,6 +224,8 @@ class Questions:
         self._listing = False
         self._list_at = now + PUBLISHED_S
         if isinstance(answer, Published):
+            if self._fates is not None:
+                self._fates.listed(answer.tables)
             found = self._tables.listed(answer)
             for oid in found:
                 if oid in self._aside:

@@ -143,6 +143,7 @@ class PublishedTables:
         if is_outdated:
             self._ended.add(oid)
         if seen.owns(oid, name):
+            seen.take(oid, name)
             return is_outdated
         former = self._former(seen, oid, name)
         seen.take(oid, name)

@@ -6,6 +6,7 @@ from typing import Any
 
 from cdcd.core.engine.actions import Busy, Lost, Read
 from cdcd.core.engine.exported import Exported
+from cdcd.core.engine.fates import NONE_ASIDE
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.errors import TransientError
 from cdcd.core.facts import (
@@ -39,10 +40,11 @@ class Daemon:
         excluded: tuple[str, ...] = (),
         parallelism: int = 2,
         locked: Mapping[int, str] = NOTHING,
+        aside: Mapping[int, object] = NONE_ASIDE,
     ) -> None:
         names = {each.oid: each.name for each in tables} if published is None else published
         self.rendering, self.facts = Rendering(), Facts()
-        for each in tables:
+        for each in [each for each in tables if each.oid not in aside]:
             self.rendering.define(each.relation, KEYED, {})
         self.incremental = Incremental(
             initial(Progress(), names, excluded, exported=True),
@@ -60,6 +62,7 @@ class Daemon:
             chunk_bytes=PAGE,
             parallelism=parallelism,
             locked=locked,
+            aside=aside,
         )
 
     @property
@@ -140,6 +143,11 @@ def test_tables_that_are_excluded_are_neither_read_nor_given_topics():
     daemon.finish()
     assert daemon.rendering.put_rows == [(2, [1])]
     assert [each.name for each in daemon.progress.outcomes] == ["public.u"]
+
+
+def test_tables_that_are_set_aside_before_they_are_defined_are_given_no_topics():
+    daemon = Daemon(T, U, aside={1: "a rule cannot be followed"})
+    assert daemon.exported.topics() == ("public.u",)
 
 
 def test_a_chunk_without_rows_counts_at_once():

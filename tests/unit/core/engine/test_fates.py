@@ -23,6 +23,7 @@ from cdcd.core.engine.fates import (
     VALUE,
     Fates,
 )
+from cdcd.core.engine.questions import PUBLISHED_S
 from cdcd.core.errors import CdcdError, ConfigError, SinkError
 from cdcd.core.facts import TableResumed, TableSetAside
 from cdcd.core.protocol.messages import UNCHANGED, Truncate, Update
@@ -268,7 +269,7 @@ def test_tables_that_come_back_together_do_so_in_turn():
 
 def test_tables_that_come_back_by_themselves_are_due_until_the_last_of_them_is_back():
     start = [AsideTable(oid, 100, TOPIC) for oid in range(1, RETURNING_MAX + 2)]
-    fates = Fates(start, {}, observe=Facts())
+    fates = Fates(start, {each.oid: f"public.t{each.oid}" for each in start}, observe=Facts())
     fates.plan(0.0)
     assert fates.next_at() == RETRY_S
     assert not fates.is_due(RETRY_S - 1)
@@ -279,6 +280,52 @@ def test_tables_that_come_back_by_themselves_are_due_until_the_last_of_them_is_b
         fates.plan(RETRY_S)
     assert not fates.aside
     assert not fates.is_due(RETRY_S)
+
+
+def test_a_table_whose_name_is_not_known_waits_until_the_publication_is_listed():
+    fates = Fates([AsideTable(7, 100, TOPIC)], {}, observe=Facts())
+    fates.plan(0.0)
+    assert fates.next_at() is None
+    fates.listed({8: "public.other"})
+    fates.plan(1.0)
+    assert fates.next_at() is None
+    fates.listed({7: "public.t"})
+    fates.plan(2.0)
+    assert fates.next_at() == 2.0 + RETRY_S
+
+
+def test_a_table_that_was_renamed_comes_back_by_its_present_name(tmp_path: Path):
+    # GIVEN a table that is stopped, and gets another name
+    daemon = daemon_of(tmp_path)
+    daemon.take(transaction(4, 80, *BOTH, row(1)))
+    daemon.take(transaction(5, 100, requested(Signal(STOP_TABLES, ("public.t",)))))
+    daemon.published = {7: "public.renamed", OTHER: "public.other"}
+    daemon.tables[7] = table(7, "renamed", pages=1)
+    daemon.now += PUBLISHED_S
+    daemon.idle()
+    assert daemon.engine.fates.aside[7].name == "public.renamed"
+
+    # WHEN somebody asks for it by its former name, THEN nothing happens
+    resume(daemon, 200)
+    assert daemon.facts.of(TableResumed) == []
+
+    # WHEN somebody asks for it by its present name, THEN it comes back
+    daemon.take(transaction(98, 300, requested(Signal(RESUME_TABLES, ("public.renamed",)))))
+    assert [each.table for each in daemon.facts.of(TableResumed)] == ["public.renamed"]
+
+
+def test_a_table_is_set_aside_from_the_first_record_on_that_was_refused():
+    # GIVEN a table that is set aside because of a row
+    facts = Facts()
+    fates = Fates((), {}, observe=facts)
+    assert fates.set_aside(7, "public.t", "p.t", fault=VALUE, reason="", hint="", lsn=300)
+    assert fates.table() == (AsideTable(7, 300, VALUE),)
+    # WHEN the broker refuses records from before that row, or from after it
+    for lsn, since in ((200, 200), (400, 200)):
+        assert not fates.set_aside(7, "public.t", "p.t", fault=BROKER, reason="", hint="", lsn=lsn)
+        # THEN the checkpoint says from where on changes are missing, and the event comes once
+        assert fates.table() == (AsideTable(7, since, VALUE),)
+    assert len(facts.of(TableSetAside)) == 1
 
 
 def test_the_checkpoint_stays_small_with_ten_thousand_tables_that_are_set_aside():

@@ -113,3 +113,19 @@ def test_no_topic_has_rows_that_are_forgotten_whenever_the_daemon_begins_anew(
         names = {each: had for each, had in names.items() if each != oid and had != name} | {oid: name}
         if restarts:
             owners = read_back(owners, names)
+
+
+def test_a_name_of_which_only_the_checksum_was_known_is_known_once_the_table_has_it():
+    # GIVEN a table whose name is not in the list of published tables
+    before = Owners.of({1: "public.a"})
+    owners = Owners.from_record(before.known(), before.vacated(), Oids(()), {})
+    assert owners.owns(1, "public.a")
+    assert owners.names == {}
+    # WHEN it takes its name, THEN it has the name, and nothing else has changed
+    owners.take(1, "public.a")
+    assert owners.names == {1: "public.a"}
+    assert owners.known() == before.known()
+    assert owners.former("public.a") == 1
+    owners.take(1, "public.b")
+    assert owners.former("public.a") == 1
+    assert not owners.owns(1, "public.a")
