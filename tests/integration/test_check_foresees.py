@@ -566,7 +566,7 @@ def a_keyless_table_with_a_compacted_topic(scene: Scene) -> None:
 
 def a_lost_slot_and_a_compacted_topic(scene: Scene) -> None:
     scene.topic(scene.one.topic, cleanup_policy="compact")
-    scene.configure(snapshot={"mode": "when_needed"})
+    scene.configure(snapshot={"mode": "when_needed", "lost_slot": "read_again"})
     scene.one.start()
     assert scene.one.daemon.stop() == 0
     scene.one.drop_slot()

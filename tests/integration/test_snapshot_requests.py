@@ -484,7 +484,7 @@ def test_when_the_slot_is_lost_the_tables_are_read_again_if_that_is_wanted(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
     create(database)
-    process = daemon(settings(unique, database, broker, mode="when_needed"))
+    process = daemon(settings(unique, database, broker, mode="when_needed", lost_slot="read_again"))
     process.await_event("snapshot.finished")
     process.await_streaming()
     await_readable(broker.bootstrap_servers, f"{unique}.public.t", ROWS)
