@@ -88,7 +88,7 @@ class SizeLimits:
         self.topics = {**self.topics, **found}
 
     def smallest(self) -> int | None:
-        """Return the size from which on a record may be larger than its topic's limit; None if no limit is known."""
+        """Return the smallest known limit of a topic in bytes; None if no limit is known."""
         return min(self.topics.values(), default=None)
 
     def may_refuse(self, topic: str, size: int) -> bool:

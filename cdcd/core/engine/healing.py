@@ -67,7 +67,7 @@ class Healing:
         fault: Fault | None,
     ) -> None:
         self.failure: CdcdError | None = None
-        """The error because of which the session cannot go on; None if there is none."""
+        """Error that ends the session; None while the session can go on."""
         self.healed: dict[int, HealedTable] = {}
         """What was sent for the tables whose topics equal them at the slot's first position, by oid."""
         self._tasks = tasks

@@ -175,7 +175,7 @@ class Owners:
         self.settle(oid)
 
     def _disown_sum(self, oid: int) -> None:
-        """Forget the owner of a name of which only the checksum is known."""
+        """Forget the owner of a name if cdcd knows only the checksum of that name."""
         checksum = self._sums[oid]
         self._by_sum[checksum].remove(oid)
         if not self._by_sum[checksum]:

@@ -1,4 +1,4 @@
-"""The record of a gap in the schemas topic, which tells readers what was lost and how the topics were healed.
+"""Record in the schemas topic that describes a gap of the stream: its LSNs, and the differences that healed the topics.
 
 The key is `{"gap": "<LSN>"}`, with the LSN at which the stream goes on. The value:
 

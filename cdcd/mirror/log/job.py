@@ -79,7 +79,7 @@ class LogJob:
         self.stopped: dict[str, CdcdError] = {}
 
     def run(self, *, once: bool, stop: threading.Event) -> None:
-        """Append what is there (`once`), or what comes until `stop` is set.
+        """Append the records that the topics hold now (`once`), or all records that arrive until `stop` is set.
 
         Raises:
             TransientError: with `once`, when Kafka or the catalogue does not answer.

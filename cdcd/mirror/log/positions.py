@@ -122,7 +122,7 @@ def note_stopped(
 
 
 def let_go_on(name: str, topic: str) -> str:
-    """The statement by which a stopped topic is read again, as it is now."""
+    """Return the SQL statement after which the log reads a stopped topic again, from the topic's present records."""
     return f"DELETE FROM {name} WHERE kind = 'stopped' AND topic = '{topic}'"  # noqa: S608 - a person runs it
 
 

@@ -273,7 +273,7 @@ class _Work:
             if name != topic:
                 # A comparison of that topic was given up before its end.
                 continue
-            # A consumer without deserializer returns bytes, whatever the stubs say.
+            # The type stubs say str or bytes, but a consumer without deserializer returns bytes.
             key: Any = message.key()
             value: Any = message.value()
             headers: Any = message.headers() or ()
