@@ -88,7 +88,10 @@ class Pipeline:
         return job
 
     def rows(self, condition: str = "kind NOT IN ('started', 'stopped')") -> list[Row]:
-        return self.spark.table(self.place.name).filter(condition).orderBy("topic", "part", "off").collect()
+        rows: list[Row] = (
+            self.spark.table(self.place.name).filter(condition).orderBy("topic", "part", "off").collect()
+        )
+        return rows
 
     def has(self, table: str) -> list[tuple[int, str]]:
         topic = f"{self.prefix}.public.{table}"
