@@ -7,10 +7,10 @@ only frame that it sends on its own is a repetition of the last status update wi
 of life from a silent server.
 
 How libpq is read: `get_copy_data(1)` never reads the socket, and `consume_input` reads the socket once. So a pass
-receives every complete frame, reads the socket, and repeats both until a read brings no frame. Under TLS, decrypted
-data of at most one record (16 KiB) may remain inside the TLS library after a read, and the socket's readiness does
-not show this data; a second read receives it. A frame after a WARNING about a missing publication (PostgreSQL 18)
-is not returned, because it belongs to a stream without some changes.
+receives every complete frame, reads the socket, and repeats both until the socket is empty or reads bring no frame.
+Under TLS, decrypted data of at most one record (16 KiB) may remain inside the TLS library after a read, and the
+socket does not show this data; a second read receives it. A frame after a WARNING about a missing publication
+(PostgreSQL 18) is not returned, because it belongs to a stream without some changes.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ class MappedMemory:
         return growth
 
     def mapped_bytes(self) -> int:
-        """Return the size in bytes; 0 where the system does not provide it. A call takes 2 µs."""
+        """Return the size in bytes; 0 where the system does not provide it. A call takes 2 to 4 µs."""
         if self._descriptor < 0:
             return 0
         return int(os.pread(self._descriptor, 24, 0).split(b" ", 1)[0]) * _PAGE_BYTES
@@ -169,7 +169,8 @@ class ReplicationStream:
         self._silence_s_max = silence_s_max
         self._pause_s = pause_s
         # GSS encryption also buffers data, as TLS does.
-        self._empty_reads_max = 2 if pgconn.ssl_in_use or pgconn.used_gssapi else 1
+        self._encrypted = bool(pgconn.ssl_in_use or pgconn.used_gssapi)
+        self._empty_reads_max = 2 if self._encrypted else 1
         self._short_burst = False
         self._paused = False
         self._received_at = 0.0
@@ -188,6 +189,8 @@ class ReplicationStream:
         self._coming = 0
         self._coming_told = COMING_BYTES
         self._memory = MappedMemory()
+        self._read = False
+        self._waiting = array("i", [0])
         self._conversion: Conversion | None = None
         self._taken: list[bytes] = []
         session.on_notice(self._on_notice)
@@ -393,8 +396,8 @@ class ReplicationStream:
             while True:
                 before = room
                 size, room = take_frames(get_copy_data, frames, room, self.shorten)
-                if size == 0:
-                    # Only an incomplete message makes libpq enlarge its buffer.
+                if size == 0 and self._read:
+                    # libpq enlarges its buffer only for an incomplete message, and only after a read of the socket.
                     self._look_for_large()
                 if self._failure:
                     # A notice just before the next frame ended the stream.
@@ -409,9 +412,7 @@ class ReplicationStream:
                     self._fail(refused("receiving from the server", answer_of(lost), self._names))
                     break
                 if room == before:
-                    self._reads += 1
-                    if self._reads > COUNTED_READS:
-                        self._count_coming()
+                    self._count_coming()
                     empty_reads += 1
                     if empty_reads > self._empty_reads_max:
                         break
@@ -420,6 +421,9 @@ class ReplicationStream:
                     if self._reads:
                         self._reads = self._coming = 0
                         self._coming_told = COMING_BYTES
+                    if not self._encrypted and not self._waiting_bytes():
+                        break
+                self._read = True
                 try:
                     self._pgconn.consume_input()
                 except psycopg.Error as error:
@@ -437,21 +441,27 @@ class ReplicationStream:
         return frames
 
     def _look_for_large(self) -> None:
-        """Report a large message if libpq has mapped memory for it."""
+        """Report a large message if libpq has mapped memory for it since the last read of the socket."""
+        self._read = False
         growth = self._memory.growth_bytes()
         if growth > 2 * COMING_BYTES:
             self._tell_coming(growth // 2)
 
     def _count_coming(self) -> None:
-        """Add the bytes that the next read brings to the count of the incomplete message.
+        """Count a read that brought no complete message, and from `COUNTED_READS` on the bytes of the next read.
 
         Under TLS, the message itself gets slightly fewer bytes.
         """
-        waiting = array("i", [0])
-        fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, waiting)
-        self._coming += waiting[0]
-        if self._coming > self._coming_told:
-            self._tell_coming(self._coming)
+        self._reads += 1
+        if self._reads > COUNTED_READS:
+            self._coming += self._waiting_bytes()
+            if self._coming > self._coming_told:
+                self._tell_coming(self._coming)
+
+    def _waiting_bytes(self) -> int:
+        """Return the number of bytes that the socket has received and libpq has not read (ioctl_tty(2), FIONREAD)."""
+        fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, self._waiting)
+        return self._waiting[0]
 
     def _tell_coming(self, size: int) -> None:
         self._coming_told = 2 * size
