@@ -2,11 +2,16 @@
 
 import math
 import mmap
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cdcd.adapters.postgres.refusals import Answer
-from cdcd.adapters.postgres.replication import MappedMemory, skips_publication
+from cdcd.adapters.postgres.replication import MappedMemory, ReplicationStream, skips_publication
 
 IN_GERMAN = "Laden der Publikation »p« wurde übersprungen"
 
@@ -51,3 +56,67 @@ def test_growth_counts_from_the_last_look_until_that_is_too_old(now: float, coun
         memory.begin(now)
         assert (memory.growth_bytes() >= 64 << 20) == counts
     memory.close()
+
+
+class Connection:
+    """The part of libpq that a pass over the socket uses. Each read brings the next item of `coming`.
+
+    A large message makes libpq map memory when it takes frames from its buffer, as pqCheckInBufferSpace does.
+    """
+
+    def __init__(self, *coming: list[bytes], large_after: int = 0) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.socket = self.ours.fileno()
+        self.ssl_in_use = self.used_gssapi = False
+        self.reads = 0
+        self.mapped: list[mmap.mmap] = []
+        self._coming = list(coming)
+        self._frames: list[bytes] = []
+        self._large_after = large_after
+
+    def get_copy_data(self, _: int) -> tuple[int, memoryview]:
+        if self._frames:
+            frame = self._frames.pop(0)
+            return len(frame), memoryview(frame)
+        if self._large_after and self.reads == self._large_after and not self.mapped:
+            self.mapped.append(mmap.mmap(-1, 64 << 20))
+        return 0, memoryview(b"")
+
+    def consume_input(self) -> None:
+        self.reads += 1
+        self._frames = self._coming.pop(0) if self._coming else []
+
+
+@contextmanager
+def passing(connection: Connection) -> Iterator[Any]:
+    session: Any = SimpleNamespace(pgconn=connection, names={}, on_notice=lambda _: None)
+    stream: Any = ReplicationStream(session, silence_s_max=60.0, pause_s=0.0, warned=lambda _: None)
+    try:
+        yield stream
+    finally:
+        stream._memory.close()
+        for mapped in connection.mapped:
+            mapped.close()
+        connection.ours.close()
+        connection.theirs.close()
+
+
+def test_a_pass_ends_when_the_socket_is_empty():
+    connection = Connection([b"w1", b"w2"], [b"w3"])
+    with passing(connection) as stream:
+        assert stream._take(1 << 20) == [b"w1", b"w2"]
+        assert connection.reads == 1
+        connection.theirs.send(b"more")
+        assert stream._take(1 << 20) == [b"w3"], "the second read of libpq leaves nothing that it knows"
+
+
+def test_a_large_message_behind_whole_ones_is_reported_before_libpq_reads_more_of_it():
+    connection = Connection([b"w1"], [], [], large_after=1)
+    connection.theirs.send(b"the next part of the large message")
+    reported: list[tuple[int, int]] = []
+    with passing(connection) as stream:
+        stream.on_coming = lambda size: reported.append((connection.reads, size))
+        assert stream._take(1 << 20) == [b"w1"]
+        assert len(reported) == 1
+        assert reported[0][0] == 1, "reported after the first read, before the second one"
+        assert reported[0][1] >= 32 << 20
