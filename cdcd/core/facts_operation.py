@@ -89,6 +89,22 @@ class CheckpointRecordsIgnored(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionalIdShared(Fact):
+    """The newest record of another pipeline's checkpoint topic names the transactional id of this pipeline, which has
+    not used the id before. `age_s` is the age of the record in seconds. The record is too old to refuse the start, or
+    somebody else may have written it. If the other pipeline still exists, give one of the two another
+    `kafka.transactional_id`, because two pipelines with one id end each other.
+    """
+
+    event: ClassVar[str] = "transactional_id.shared"
+    level: ClassVar[Level] = "warning"
+    transactional_id: str
+    pipeline: str
+    topic: str
+    age_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointUnsigned(Fact):
     """The pipeline has a key for its checkpoints (`topics.checkpoint_key`, or a key of `columns`), and the newest
     checkpoint has no tag made with it. This is right once: at the first start with the key. Otherwise somebody else

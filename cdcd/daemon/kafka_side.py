@@ -15,6 +15,7 @@ from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.descriptions import FormerDescriptions, SchemasTopic
 from cdcd.adapters.kafka.errors import fill_names, unavailable
 from cdcd.adapters.kafka.oversized import Oversized
+from cdcd.adapters.kafka.shared_id import Sharer, find_sharers, refusal
 from cdcd.adapters.kafka.sink import Sink
 from cdcd.adapters.kafka.topics import (
     check_keyless,
@@ -41,13 +42,14 @@ from cdcd.core.facts import (
     TopicLost,
     TransactionTimeoutUnknown,
 )
-from cdcd.core.facts_operation import CheckpointRecordsIgnored, TransactionEnded
+from cdcd.core.facts_operation import CheckpointRecordsIgnored, TransactionalIdShared, TransactionEnded
 from cdcd.core.pasted import read_table
 from cdcd.core.records.schema_registrations import SchemaIds
 from cdcd.daemon.settings import (
     TRANSACTION_S,
     checkpoint_topic,
     checkpoint_writer,
+    id_use,
     names,
     own_topics,
     sink_settings,
@@ -93,6 +95,8 @@ class KafkaSide:
         """Topics that are created only when needed, because the broker refused one of them in advance."""
         self._goes_on = False
         """True if there is a checkpoint, so that topics of tables may have received records before this session."""
+        self._used_id = ""
+        """Transactional id by which the newest checkpoint was written; "": unknown."""
         self._had_records: Mapping[str, str] | None = None
         """Topics that received records before this session, with their tables. None: not read yet."""
         self._ignored_until = -1
@@ -121,10 +125,41 @@ class KafkaSide:
             anywhere=True,
         )
         self._goes_on = found is not None
+        self._used_id = topic.records.transactional_id
         schemas = self._schemas()
         if found is None and schemas is not None:
             await self.call(schemas.refuse_others, anywhere=True)
         return found
+
+    async def refuse_shared_id(self, system_identifier: str) -> None:
+        """Refuse a transactional id that another pipeline uses, unless this pipeline has used it before.
+
+        Call it after `peek`, and before the sink is opened, because that would end the other pipeline.
+
+        Raises:
+            FencedError: another pipeline has used the id recently.
+        """
+        config = self._config
+        use = id_use(config)
+        if not use.transactional_id or self._used_id == use.transactional_id:
+            return
+        connection, _ = client.configured(config.kafka)
+
+        def look() -> list[Sharer]:
+            found = find_sharers(connection, config.topics.checkpoint, use, system_identifier)
+            if refused := refusal(found, use.transactional_id):
+                raise refused
+            return found
+
+        for each in await self.call(look, anywhere=True):
+            self._observe(
+                TransactionalIdShared(
+                    transactional_id=use.transactional_id,
+                    pipeline=each.pipeline,
+                    topic=each.topic,
+                    age_s=round(each.age_s),
+                )
+            )
 
     def _report_ignored(self) -> OnIgnored:
         """Return a function that reports ignored records of the checkpoint topic, each only once."""

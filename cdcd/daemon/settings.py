@@ -13,6 +13,7 @@ from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.checkpoint import CheckpointTopic
 from cdcd.adapters.kafka.forgetting import CheckpointWriter
 from cdcd.adapters.kafka.producer import SinkSettings
+from cdcd.adapters.kafka.shared_id import IdUse
 from cdcd.adapters.kafka.topics import TopicSpec
 from cdcd.adapters.postgres.following import Desired
 from cdcd.config.loading import Config
@@ -284,7 +285,14 @@ def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
         timeout_s=timeout_s,
         retry=config.kafka.retry.delays,
         parted=bool(config.partitioner.columns),
+        slot=config.postgres.slot,
     )
+
+
+def id_use(config: Config) -> IdUse:
+    """Return this pipeline's use of its transactional id."""
+    is_used = config.kafka.delivery == "exactly_once"
+    return IdUse(config.kafka.transactional_id if is_used else "", config.postgres.slot)
 
 
 def checkpoint_records(config: Config) -> CheckpointRecords:

@@ -243,6 +243,8 @@ class StartRequests:
     async def _fence(self, request: Fence) -> Checkpoint | None:
         sink = self.sink
         assert sink is not None
+        assert self.identity is not None
+        await self._kafka.refuse_shared_id(self.identity.system_identifier)
         return await self._kafka.call(lambda: sink.open(request.told))
 
     async def _ensure_publication(self, request: EnsurePublication) -> dict[int, str]:

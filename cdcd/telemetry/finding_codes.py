@@ -324,7 +324,13 @@ _TABLE: Final = (
     Code("kafka.cluster", "Kafka", "Which cluster answers."),
     Code("transaction.timeout", "Kafka", "`transaction.max.timeout.ms` of the brokers.", (4,)),
     Code("transaction.log", "Kafka", "Whether the brokers can keep their log of transactions.", (4,)),
-    Code("transaction.id", "Kafka", "The right to write by the transactional id.", (4,)),
+    Code(
+        "transaction.id",
+        "Kafka",
+        "The right to write by the transactional id. A warning: another pipeline's checkpoint topic names the id, too. "
+        "An error: that pipeline has used it in the last 10 minutes, and this one never has.",
+        (4, 7),
+    ),
     Code("topic.missing", "Kafka", "A topic that does not exist, and whether the broker would create it.", (4,)),
     Code("topic.replicas", "Kafka", "Fewer replicas than `min.insync.replicas`: cdcd waits; or too few to lose one."),
     Code("topic.write", "Kafka", "The right to write to topics that do not exist yet, which Kafka does not tell."),
@@ -379,9 +385,10 @@ Problems come first. Findings that are in order are only counted; `--all` lists 
 The exit code is 0 without an error, and 10 with one. If a side could not be asked at all, it is that side's code: 3 for
 PostgreSQL, 4 for Kafka, 2 for a wrong setting.
 
-`cdcd check` cannot foresee the right to write to a topic that does not exist yet, because Kafka tells rights only for
-topics that exist. It asks whether the topic may be created, and says by `topic.write` that the right to write was not
-checked. The finding `topic.rights` reports a principal that has no right at all on such a topic.
+Kafka tells rights only for topics that exist. For the right to write to a topic that does not exist yet, `cdcd check`
+reads the ACLs, which needs Describe on the cluster, and a login by password, because only the broker knows the principal
+of a certificate or token. Without the ACLs, `cdcd check` only asks whether the topic may be created, and says by
+`topic.write` that the right to write was not checked. The finding `topic.rights` reports a right that is missing.
 
 To ask for the right on the transactional id, cdcd sends a request with a timeout that no broker allows. The broker
 looks at the right first, and refuses the timeout before it changes anything. The request is only sent while no

@@ -510,6 +510,15 @@ def no_right_to_write_to_topics(scene: Scene) -> None:
     scene.own_topics(scene.one.topic)
 
 
+def no_right_to_write_to_topics_that_do_not_exist(scene: Scene) -> None:
+    scene.guarded(
+        *topic_rights(scene, AclOperation.WRITE),
+        (ResourceType.TOPIC, f"{scene.one.name}.", AclOperation.DESCRIBE),
+        (ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE),
+        transactional(scene),
+    )
+
+
 def no_right_to_write_to_a_tables_topic(scene: Scene) -> None:
     name = scene.one.name
     own = [f"{name}.{topic}" for topic in ("checkpoint", "schemas", "message")]
@@ -556,6 +565,17 @@ def the_prefix_of_another_pipeline(scene: Scene) -> None:
     scene.one.expect(7)
     assert scene.one.daemon.stop() == 0
     scene.configure(name=f"{name}_2", topics={"prefix": name, "checkpoint": f"{name}_2.checkpoint"})
+
+
+def the_transactional_id_of_another_pipeline(scene: Scene) -> None:
+    name = scene.one.name
+    scene.one.start()
+    scene.one.expect()
+    assert scene.one.daemon.stop() == 0
+    scene.configure(
+        name=f"{name}_2", topics={"prefix": f"{name}_2"}, kafka={"transactional_id": f"cdcd-{name}"}
+    )
+    scene.configure(postgres={"slot": f"cdcd_{name}_2"})
 
 
 def a_keyless_table_with_a_compacted_topic(scene: Scene) -> None:
@@ -827,6 +847,11 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     no_rights_on_topics: (4, "topic.rights", "--allow-principal User:cdcd --operation Write"),
     no_right_to_create_topics: (4, "topic.missing", "--operation Create --topic {name}. "),
     no_right_to_write_to_topics: (4, "topic.rights", "--operation Write --operation Create --topic {name}. "),
+    no_right_to_write_to_topics_that_do_not_exist: (
+        4,
+        "topic.rights",
+        "--operation Write --operation Create --topic {name}. ",
+    ),
     no_right_to_write_to_a_tables_topic: (4, "topic.rights", "--operation Write"),
     no_right_to_read_the_checkpoint: (4, "topic.rights", "--operation Read --topic {name}.checkpoint"),
     no_right_on_the_transactional_id: (
@@ -840,6 +865,11 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         4,
         "topic.checkpoint",
         "Give pipeline {name}_2 a topics.prefix of its own",
+    ),
+    the_transactional_id_of_another_pipeline: (
+        7,
+        "transaction.id",
+        "Set kafka.transactional_id: cdcd-{name}-2 for one of the two pipelines",
     ),
     a_lost_slot_and_a_compacted_topic: (4, "topic.compacted", "topics.truncate: false"),
     watermarks_and_a_compacted_topic: (4, "topic.keyless", "or set heartbeat.watermark_interval_s: 0"),

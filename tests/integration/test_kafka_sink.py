@@ -20,6 +20,7 @@ from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import (
     CdcdError,
+    FencedError,
     SinkError,
     SinkUnavailableError,
     TopicRefusedError,
@@ -89,6 +90,24 @@ def test_no_opening_meets_librdkafka_without_a_broker(broker: KafkaBroker, uniqu
             sink.close()
     assert caplog.text.count("Transactional API called: init_transactions") >= OPENINGS
     assert "Unable to query for transaction coordinator" not in caplog.text
+
+
+def test_a_producer_that_another_pipeline_shuts_out_names_it(broker: KafkaBroker, unique: str):
+    # GIVEN two pipelines with one transactional id, each of which has written a checkpoint
+    topics = [f"{unique}{number}.checkpoint" for number in (1, 2)]
+    create_topics(broker.bootstrap_servers, *topics)
+    sinks = [sink_of(broker, unique, topic=topic) for topic in topics]
+    position = Position(1, 2)
+    for number, sink in enumerate(sinks):
+        sink.open()
+        sink.deliver(Batch(position, position, items=[]), Checkpoint(str(number), 1, "", position, 0))
+    # WHEN the first one delivers again, THEN it is shut out, and says by whom
+    later = Position(3, 4)
+    with pytest.raises(FencedError, match=rf"\(topic {topics[1]}\)") as error:
+        sinks[0].deliver(Batch(later, later, items=[]), Checkpoint("0", 1, "", later, 0))
+    assert f"kafka.transactional_id: {unique}-2" in error.value.hint
+    for sink in sinks:
+        sink.close()
 
 
 def test_a_producer_whose_transaction_has_just_begun_does_not_go_before_that_has_ended(

@@ -63,7 +63,7 @@ class AbortsWhatHangs(Sink):
 class TakesTheLast(Judging):
     """The last record that can be read counts, whoever wrote it."""
 
-    def take(self, offset: int, _key: bytes | None, value: bytes | None) -> None:
+    def take(self, offset: int, _key: bytes | None, value: bytes | None, _transactional_id: str = "") -> None:
         assert value is not None
         with suppress(PositionError):
             self._latest = Checkpoint.decode(value, f"offset {offset}", self._records.keys, PIPELINE)

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from cdcd.adapters.kafka.client import Properties, prepare
 from cdcd.adapters.kafka.client_factory import make_admin
@@ -32,6 +42,19 @@ from cdcd.core.errors import CdcdError, FatalError, SinkError
 _SLICE_S: Final = 0.05
 
 TRANSACTION_TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
+
+_ANYTHING: Final[Any] = None
+"""Part of a filter that everything passes. The stub of confluent_kafka allows only texts."""
+
+_ALL_OF_TOPICS: Final = AclBindingFilter(
+    ResourceType.TOPIC,
+    _ANYTHING,
+    ResourcePatternType.ANY,
+    _ANYTHING,
+    _ANYTHING,
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
 
 DESCRIBED_AT_ONCE: Final = 1000
 """Maximum number of topics in one request for descriptions or settings; the answer has about 150 bytes for each."""
@@ -358,6 +381,10 @@ class Admin:
             for partition, future in asked.items():
                 found[partition.topic] += sign * self._wait(future).offset
         return found
+
+    def topic_acls(self) -> list[AclBinding]:
+        """Return all ACLs about topics. Raises SinkError if this principal may not read them (Describe on the cluster)."""
+        return list(self._wait(self._client.describe_acls(_ALL_OF_TOPICS, **self._limit)))
 
     def topic_config(self, name: str) -> dict[str, str]:
         """Return a topic's settings, including defaults."""

@@ -23,6 +23,7 @@ from cdcd.adapters.kafka.client import Properties
 from cdcd.adapters.kafka.client_factory import make_consumer
 from cdcd.adapters.kafka.errors import map_kafka_error
 from cdcd.adapters.kafka.hanging import HANGS_S
+from cdcd.adapters.kafka.shared_id import id_of
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords, Ignored, Judging
 from cdcd.core.errors import TransientError
@@ -255,7 +256,7 @@ class _Reading:
                     if message.error() is not None:
                         held, patience_s = message.offset() or 0, min(self._topic.timeout_s, HANGS_S)
                         break
-                    judging.take(message.offset() or 0, message.key(), message.value())
+                    judging.take(message.offset() or 0, message.key(), message.value(), id_of(message))
         except KafkaException as error:
             if held < 0 or self._stopping.is_set() or error.args[0].code() != KafkaError._TIMED_OUT:
                 raise

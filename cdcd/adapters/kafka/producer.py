@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from cdcd.adapters.kafka.client import Properties, prepare
 from cdcd.adapters.kafka.client_factory import make_producer
 from cdcd.adapters.kafka.errors import map_kafka_error, property_error
+from cdcd.adapters.kafka.shared_id import IdUse
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.errors import CdcdError
 from cdcd.core.retry import Delays
@@ -58,6 +59,7 @@ class SinkSettings:
             has more.
         timeout_s: seconds after which the broker aborts an open transaction.
         parted: True if columns choose the partitions of some tables' records (`partitions.py`).
+        slot: name of the replication slot, which the headers of checkpoint records name.
     """
 
     client: Properties
@@ -70,6 +72,12 @@ class SinkSettings:
     timeout_s: float
     retry: Delays
     parted: bool = False
+    slot: str = ""
+
+    @property
+    def id_use(self) -> IdUse:
+        """Use of the transactional id, for the headers of checkpoint records."""
+        return IdUse(self.transactional_id if self.exactly_once else "", self.slot)
 
     @property
     def answer_s(self) -> float:

@@ -40,6 +40,7 @@ from cdcd.adapters.kafka.marking import Marking
 from cdcd.adapters.kafka.oversized import Oversized
 from cdcd.adapters.kafka.partitions import ToPartitions, counter
 from cdcd.adapters.kafka.producer import SinkSettings, construct, producer_properties
+from cdcd.adapters.kafka.shared_id import find_sharers, shared_hint
 from cdcd.adapters.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -188,6 +189,7 @@ class Sink:
         self._failed: FailedRecord | None = None
         self._failure: CdcdError | None = None
         self._cause: BaseException | None = None
+        self._checkpoint_headers = settings.id_use.headers
         self._where = f"Kafka at {settings.client.get('bootstrap.servers')}"
         if settings.exactly_once:
             self._where += f", transactional id {settings.transactional_id}"
@@ -403,7 +405,8 @@ class Sink:
     def _produce_checkpoint(self, checkpoint: Checkpoint) -> None:
         records = self._settings.records
         value = records.encode(checkpoint, int(time.time() * 1000))
-        self._live.produce(self._settings.checkpoint_topic, value, records.key, PARTITION)
+        topic = self._settings.checkpoint_topic
+        self._live.produce(topic, value, records.key, PARTITION, headers=self._checkpoint_headers)
 
     def _hand_over(self) -> None:
         self._give(self._given.hand_over)
@@ -656,6 +659,8 @@ class Sink:
                 hint="Raise kafka.transaction.timeout_s (and transaction.max.timeout.ms of the brokers), or lower "
                 "kafka.transaction.whole_bytes_max, so that a large transaction is sent within that time.",
             )
+        if isinstance(mapped, FencedError):
+            return self._with_sharer(mapped)
         if type(mapped) is not SinkError or batch is None:
             return mapped
         if failed is not None:
@@ -667,6 +672,17 @@ class Sink:
         else:
             return mapped
         return TopicRefusedError(mapped.message, hint=mapped.hint, topics=named)
+
+    def _with_sharer(self, error: FencedError) -> FencedError:
+        """Return the error with the name of another pipeline that uses the transactional id, if a topic names one."""
+        settings = self._settings
+        known = self._checkpoint or self._found
+        server = "" if known is None else known.system_identifier
+        for each in find_sharers(self._client, settings.checkpoint_topic, settings.id_use, server):
+            if each.is_recent:
+                message = f"{error.message}. Another pipeline uses the id: {each.told}"
+                return FencedError(message, hint=shared_hint(each, settings.transactional_id))
+        return error
 
 
 def _stopped() -> TransientError:

@@ -73,6 +73,8 @@ class CheckpointRecords:
         self.keys = tuple(keys) if keys else (process_key,)
         self.serial = 0
         """The highest serial that was read or written."""
+        self.transactional_id = ""
+        """Transactional id by which the newest record that counts was written, as its header says; "": unknown."""
 
     def encode(self, checkpoint: Checkpoint, unix_ms: int) -> bytes:
         """Return the value of the next record, which has the next serial."""
@@ -106,13 +108,19 @@ class Judging:
         self._first = self._last = -1
         self._why = ""
 
-    def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Take the next record; `value` is None for a tombstone."""
+    def take(self, offset: int, key: bytes | None, value: bytes | None, transactional_id: str = "") -> None:
+        """Take the next record.
+
+        Args:
+            value: None for a tombstone.
+            transactional_id: the id that the record's header names; "": none.
+        """
         if key != self._records.key:
             self._take_foreign(offset, key, value)
             return
         if value is None:
             self._latest = self._damage = self._newer = None
+            self._records.transactional_id = ""
             self._emptied = True
             return
         try:
@@ -130,6 +138,7 @@ class Judging:
             self._ignore(offset, why)
         elif self._latest is None or not self._is_late(found, self._latest):
             self._latest, self._newer = found, None
+            self._records.transactional_id = transactional_id
             if self._is_proven(found):
                 self._proven = found.serial
             self._records.serial = max(self._records.serial, found.serial)

@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 
 from cdcd.adapters.kafka.admin import Admin, ClusterInfo, TopicInfo
 from cdcd.adapters.kafka.errors import rights_hint
+from cdcd.adapters.kafka.rights import TopicAcls
 from cdcd.adapters.kafka.topics import (
     TopicSpec,
     checkpoint_problem,
@@ -22,6 +23,18 @@ T = TypeVar("T")
 
 MESSAGE_MAX_BYTES: Final = 1_000_000
 """librdkafka's message.max.bytes if the configuration sets none."""
+
+OPEN_WITHOUT: Final = "allow.everyone.if.no.acl.found"
+AUTHORIZER: Final = "authorizer.class.name"
+BUILDER: Final = "principal.builder.class"
+
+AUTHORIZERS: Final = frozenset({"StandardAuthorizer", "AclAuthorizer"})
+"""Kafka's own authorizers, with and without KRaft, which decide by ACLs alone."""
+
+BUILDERS: Final = frozenset(
+    {"", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"}
+)
+"""Values of the setting for which the principal of a user is `User:NAME`."""
 
 TIMEOUT_MAX_MS: Final = 900_000
 """Kafka's default of transaction.max.timeout.ms."""
@@ -58,6 +71,7 @@ class Wanted:
         tables: table of each of these topics.
         transaction_timeout_s: timeout in seconds; None: the brokers' maximum.
         schemas: topic of descriptions; "": none.
+        principal: name of this client in ACLs; "": unknown.
     """
 
     topics: Sequence[str]
@@ -68,6 +82,7 @@ class Wanted:
     transaction_timeout_s: float | None = None
     message_max_bytes: int = MESSAGE_MAX_BYTES
     schemas: str = ""
+    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +95,7 @@ class Facts:
         configs: settings of the existing topics, if this principal may read them.
         refused: errors with which the broker would refuse to create missing topics.
         names: all topics that this principal may see.
+        acls: ACLs about topics; None: unknown.
     """
 
     cluster: ClusterInfo
@@ -89,6 +105,7 @@ class Facts:
     refused: Mapping[str, CdcdError]
     checkpoint_problem: str
     names: frozenset[str]
+    acls: TopicAcls | None = None
 
     @property
     def timeout_max_ms(self) -> int | None:
@@ -116,15 +133,35 @@ def read_facts(admin: Admin, wanted: Wanted) -> Facts:
     refused: Mapping[str, CdcdError] = {}
     if missing and wanted.spec.enabled:
         refused = refusals(admin, missing, wanted.spec, compacted={wanted.checkpoint, wanted.schemas})
+    broker = _or_error(admin.broker_config, cluster.brokers[0][0])
     return Facts(
         cluster,
-        _or_error(admin.broker_config, cluster.brokers[0][0]),
+        broker,
         topics,
         {} if isinstance(configs, CdcdError) else configs,
         refused,
         checkpoint_problem(admin, wanted.checkpoint) if wanted.checkpoint in existing else "",
         frozenset(admin.names()),
+        _acls(admin, wanted.principal, broker) if missing and not cluster.may_alter else None,
     )
+
+
+def _acls(admin: Admin, principal: str, broker: Mapping[str, str] | CdcdError) -> TopicAcls | None:
+    """Return the ACLs about topics; None if they cannot be read, or do not decide for this principal."""
+    open_without = None
+    if not isinstance(broker, CdcdError):
+        open_without = broker.get(OPEN_WITHOUT, "false") == "true"
+        if (
+            broker.get(AUTHORIZER, "").rpartition(".")[2] not in AUTHORIZERS
+            or broker.get(BUILDER, "") not in BUILDERS
+        ):
+            return None
+    if not principal:
+        return None
+    try:
+        return TopicAcls(principal, tuple(admin.topic_acls()), open_without)
+    except SinkError:
+        return None
 
 
 def _or_error(ask: Callable[[A], T], about: A) -> T | CdcdError:
@@ -214,14 +251,7 @@ def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     elif willing:
         yield Finding("ok", "topic.missing", "topics", f"will be created: {named(willing)}")
         if not facts.cluster.may_alter:
-            yield Finding(
-                "unknown",
-                "topic.write",
-                "topics",
-                "not checked: the right to write to topics that do not exist yet. Kafka tells rights only for topics "
-                f"that exist: {named(willing)}",
-                rights_hint(),
-            )
+            yield from _rights_on_missing(facts.acls, willing, wanted.checkpoint)
         if spec.replication_factor == 1 and brokers > 1:
             yield Finding(
                 "warning",
@@ -230,6 +260,28 @@ def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
                 "1: a created topic is lost with its broker",
                 "Set topics.create.replication_factor: 3 and min.insync.replicas: 2 in topics.create.config.",
             )
+
+
+def _rights_on_missing(acls: TopicAcls | None, missing: Sequence[str], checkpoint: str) -> Iterator[Finding]:
+    """Check the rights on topics that do not exist yet, by the ACLs."""
+    write = {name: None if acls is None else acls.may_write(name) for name in missing}
+    refused = [name for name, may in write.items() if may is False]
+    if refused:
+        found = f"this principal may not write to topics that do not exist yet: {named(refused)}"
+        yield Finding("error", "topic.rights", "topics", found, rights_hint())
+    if acls is not None and checkpoint in missing and acls.may_read(checkpoint) is False:
+        found = "this principal may not read it, once it exists"
+        yield Finding("error", "topic.rights", f"topic {checkpoint}", found, rights_hint())
+    unknown = [name for name, may in write.items() if may is None]
+    if unknown:
+        yield Finding(
+            "unknown",
+            "topic.write",
+            "topics",
+            "not checked: the right to write to topics that do not exist yet. Kafka tells rights only for topics "
+            f"that exist, and this principal may not read the ACLs: {named(unknown)}",
+            rights_hint(),
+        )
 
 
 def check_names(facts: Facts, wanted: Wanted) -> Iterator[Finding]:

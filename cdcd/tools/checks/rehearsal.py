@@ -18,6 +18,7 @@ from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.checkpoint import peek_at_start
 from cdcd.adapters.kafka.descriptions import SchemasTopic
 from cdcd.adapters.kafka.errors import unavailable
+from cdcd.adapters.kafka.shared_id import Sharer, find_sharers, refusal
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.adapters.postgres.inspection import Facts
 from cdcd.adapters.postgres.money import find_money_digits
@@ -64,7 +65,7 @@ from cdcd.core.errors import CdcdError, TransientError
 from cdcd.core.facts import Fact, RecordSettingChanged
 from cdcd.core.snapshot.beginning import NEVER, wanted
 from cdcd.core.snapshot.progress import EXPORTED
-from cdcd.daemon.settings import checkpoint_topic, start_settings
+from cdcd.daemon.settings import checkpoint_topic, id_use, start_settings
 from cdcd.tools.checks.rows import Reading
 
 CHECKPOINT_S: Final = 10.0
@@ -82,6 +83,7 @@ class Outcome:
         reading: tables that it would read.
         changed: settings of records that differ from those in the checkpoint.
         ignored: ignored records of the checkpoint topic; None: none.
+        sharers: other pipelines whose checkpoint topics name the transactional id.
     """
 
     refusal: CdcdError | None
@@ -90,6 +92,7 @@ class Outcome:
     reading: Reading
     changed: tuple[RecordSettingChanged, ...] = ()
     ignored: Ignored | None = None
+    sharers: tuple[Sharer, ...] = ()
 
 
 async def rehearse(config: Config, facts: Facts) -> Outcome:
@@ -114,6 +117,8 @@ class _Rehearsal:
         self._has_peeked = False
         self._changed: list[RecordSettingChanged] = []
         self._ignored: Ignored | None = None
+        self._used_id = ""
+        self._sharers: tuple[Sharer, ...] = ()
 
     def _hear_ignored(self, ignored: Ignored) -> None:
         self._ignored = ignored
@@ -148,6 +153,7 @@ class _Rehearsal:
                 Reading(tables, beside, outdated, self._config.topics.writes_truncates),
                 tuple(self._changed),
                 self._ignored,
+                self._sharers,
             )
         except CdcdError as error:
             reading = self._assumed() if await self._knows_checkpoint() else Reading()
@@ -231,6 +237,7 @@ class _Rehearsal:
         except TransientError as error:
             raise unavailable(error) from error
         self._has_peeked = True
+        self._used_id = topic.records.transactional_id
         if self._found is None:
             try:
                 await asyncio.to_thread(self._refuse_other_pipelines)
@@ -263,7 +270,23 @@ class _Rehearsal:
         return None if folder is None else await asyncio.to_thread(look, Path(folder))
 
     async def _fence(self, _request: Fence) -> Checkpoint | None:
+        """Look who else uses the transactional id: also if this pipeline has used it, and would not look itself."""
         self._has_fenced = True
+        use = id_use(self._config)
+        assert self._identity is not None
+        if use.transactional_id:
+            connection, _ = client.configured(self._config.kafka)
+            found = await asyncio.to_thread(
+                find_sharers,
+                connection,
+                self._config.topics.checkpoint,
+                use,
+                self._identity.system_identifier,
+            )
+            refused = refusal(found, use.transactional_id)
+            if refused is not None and self._used_id != use.transactional_id:
+                raise refused
+            self._sharers = tuple(found)
         return self._found
 
     async def _published(self, _request: Request[Mapping[int, str]]) -> Mapping[int, str]:

@@ -20,6 +20,8 @@ from cdcd.adapters.kafka.producer import (
     producer_properties,
     try_transactional_id,
 )
+from cdcd.adapters.kafka.rights import principal_of
+from cdcd.adapters.kafka.shared_id import shared_hint
 from cdcd.adapters.postgres.connection import Dsn, connect, parse_dsn
 from cdcd.adapters.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.adapters.postgres.money import look_at_money
@@ -28,7 +30,15 @@ from cdcd.adapters.postgres.reader_facts import ReadersFacts
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.table_rules import ChosenKeys
-from cdcd.core.errors import CdcdError, ConfigError, LimitError, PositionError, SinkError, TransientError
+from cdcd.core.errors import (
+    CdcdError,
+    ConfigError,
+    FencedError,
+    LimitError,
+    PositionError,
+    SinkError,
+    TransientError,
+)
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.versions import OPTION_SINCE
 from cdcd.core.snapshot.beginning import WHEN_NEEDED
@@ -355,7 +365,7 @@ def _ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:
 def kafka_wanted(config: Config) -> kafka.Wanted:
     """Return the Kafka part of the configuration that does not depend on tables."""
     sink = config.kafka
-    _, producer = client.configured(sink)
+    connection, producer = client.configured(sink)
     largest = str(producer.get("message.max.bytes", kafka.MESSAGE_MAX_BYTES))
     return kafka.Wanted(
         topics=own_topics(config, messages=config.delivers_messages is not False or config.outbox.messages),
@@ -366,6 +376,7 @@ def kafka_wanted(config: Config) -> kafka.Wanted:
         # A value that is not a number is refused by librdkafka with its own message.
         message_max_bytes=int(largest) if largest.isdecimal() else kafka.MESSAGE_MAX_BYTES,
         schemas=config.topics.schemas,
+        principal=principal_of(connection),
     )
 
 
@@ -393,6 +404,7 @@ async def ask_both(
     found = [
         *_position(config, outcome, findings, source, sink),
         *_ignored(config, outcome),
+        *_sharers(config, outcome),
         *check_rows(source, outcome.reading),
     ]
     try:
@@ -439,6 +451,21 @@ def _ignored(config: Config, outcome: Outcome) -> list[Finding]:
     ]
 
 
+def _sharers(config: Config, outcome: Outcome) -> list[Finding]:
+    """Report other pipelines that use the transactional id, if they do not refuse the start."""
+    used = config.kafka.transactional_id
+    return [
+        Finding(
+            "warning",
+            "transaction.id",
+            f"transactional id {used}",
+            f"the newest checkpoint of {plain(each.told)} names this id, too: two pipelines with one id end each other",
+            shared_hint(each, used),
+        )
+        for each in outcome.sharers
+    ]
+
+
 def _lost_checkpoint(config: Config, source: Facts, sink: kafka.Facts) -> Finding | None:
     """Report a lost checkpoint: a pipeline with a slot and a topic of descriptions has delivered before."""
     slot, schemas = source.slot, config.topics.schemas
@@ -482,6 +509,8 @@ def _position(
         return []
     if isinstance(refusal, PositionError):
         return [of_error("position.state", "position", refusal)]
+    if isinstance(refusal, FencedError):
+        return [of_error("transaction.id", f"transactional id {config.kafka.transactional_id}", refusal)]
     if isinstance(refusal, SinkError):
         return [of_error("topic.checkpoint", f"topic {config.topics.checkpoint}", refusal)]
     # Refusals that a side has already reported are not repeated. A refusal that no side has reported must not be

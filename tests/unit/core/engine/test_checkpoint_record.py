@@ -35,6 +35,20 @@ def judged(written: list[Written], *, keys=(), own=b"", told=0):
     return judging, reader
 
 
+def test_the_transactional_id_is_that_of_the_record_that_counts():
+    writer, reader = CheckpointRecords(NAME), CheckpointRecords(NAME)
+    judging = reader.judging("shop.checkpoint")
+    first, second = writer.encode(FIRST, 1), writer.encode(SECOND, 2)
+    judging.take(0, NAME.encode(), first, "former")
+    judging.take(1, NAME.encode(), second, "newest")
+    # Neither a copy of a former record nor a record of another pipeline counts.
+    judging.take(2, NAME.encode(), first, "copied")
+    judging.take(3, b"other", second, "foreign")
+    assert reader.transactional_id == "newest"
+    judging.take(4, NAME.encode(), None, "reset")
+    assert reader.transactional_id == ""
+
+
 @pytest.mark.parametrize("keys", [(), (KEY,)], ids=["without a key", "with a key"])
 @pytest.mark.parametrize(
     ("written", "latest"),

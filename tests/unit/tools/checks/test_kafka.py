@@ -4,8 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from cdcd.adapters.kafka.admin import ClusterInfo, TopicInfo
+from cdcd.adapters.kafka.rights import TopicAcls
 from cdcd.adapters.kafka.topics import TopicSpec
 from cdcd.core.errors import SinkError
 from cdcd.telemetry.findings import Finding
@@ -259,3 +267,43 @@ def test_a_timeout_that_is_the_brokers_own_maximum_never_exceeds_it() -> None:
     asked = replace(WANTED, transaction_timeout_s=None)
     found = {finding.subject: finding.level for finding in preflight.check_transactions(facts, asked)}
     assert found["transaction.max.timeout.ms"] == "ok"
+
+
+def acls(*operations: AclOperation) -> TopicAcls:
+    bindings = [
+        AclBinding(
+            ResourceType.TOPIC,
+            "shop.",
+            ResourcePatternType.PREFIXED,
+            "User:cdcd",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for operation in operations
+    ]
+    return TopicAcls("User:cdcd", tuple(bindings), None)
+
+
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        (None, [("unknown", "topic.write")]),
+        (acls(AclOperation.WRITE, AclOperation.READ), []),
+        (acls(AclOperation.ALL), []),
+        (acls(AclOperation.READ), [("error", "topic.rights")]),
+        (acls(AclOperation.WRITE), [("error", "topic.rights")]),
+        (acls(AclOperation.CREATE), [("error", "topic.rights"), ("error", "topic.rights")]),
+    ],
+)
+def test_acls_tell_the_rights_on_topics_that_do_not_exist(
+    known: TopicAcls | None, found: list[tuple[str, str]]
+):
+    facts = replace(
+        FACTS,
+        cluster=ClusterInfo("id", BROKERS, None),
+        topics={"shop.checkpoint": None, "shop.message": None},
+        acls=known,
+    )
+    findings = [one for one in preflight.check_missing(facts, WANTED) if one.level != "ok"]
+    assert [(one.level, one.code) for one in findings] == found
