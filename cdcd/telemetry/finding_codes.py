@@ -386,7 +386,7 @@ The exit code is 0 without an error, and 10 with one. If a side could not be ask
 PostgreSQL, 4 for Kafka, 2 for a wrong setting.
 
 Kafka tells rights only for topics that exist. For the right to write to a topic that does not exist yet, `cdcd check`
-reads the ACLs, which needs Describe on the cluster, and a login by password, because only the broker knows the principal
+reads the ACLs. That needs Describe on the cluster, and a login by password, because only the broker knows the principal
 of a certificate or token. Without the ACLs, `cdcd check` only asks whether the topic may be created, and says by
 `topic.write` that the right to write was not checked. The finding `topic.rights` reports a right that is missing.
 

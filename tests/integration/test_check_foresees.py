@@ -37,7 +37,7 @@ from tests.integration.created_topics import create_topics
 from tests.integration.daemon import until
 from tests.integration.faults.holder import slot_holder, walsender
 from tests.integration.faults.trial import SECRET, Trial, command
-from tests.integration.kafka_rights import allow
+from tests.integration.kafka_rights import allow, revoke
 from tests.schema_registry import SchemaRegistry
 
 pytestmark = pytest.mark.postgres(only=18)
@@ -514,9 +514,20 @@ def no_right_to_write_to_topics_that_do_not_exist(scene: Scene) -> None:
     scene.guarded(
         *topic_rights(scene, AclOperation.WRITE),
         (ResourceType.TOPIC, f"{scene.one.name}.", AclOperation.DESCRIBE),
-        (ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE),
         transactional(scene),
     )
+    # The broker and its principal are those of other scenarios too, which must not read the ACLs.
+    may_read_acls = AclBinding(
+        ResourceType.BROKER,
+        "kafka-cluster",
+        ResourcePatternType.LITERAL,
+        "User:cdcd",
+        "*",
+        AclOperation.DESCRIBE,
+        AclPermissionType.ALLOW,
+    )
+    allow(scene.one.reader_servers, [may_read_acls])
+    scene.stack.callback(revoke, scene.one.reader_servers, may_read_acls)
 
 
 def no_right_to_write_to_a_tables_topic(scene: Scene) -> None:

@@ -383,7 +383,10 @@ class Admin:
         return found
 
     def topic_acls(self) -> list[AclBinding]:
-        """Return all ACLs about topics. Raises SinkError if this principal may not read them (Describe on the cluster)."""
+        """Return all ACLs about topics.
+
+        Raises SinkError also if this principal may not read them (Describe on the cluster).
+        """
         return list(self._wait(self._client.describe_acls(_ALL_OF_TOPICS, **self._limit)))
 
     def topic_config(self, name: str) -> dict[str, str]:

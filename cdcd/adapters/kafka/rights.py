@@ -1,9 +1,9 @@
 """Whether Kafka's ACLs let a principal use a topic that does not exist yet.
 
-Kafka tells the rights on a topic only if the topic exists. A principal with Describe on the cluster may read the ACLs,
-which are then evaluated as the broker does (StandardAuthorizerData.java): one DENY that matches is enough to refuse, and
-without a DENY one ALLOW is enough. Hosts of ACLs are names or addresses as the broker sees them, which cdcd does not
-know. So an ACL for a certain host makes the answer unknown.
+Kafka tells the rights on a topic only if the topic exists. A principal with Describe on the cluster may read the ACLs.
+They are evaluated as the broker does (StandardAuthorizerData.java): one DENY that matches is enough to refuse, and
+without a DENY one ALLOW is enough. Hosts of ACLs are addresses as the broker sees them, which cdcd does not know. So an
+ACL for a certain host makes the answer unknown.
 """
 
 from collections.abc import Iterable, Mapping
