@@ -96,7 +96,7 @@ class TransactionalIdShared(Fact):
     `kafka.transactional_id`, because two pipelines with one id end each other.
     """
 
-    event: ClassVar[str] = "transactional_id.shared"
+    event: ClassVar[str] = "kafka.shared_id"
     level: ClassVar[Level] = "warning"
     transactional_id: str
     pipeline: str
