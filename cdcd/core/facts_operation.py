@@ -96,7 +96,7 @@ class TransactionalIdShared(Fact):
     `kafka.transactional_id`, because two pipelines with one id end each other.
     """
 
-    event: ClassVar[str] = "kafka.shared_id"
+    event: ClassVar[str] = "transaction.shared"
     level: ClassVar[Level] = "warning"
     transactional_id: str
     pipeline: str

@@ -93,7 +93,7 @@ def test_an_old_record_stops_no_new_pipeline(
     found = [each for each in one.check().findings if each["code"] == "transaction.id"]
     assert [each["level"] for each in found if topic in each["found"]] == ["warning"]
     one.start()
-    assert one.daemon.await_event("kafka.shared_id")["topic"] == topic
+    assert one.daemon.await_event("transaction.shared")["topic"] == topic
     one.insert(1)
     one.expect(1)
     one.stop()
@@ -133,7 +133,7 @@ def test_a_topic_of_somebody_else_stops_no_new_pipeline(
     )
     forge(guarded.admin_bootstrap_servers, topic, id_of(one))
     one.start()
-    assert one.daemon.await_event("kafka.shared_id")["topic"] == topic
+    assert one.daemon.await_event("transaction.shared")["topic"] == topic
     one.insert(1)
     one.expect(1)
     one.stop()

@@ -57,4 +57,4 @@ def test_a_pipeline_with_a_new_prefix_is_not_taken_for_another_one(
     one.configure(topics={"prefix": f"{unique}_new"})
     one.start()
     assert one.daemon.stop() == 0
-    assert "kafka.shared_id" not in one.daemon.output(all_lives=True)
+    assert "transaction.shared" not in one.daemon.output(all_lives=True)
