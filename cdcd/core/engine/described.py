@@ -98,7 +98,7 @@ class DescribedRelations:
         form. If the catalog differs from the message, the transaction has created or altered the relation. Then the
         relation is described at the commit.
         """
-        if not self._encoder.knows(relation.oid):
+        if not self._encoder.tables.knows(relation.oid):
             self._ask(relation, tentative=True)
 
     def describe(self, relation: Relation) -> None:
@@ -133,7 +133,7 @@ class DescribedRelations:
         if asking is None or asking.relation is not relation:
             # The table was set aside in the meantime.
             return
-        before = self._encoder.description(relation.oid)
+        before = self._encoder.tables.description(relation.oid)
         if asking.tentative:
             self._define_tentatively(relation, replace(description, at=TENTATIVE), types)
             self.asking = None
@@ -171,7 +171,7 @@ class DescribedRelations:
 
     def _tell_changes(self, before: Known, relation: Relation) -> None:
         """Report what a new description of a table has changed, if anything."""
-        after = self._encoder.description(relation.oid)
+        after = self._encoder.tables.description(relation.oid)
         assert after is not None
         changed = differences(before, after)
         if not changed.is_empty:
@@ -198,11 +198,11 @@ class DescribedRelations:
         # description.
         described = self._relations[oid] = replace(relation, xid=None)
         self._look_for_schemas(oid)
-        topics = self._encoder.topics_of(oid)
+        topics = self._encoder.tables.topics_of(oid)
         new = tuple([topic for topic in topics if not self._topics.has(topic)])
         if new or oid not in self._claimed:
             self.new_topics[oid] = new
-            if new and not self._encoder.key_column_names(oid):
+            if new and not self._encoder.tables.key_column_names(oid):
                 for topic in new:
                     self._topics.keep_keyless(topic)
         else:
@@ -272,7 +272,7 @@ class DescribedRelations:
         """
         if oid not in self._claimed:
             try:
-                self._encoder.claim(oid)
+                self._encoder.tables.claim(oid)
             except SinkError as error:
                 self._fault(oid, NAME, error)
                 return True
@@ -289,7 +289,7 @@ class DescribedRelations:
     def oid_of(self, topic: str) -> int | None:
         """Return the relation whose records go to this topic; None if the stream has described none."""
         for oid in self._relations:
-            if self._encoder.knows(oid) and topic in self._encoder.topics_of(oid):
+            if self._encoder.tables.knows(oid) and topic in self._encoder.tables.topics_of(oid):
                 return oid
         return None
 

@@ -375,7 +375,7 @@ class Engine:
 
     def relation_name(self, oid: int) -> str:
         """`schema.table` of a relation as the stream described it last; empty: it did not."""
-        found = self.encoder.description(oid)
+        found = self.encoder.tables.description(oid)
         return "" if found is None else f"{found.relation.schema}.{found.relation.name}"
 
     @property
@@ -620,8 +620,8 @@ class Engine:
             self.queue.touch()
 
     def _topics_of(self, oid: int, name: str) -> tuple[str, ...]:
-        if self.encoder.knows(oid):
-            return self.encoder.topics_of(oid)
+        if self.encoder.tables.knows(oid):
+            return self.encoder.tables.topics_of(oid)
         return (self._rendering.topic_named(name),)
 
     def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:

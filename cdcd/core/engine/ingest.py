@@ -375,7 +375,7 @@ class Ingest:
                 # A record of a logical message is replaced by the sink.
                 place += 1
                 continue
-            topics = self._encoder.topics_of(oid)
+            topics = self._encoder.tables.topics_of(oid)
             self._fault(oid, SIZE, too_large(topic, key, size, self._commit_lsn, self._fails_over))
             gone, place = without_large(records, place, topics)
             dropped += sum([record_bytes(key, value, None) for _, key, value, _ in gone])
@@ -388,7 +388,7 @@ class Ingest:
         return self.relations.oid_of(topic)
 
     def _name_of(self, oid: int) -> str:
-        relation = self._encoder.relation(oid)
+        relation = self._encoder.tables.relation(oid)
         return f"{relation.schema}.{relation.name}"
 
     def _add_streamed(self, items: list[SpoolItem]) -> None:
@@ -487,8 +487,8 @@ class Ingest:
             names = {name for name, _ in headers or ()}
             if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != peek.DELETE:
                 oid = peek.relation_of_row(frame, in_stream)
-                values = peek.key_values(frame, in_stream, list(self._encoder.key_indexes(oid)))
-                secret = self._encoder.has_protected_key(oid)
+                values = peek.key_values(frame, in_stream, list(self._encoder.tables.key_indexes(oid)))
+                secret = self._encoder.tables.has_protected_key(oid)
             self._watched.note(
                 self._xid,
                 topic,

@@ -43,7 +43,7 @@ def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> N
     if peek.tag_of(frame) not in {peek.INSERT, peek.UPDATE}:
         return
     oid = peek.relation_of_row(frame, in_stream)
-    described = encoder.description(oid)
+    described = encoder.tables.description(oid)
     if described is None:
         return
     relation = described.relation
@@ -51,7 +51,7 @@ def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> N
     if least <= bytes_max:
         return
     raise SinkError(
-        f"A record of at least {least} bytes for topic {encoder.topic_of(oid)}: the row of "
+        f"A record of at least {least} bytes for topic {encoder.tables.topic_of(oid)}: the row of "
         f"{relation.schema}.{relation.name} at {Lsn(peek.lsn_of(frame))} has {len(frame)} bytes, and message.max.bytes "
         f"allows records of {bytes_max} bytes.",
         hint=_HINT,
@@ -64,7 +64,7 @@ def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int)
     Raises:
         SinkError: the record of a row has more than `bytes_max` bytes in any case.
     """
-    described = encoder.description(oid)
+    described = encoder.tables.description(oid)
     if described is None:
         return
     relation = described.relation
@@ -74,7 +74,7 @@ def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int)
         least = least_bytes_of_line(line, relation)
         if least > bytes_max:
             raise SinkError(
-                f"A record of at least {least} bytes for topic {encoder.topic_of(oid)}: a row of "
+                f"A record of at least {least} bytes for topic {encoder.tables.topic_of(oid)}: a row of "
                 f"{relation.schema}.{relation.name}, read for a snapshot, has {len(line)} bytes, and "
                 f"message.max.bytes allows records of {bytes_max} bytes.",
                 hint=_HINT,

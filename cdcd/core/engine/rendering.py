@@ -107,43 +107,45 @@ class SnapshotRows:
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
     ) -> str:
         self.encoder.define(relation, description, types)
-        topic = self.encoder.claim(relation.oid)
+        topic = self.encoder.tables.claim(relation.oid)
         if self._chosen_keys.applied(relation, description).repeats:
             self._repeating.add(relation.oid)
         else:
             self._repeating.discard(relation.oid)
         self._oids[topic] = relation.oid
-        if not self.encoder.key_column_names(relation.oid):
-            for each in self.encoder.topics_of(relation.oid):
+        if not self.encoder.tables.key_column_names(relation.oid):
+            for each in self.encoder.tables.topics_of(relation.oid):
                 self._topics.keep_keyless(each)
         return topic
 
     def is_altered(self, relation: Relation) -> bool:
         """Return whether a defined table has been altered."""
-        return self.encoder.knows(relation.oid) and self.encoder.relation(relation.oid) != relation
+        return (
+            self.encoder.tables.knows(relation.oid) and self.encoder.tables.relation(relation.oid) != relation
+        )
 
     def describe(self, oid: int) -> None:
         """Put the description of a defined table into the queue, unless it was sent already."""
-        size = self.encoder.announce(oid, self._records)
+        size = self.encoder.tables.announce(oid, self._records)
         if size:
             self._queue.insert(self._records, size)
 
     def key_columns(self, oid: int) -> tuple[str, ...]:
-        return () if oid in self._repeating else self.encoder.key_column_names(oid)
+        return () if oid in self._repeating else self.encoder.tables.key_column_names(oid)
 
     def topic_of(self, oid: int) -> str:
-        return self.encoder.topic_of(oid)
+        return self.encoder.tables.topic_of(oid)
 
     def topic_named(self, name: str) -> str:
         """Return the topic of a table, defined or not, by its name as `schema.table`."""
-        return self.encoder.topic_named(name)
+        return self.encoder.tables.topic_named(name)
 
     def oid_of(self, topic: str) -> int | None:
         """Return the table whose records go to this topic; None if no defined table's do."""
         if topic in self._oids:
             return self._oids[topic]
         for oid in self._oids.values():
-            if self.encoder.knows(oid) and topic in self.encoder.topics_of(oid):
+            if self.encoder.tables.knows(oid) and topic in self.encoder.tables.topics_of(oid):
                 return oid
         return None
 
@@ -152,14 +154,14 @@ class SnapshotRows:
         return [
             oid
             for oid in self._oids.values()
-            if self.encoder.knows(oid) and use in self.encoder.unregistered(oid)
+            if self.encoder.tables.knows(oid) and use in self.encoder.unregistered(oid)
         ]
 
     def name_of(self, oid: int) -> str:
         """Return the name of a defined table as `schema.table`; "" if it is not defined."""
-        if not self.encoder.knows(oid):
+        if not self.encoder.tables.knows(oid):
             return ""
-        relation = self.encoder.relation(oid)
+        relation = self.encoder.tables.relation(oid)
         return f"{relation.schema}.{relation.name}"
 
     def topic_is_ready(self, topic: str) -> bool:
@@ -167,7 +169,7 @@ class SnapshotRows:
         if oid is None:
             return self._topics.is_ready(topic)
         # All of them are requested together.
-        ready = [self._topics.is_ready(each) for each in self.encoder.topics_of(oid)]
+        ready = [self._topics.is_ready(each) for each in self.encoder.tables.topics_of(oid)]
         return self._topics.are_registered(self.encoder.unregistered(oid)) and all(ready)
 
     def put(

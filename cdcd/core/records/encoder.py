@@ -11,7 +11,7 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.field_names import ChosenFields, FieldRule
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.protection import ColumnRule, Protections
-from cdcd.core.catalog.relations import Described, TableDescription, TypeDescription
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.routing import RoutedTopics, Table, TopicNames, topic_name
 from cdcd.core.catalog.table_rules import ChosenKeys, ChosenPartitions, KeyRule, PartitionRule
 from cdcd.core.catalog.topic_templates import DEFAULT as DEFAULT_TEMPLATE
@@ -24,6 +24,7 @@ from cdcd.core.transactions.drafts import Draft, SpoolItem
 from cdcd.core.transactions.position import Counts
 
 if TYPE_CHECKING:
+    from cdcd.core.records.debezium_json.known_tables import KnownTables
     from cdcd.core.records.late_records import LateRecords
 
 SKIPPABLE: Final = ("c", "u", "d")
@@ -264,6 +265,10 @@ class Encoder(Protocol):
     """
 
     @property
+    def tables(self) -> "KnownTables":
+        """The relations that were defined, with their topics and keys."""
+
+    @property
     def counts(self) -> dict[tuple[str, str], int]:
         """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
 
@@ -428,45 +433,8 @@ class Encoder(Protocol):
         a value out (unchanged TOAST) stays a frame: while its table is read, the caller reads the row again by key.
         """
 
-    def announce(self, relation_oid: int, out: list[Record]) -> int:
-        """Append the description of a relation that was defined, unless one has come already; the size of the record.
-
-        Raises:
-            SinkError: the name of the topic is too long, or collides with another one.
-        """
-
-    def claim(self, relation_oid: int) -> str:
-        """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
-
-    def knows(self, relation_oid: int) -> bool:
-        """Whether the relation was defined."""
-
     def forget(self, relation_oid: int) -> None:
         """Know the relation no more, so that its next description comes before its records again."""
 
-    def relation(self, relation_oid: int) -> Relation:
-        """A relation as it was last described."""
-
-    def description(self, relation_oid: int) -> Described | None:
-        """A relation as it was last described, with numbered columns and its key; None: it was never described."""
-
-    def topic_of(self, relation_oid: int) -> str:
-        """The topic of a relation that was defined. Its first record shows whether the topic is allowed and free."""
-
-    def topics_of(self, relation_oid: int) -> tuple[str, ...]:
-        """Every topic that records of a relation may go to, each once. The first is `topic_of`."""
-
     def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
-        """A record of the relation for another one of `topics_of`."""
-
-    def topic_named(self, name: str) -> str:
-        """The topic of a table, described or not, by its name as `schema.table`."""
-
-    def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
-        """Where the key's columns stand among a relation's columns, in the key's order; () without a key."""
-
-    def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
-        """The names of the key's columns, in the key's order; () without a key."""
-
-    def has_protected_key(self, relation_oid: int) -> bool:
-        """Whether a column of a relation's key has other values in records than in the table."""
+        """A record of the relation for another one of its topics (`KnownTables.topics_of`)."""

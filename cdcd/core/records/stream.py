@@ -9,14 +9,26 @@ Each format is a subclass with the methods at the end, which make the records of
 message and a heartbeat.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from struct import error
 from typing import Final
 
-from cdcd.core.catalog.wiretext import to_bytes, wire
+from cdcd.core.catalog.protection import ColumnRule
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.wiretext import checked, to_bytes, wire
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import XLOG_HEADER
-from cdcd.core.protocol.messages import Delete, Insert, LogicalMessage, Relation, Truncate, Update
+from cdcd.core.protocol.messages import (
+    Binary,
+    Delete,
+    Insert,
+    LogicalMessage,
+    Relation,
+    Truncate,
+    TupleData,
+    Update,
+    Value,
+)
 from cdcd.core.protocol.peek import (
     DELETE,
     HEAD_BYTES,
@@ -37,6 +49,7 @@ from cdcd.core.records.debezium_json.message_content import MessageContent
 from cdcd.core.records.debezium_json.source_block import DELETED, OPS, SourceBlock, unix_us
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import (
     HEADER_NEW_KEY,
     HEADER_OLD_KEY,
@@ -48,13 +61,23 @@ from cdcd.core.records.encoder import (
 from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.markers import INCREMENTAL
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.records.unwritable import named, rows_of, stood_in, with_rows
+from cdcd.core.records.unwritable import (
+    UNDECODABLE,
+    Found,
+    UnwritableError,
+    UnwritableValues,
+    named,
+    rows_of,
+    stood_in,
+    undecodable_key,
+    with_rows,
+)
 from cdcd.core.transactions.drafts import Draft, SpoolItem
 
 _ROWS: Final = (INSERT, UPDATE, DELETE)
 
 
-class RecordStream(KnownTables):
+class RecordStream:
     """Turns the row frames of committed transactions into records.
 
     The caller must call `define` before the first row of a relation and whenever it is described anew; `begin`
@@ -72,7 +95,18 @@ class RecordStream(KnownTables):
         source: SourceBlock,
         alone: SourceBlock,
     ) -> None:
-        KnownTables.__init__(self, settings, binary, observe)
+        self._settings = settings
+        self.tables = KnownTables(settings, binary)
+        names = self.tables.names
+        self._message_topic = names.message or ""
+        self.metadata = (
+            None if names.transaction is None else TransactionMetadata(settings, names.transaction)
+        )
+        """Of the transaction that is open; None: records say nothing of it."""
+        self._unwritable = UnwritableValues(observe)
+        self._messages = 0
+        self._recent: TableFragments | None = None
+        """Of the last row: the next one is most often of the same table."""
         self._source = source
         self._alone = alone
         self._recent_oid = 0
@@ -88,6 +122,36 @@ class RecordStream(KnownTables):
         """List for the records of the insert, while an update is encoded as a delete and an insert; otherwise None."""
         self._lsn = 0
         self._now_us = -1
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """See `Encoder`."""
+        messages = {("", "m"): self._messages} if self._messages else {}
+        return {**messages, **self.tables.counts}
+
+    @property
+    def unwritable(self) -> dict[tuple[str, str], int]:
+        """See `Encoder`."""
+        return self._unwritable.counts
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """See `Encoder`."""
+        fragments = self.tables.define(relation, table, types, self.metadata)
+        if fragments is not None:
+            self._recent = None
+            self._described(fragments, types, self.tables.rules[relation.oid])
+
+    def forget(self, relation_oid: int) -> None:
+        """See `Encoder`."""
+        self.tables.forget(relation_oid)
+        self._recent = None
+
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        """See `Encoder`."""
+        _, key, value, headers = record
+        return topic, key, value, headers
 
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
         """See `Encoder`. A format without a registry has none."""
@@ -215,6 +279,40 @@ class RecordStream(KnownTables):
         """As `_row`, with what stands for values without a form."""
         return self._row(table, tag, kind, width, frame, at, out)
 
+    def found_unwritable(self, table: TableFragments, row: TupleData, lsn: int) -> list[Found]:
+        """The values of a row for which the format has no form. What is malformed is not among them.
+
+        Raises:
+            SourceError: a text of the key cannot be decoded, so that nobody can tell which row this is.
+        """
+        found: list[Found] = []
+        for column, value in enumerate(row):
+            try:
+                self._try(table, column, value)
+            except UnwritableError as error:
+                found.append((column, error))
+            except UnicodeDecodeError:
+                if column in table.key_columns:
+                    raise undecodable_key(table.relation, column, lsn) from None
+                found.append((column, UnwritableError(*UNDECODABLE)))
+            except (ValueError, IndexError):
+                continue
+        return found
+
+    def note_unwritable(
+        self, table: TableFragments, found: Iterable[Found], lsn: int, now_us: int
+    ) -> list[str]:
+        """Count and report values of a row that has a record; the names of their fields, each once."""
+        relation = table.relation
+        names: list[str] = []
+        for column, cause in found:
+            name = relation.columns[column].name
+            self._unwritable.note(f"{relation.schema}.{relation.name}", name, lsn, cause, now_us)
+            field = table.shown.columns[column].name
+            if field not in names:
+                names.append(field)
+        return names
+
     def encode_message(
         self,
         frame: bytes,
@@ -295,6 +393,27 @@ class RecordStream(KnownTables):
     ) -> Encoded:
         """See `Encoder`. Only topics in JSON are compared with tables."""
         raise NotImplementedError
+
+    def _described(
+        self,
+        fragments: TableFragments,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None],
+    ) -> None:
+        """Take the new description of a relation. Formats that keep more than `fragments` define this."""
+
+    def _try(self, table: TableFragments, column: int, value: Value) -> None:
+        """Write a value to nowhere.
+
+        Raises:
+            UnwritableError: it has no form.
+            UnicodeDecodeError: it is not UTF-8.
+            ValueError, IndexError: it is malformed.
+        """
+        if isinstance(value, Binary):
+            to_bytes(table.converters[column].binary(value.data))
+        elif isinstance(value, bytes):
+            table.converters[column].json(checked(value).decode("latin-1"))
 
     def _set_now(self, now_us: int) -> None:
         """Set the time at which records are made, in microseconds since 1970."""

@@ -165,10 +165,10 @@ class RegistryEncoder(RecordStream):
             fragments,
             types=types,
             rules=rules,
-            columns=self._told_forms[fragments.relation.oid].columns,
+            columns=self.tables.told_forms[fragments.relation.oid].columns,
             source=self._chosen.table_source(fragments, self.metadata),
             value_schema=self._value_schema,
-            topics=self.topics_of(fragments.relation.oid),
+            topics=self.tables.topics_of(fragments.relation.oid),
             flat=flat,
         )
         if self._flat is not None and flat is not None:
@@ -278,7 +278,7 @@ class RegistryEncoder(RecordStream):
         fragments = table.fragments
         if fragments.transaction != self._transaction:
             if fragments.is_new:
-                self._introduce(fragments, out)
+                self.tables.introduce(fragments, out)
             if not table.value_head:
                 self._ready(table, out)
             table.source.renew(self._block)
@@ -321,7 +321,7 @@ class RegistryEncoder(RecordStream):
         return self._put(avro, CREATED if tag == INSERT else UPDATED, key, headers, out)
 
     def _try(self, table: TableFragments, column: int, value: Value) -> None:
-        """See `KnownTables`."""
+        """See `RecordStream`."""
         place = self._avro[table.relation.oid].places[column]
         converter = place.converter
         if converter is None:

@@ -157,7 +157,7 @@ class DebeziumJsonEncoder(RecordStream):
             if oid in tables:
                 table = tables[oid]
             else:
-                table = self._tables.get(oid)
+                table = self.tables.fragments.get(oid)
                 known = relations.get(oid)
                 if table is not None and (known is None or known[1] != table.relation):
                     table = None
@@ -372,14 +372,14 @@ class DebeziumJsonEncoder(RecordStream):
         recent = self._recent
         if recent is not None and oid == self._recent_oid and recent.transaction == self._transaction:
             return recent
-        table = self._tables.get(oid)
+        table = self.tables.fragments.get(oid)
         if table is None:
             raise ProtocolError(
                 f"A change in the relation with oid {oid}, which the server never described.", hint=HINT
             )
         if table.transaction != self._transaction:
             if table.is_new:
-                self._introduce(table, out)
+                self.tables.introduce(table, out)
             table.source.renew(self._source)
             table.transaction = self._transaction
         self._recent_oid = oid

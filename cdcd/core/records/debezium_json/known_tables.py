@@ -1,6 +1,6 @@
-"""The tables that an encoder knows: their topics, their fragments, and how many records they have had."""
+"""The catalog of a stream of records: tables as last described, with their topics and counts of records."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcd.core.catalog.binary_columns import require_binary
@@ -10,9 +10,7 @@ from cdcd.core.catalog.relations import Described, TableDescription, TypeDescrip
 from cdcd.core.catalog.replica_identity import check_partitions
 from cdcd.core.catalog.routing import ClaimedTopics
 from cdcd.core.catalog.table_rules import moves
-from cdcd.core.catalog.wiretext import checked, to_bytes
-from cdcd.core.facts import Observer, unheard
-from cdcd.core.protocol.messages import Binary, Relation, TupleData, Value
+from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.cloud_events import CLOUDEVENTS
 from cdcd.core.records.debezium_json.connect_schema import WITH_SCHEMA
 from cdcd.core.records.debezium_json.source_block import OPS
@@ -20,13 +18,6 @@ from cdcd.core.records.debezium_json.table_fragments import TableFragments, Tall
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import HEADER_PIPELINE, EncoderSettings, Record
 from cdcd.core.records.schemas import TableForm, table_form
-from cdcd.core.records.unwritable import (
-    UNDECODABLE,
-    Found,
-    UnwritableError,
-    UnwritableValues,
-    undecodable_key,
-)
 
 RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...], tuple[ColumnRule | None, ...]]
 """What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in, and
@@ -39,105 +30,53 @@ class KnownTables:
     `binary`: the server was asked for values in binary form, so that all columns' types must have a reader for it.
     """
 
-    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
+    def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
         self._settings = settings
         self._owner: list[tuple[str, bytes]] | None = None
         if settings.pipeline:
             self._owner = [(HEADER_PIPELINE, settings.pipeline.encode())]
         self._binary = binary
         self._protections = settings.protections
-        self._rules: dict[int, list[ColumnRule | None]] = {}
+        self.rules: dict[int, list[ColumnRule | None]] = {}
         """By relation: the rule of each column as it was last described."""
         self._chosen_keys = settings.chosen_keys
         self._chosen_partitions = settings.chosen_partitions
         self._chosen_fields = settings.chosen_fields
         self._repeating: set[int] = set()
         """Relations in which several rows may have the same key."""
-        self._names = settings.topics
-        self._claimed = ClaimedTopics(self._names)
-        self._message_topic = self._names.message or ""
-        self.metadata = (
-            None
-            if self._names.transaction is None
-            else TransactionMetadata(settings, self._names.transaction)
-        )
-        """Of the transaction that is open; None: records say nothing of it."""
-        self._tables: dict[int, TableFragments] = {}
-        self._told_forms: dict[int, TableForm] = {}
+        self.names = settings.topics
+        self._claimed = ClaimedTopics(self.names)
+        self.fragments: dict[int, TableFragments] = {}
+        """By oid of the relation."""
+        self.told_forms: dict[int, TableForm] = {}
         """Of the last description of each relation, which numbers columns that have another name by now."""
-        self._recent: TableFragments | None = None
-        """Of the last row: the next one is most often of the same table."""
         self._tallies: dict[str, Tally] = {}
-        self._messages = 0
         self._forms: dict[RowForm, int] = {}
-        self._unwritable = UnwritableValues(observe)
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
-        counts = {("", "m"): self._messages} if self._messages else {}
+        """Records so far by (schema.table, op), tombstones not counted."""
+        counts: dict[tuple[str, str], int] = {}
         for table, tally in self._tallies.items():
             for op, count in zip(OPS, tally.counts, strict=True):
                 if count:
                     counts[table, op] = count
         return counts
 
-    @property
-    def unwritable(self) -> dict[tuple[str, str], int]:
-        """See `Encoder`."""
-        return self._unwritable.counts
-
-    def found_unwritable(self, table: TableFragments, row: TupleData, lsn: int) -> list[Found]:
-        """The values of a row for which the format has no form. What is malformed is not among them.
-
-        Raises:
-            SourceError: a text of the key cannot be decoded, so that nobody can tell which row this is.
-        """
-        found: list[Found] = []
-        for column, value in enumerate(row):
-            try:
-                self._try(table, column, value)
-            except UnwritableError as error:
-                found.append((column, error))
-            except UnicodeDecodeError:
-                if column in table.key_columns:
-                    raise undecodable_key(table.relation, column, lsn) from None
-                found.append((column, UnwritableError(*UNDECODABLE)))
-            except (ValueError, IndexError):
-                continue
-        return found
-
-    def _try(self, table: TableFragments, column: int, value: Value) -> None:
-        """Write a value to nowhere.
-
-        Raises:
-            UnwritableError: it has no form.
-            UnicodeDecodeError: it is not UTF-8.
-            ValueError, IndexError: it is malformed.
-        """
-        if isinstance(value, Binary):
-            to_bytes(table.converters[column].binary(value.data))
-        elif isinstance(value, bytes):
-            table.converters[column].json(checked(value).decode("latin-1"))
-
-    def note_unwritable(
-        self, table: TableFragments, found: Iterable[Found], lsn: int, now_us: int
-    ) -> list[str]:
-        """Count and report values of a row that has a record; the names of their fields, each once."""
-        relation = table.relation
-        names: list[str] = []
-        for column, error in found:
-            name = relation.columns[column].name
-            self._unwritable.note(f"{relation.schema}.{relation.name}", name, lsn, error, now_us)
-            field = table.shown.columns[column].name
-            if field not in names:
-                names.append(field)
-        return names
-
     def define(
-        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
-    ) -> None:
-        """Take a relation's description, the first or a changed one; one that changes nothing is left alone.
+        self,
+        relation: Relation,
+        table: TableDescription,
+        types: Mapping[int, TypeDescription],
+        metadata: TransactionMetadata | None = None,
+    ) -> TableFragments | None:
+        """Take a relation's description, the first or a changed one.
+
+        Args:
+            metadata: of the transaction that is open; None: records do not name their transaction.
+
+        Returns:
+            The table's new fragments; None if the description changes nothing.
 
         Whether its topic is allowed and free is looked at when its first record comes: many relations never have one,
         such as the leaves of a partitioned table that is published as a whole.
@@ -159,15 +98,15 @@ class KnownTables:
                 self._repeating.discard(relation.oid)
         if table.unsent:
             check_partitions(relation, table)
-        topic = self._names.table(relation.schema, relation.name)
+        topic = self.names.table(relation.schema, relation.name)
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
         schema_id: str | None = None
         announcement: Record | None = None
-        told = self._told_forms.get(relation.oid)
+        told = self.told_forms.get(relation.oid)
         modes = self._settings.modes
         rules = self._protections.of_columns(relation, key_columns(relation, table), types, table)
-        same_rules = self._rules.get(relation.oid) == rules
-        self._rules[relation.oid] = rules
+        same_rules = self.rules.get(relation.oid) == rules
+        self.rules[relation.oid] = rules
         form = table_form(
             relation,
             table if told is None else replace(table, former=(told.columns, *table.former)),
@@ -176,7 +115,7 @@ class KnownTables:
             rules,
             modes=modes,
             skipped=self._settings.skipped,
-            routes=self._names.routed(relation.schema, relation.name),
+            routes=self.names.routed(relation.schema, relation.name),
             flattened=self._settings.flattening is not None,
             cloudevents=self._settings.value_format == CLOUDEVENTS,
             moves=bool(self._chosen_partitions)
@@ -184,14 +123,14 @@ class KnownTables:
         )
         if told is not None and told.rewritten == form.rewritten and told.last_id is not None:
             form = replace(form, last_id=told.last_id)
-        self._told_forms[relation.oid] = form
+        self.told_forms[relation.oid] = form
         fields: Fields | None = None
         if self._chosen_fields:
             fields = self._chosen_fields.of_table(relation, table)
             form = form.with_fields(relation, fields)
         if self._settings.schemas_topic is not None:
             schema_id = form.fingerprint
-            known = self._tables.get(relation.oid)
+            known = self.fragments.get(relation.oid)
             # In a stream a description carries the xid of its transaction.
             same = known is not None and replace(known.relation, xid=relation.xid) == relation
             if same and same_rules and known is not None and known.schema_id == schema_id:
@@ -199,9 +138,8 @@ class KnownTables:
                     # Records stay as they are. Readers must know of the rewrite before they know of a new column.
                     known.announcement = (self._settings.schemas_topic, *form.record(), self._owner)
                     known.is_new = True
-                return
+                return None
             announcement = (self._settings.schemas_topic, *form.record(), self._owner)
-        self._recent = None
         rows: RowForm = (
             replace(relation, xid=None),
             key_columns(relation, table),
@@ -223,19 +161,11 @@ class KnownTables:
             value_schema=self._settings.value_format == WITH_SCHEMA and self._settings.flattening is None,
             modes=modes,
             name_adjustment=self._settings.name_adjustment,
-            metadata=self.metadata,
+            metadata=metadata,
             fields=fields,
         )
-        self._tables[relation.oid] = fragments
-        self._described(fragments, types, rules)
-
-    def _described(
-        self,
-        fragments: TableFragments,
-        types: Mapping[int, TypeDescription],
-        rules: Sequence[ColumnRule | None],
-    ) -> None:
-        """A relation has a new description. For encoders that keep more of it."""
+        self.fragments[relation.oid] = fragments
+        return fragments
 
     def _remembered(self, relation: Relation, table: TableDescription) -> TableDescription:
         """What the catalog said, or the key of the last description where it has forgotten the table.
@@ -243,12 +173,12 @@ class KnownTables:
         The changes of a table that was dropped may still be on their way, and each Relation message has the catalog
         asked again. With REPLICA IDENTITY FULL it alone knows the key.
         """
-        known = self._tables.get(relation.oid)
+        known = self.fragments.get(relation.oid)
         if known is None or table.is_known or relation.oid in self._repeating:
             return table
         return replace(table, primary_key=self.key_column_names(relation.oid))
 
-    def _introduce(self, table: TableFragments, out: list[Record]) -> None:
+    def introduce(self, table: TableFragments, out: list[Record]) -> None:
         """Before the first record of a table as it is described now: check its topic, append its description.
 
         Raises:
@@ -263,7 +193,7 @@ class KnownTables:
 
     def topic_named(self, name: str) -> str:
         """The topic of a table, described or not, by its name as `schema.table`."""
-        return self._names.qualified(name)
+        return self.names.qualified(name)
 
     def announce(self, relation_oid: int, out: list[Record]) -> int:
         """Append the description of a relation that was defined, unless one has come already; the size of the record.
@@ -271,65 +201,60 @@ class KnownTables:
         Raises:
             SinkError: the name of the topic is too long, or collides with another one.
         """
-        table = self._tables[relation_oid]
+        table = self.fragments[relation_oid]
         if not table.is_new or table.announcement is None:
             return 0
         _, key, value, _ = table.announcement
-        self._introduce(table, out)
+        self.introduce(table, out)
         return len(key or b"") + len(value or b"")
 
     def forget(self, relation_oid: int) -> None:
-        """Know the relation no more, so that its next description comes before its records again."""
-        self._tables.pop(relation_oid, None)
-        self._recent = None
+        """Remove the relation. See `Encoder.forget`."""
+        self.fragments.pop(relation_oid, None)
 
     def relation(self, relation_oid: int) -> Relation:
         """A relation as it was last described."""
-        return self._tables[relation_oid].relation
+        return self.fragments[relation_oid].relation
 
     def description(self, relation_oid: int) -> Described | None:
         """A relation as it was last described, with numbered columns and its key; None: it was never described."""
-        if relation_oid not in self._tables:
+        if relation_oid not in self.fragments:
             return None
         return Described(
-            self._tables[relation_oid].relation,
-            self._told_forms[relation_oid].columns,
+            self.fragments[relation_oid].relation,
+            self.told_forms[relation_oid].columns,
             self.key_column_names(relation_oid),
         )
 
     def claim(self, relation_oid: int) -> str:
         """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
-        table = self._tables[relation_oid]
+        table = self.fragments[relation_oid]
         self._claimed.table(table.relation.schema, table.relation.name)
         return table.topic
 
     def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
         """Where the key's columns stand among a relation's columns, in the key's order; () without a key."""
-        return tuple(self._tables[relation_oid].key_columns)
+        return tuple(self.fragments[relation_oid].key_columns)
 
     def has_protected_key(self, relation_oid: int) -> bool:
         """Whether a column of a relation's key has other values in records than in the table."""
-        table = self._tables[relation_oid]
+        table = self.fragments[relation_oid]
         return any(table.protected[index] for index in table.key_columns)
 
     def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
         """The names of the key's columns, in the key's order; () without a key."""
-        table = self._tables[relation_oid]
+        table = self.fragments[relation_oid]
         return tuple([table.relation.columns[index].name for index in table.key_columns])
 
     def knows(self, relation_oid: int) -> bool:
-        return relation_oid in self._tables
+        """Whether the relation was defined."""
+        return relation_oid in self.fragments
 
     def topic_of(self, relation_oid: int) -> str:
         """The topic of a relation that was defined. Its first record shows whether the topic is allowed and free."""
-        return self._tables[relation_oid].topic
+        return self.fragments[relation_oid].topic
 
     def topics_of(self, relation_oid: int) -> tuple[str, ...]:
-        """See `Encoder`."""
-        relation = self._tables[relation_oid].relation
-        return self._names.all_of(relation.schema, relation.name)
-
-    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
-        """See `Encoder`."""
-        _, key, value, headers = record
-        return topic, key, value, headers
+        """Every topic that records of a relation may go to, each once. The first is `topic_of`."""
+        relation = self.fragments[relation_oid].relation
+        return self.names.all_of(relation.schema, relation.name)

@@ -63,7 +63,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
                 out.extend(records)
                 if keys is not None and appended is not None:
                     keys += appended
-        self._tables[oid].tally.counts[OPS.index(position.op)] += count
+        self.tables.fragments[oid].tally.counts[OPS.index(position.op)] += count
         return Encoded(count, size, keys, left_out)
 
     def encode_deletes(
@@ -203,7 +203,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
 
     def has_key(self, oid: int) -> bool:
         """Return whether the table has a key, by which its rows are distinguished."""
-        return bool(self._tables[oid].key_slots)
+        return bool(self.tables.fragments[oid].key_slots)
 
 
 def runs(count: int, position: SnapshotPosition) -> list[tuple[int, int, str]]:

@@ -124,7 +124,7 @@ class OutboxEncoder(EncoderInFront):
     def _row(self, frame: bytes, rows: OutboxRows, in_stream: bool, now_us: int, out: list[Record]) -> int:
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         oid = peek.relation_of_row(frame, in_stream)
-        relation = self._inner.relation(oid)
+        relation = self._inner.tables.relation(oid)
         name = f"{relation.schema}.{relation.name}"
         if not isinstance(message, Insert):
             self._inner.skip(1)

@@ -11,10 +11,11 @@ passed to the inner encoder unchanged. Changed events are not drafted: they are 
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from cdcd.core.catalog.relations import Described, TableDescription, TypeDescription
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.errors import FatalError
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.encoder import Encoded, Encoder, Record, SnapshotPosition, TransactionRecords
 from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.schema_registrations import SchemaUse
@@ -55,6 +56,10 @@ class EncoderInFront:
     def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Encode an event that `_shapes` has chosen, like `encode`."""
         raise NotImplementedError
+
+    @property
+    def tables(self) -> KnownTables:
+        return self._inner.tables
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -179,41 +184,8 @@ class EncoderInFront:
             kept += self._inner.draft_all(run, relations)
         return kept
 
-    def announce(self, relation_oid: int, out: list[Record]) -> int:
-        return self._inner.announce(relation_oid, out)
-
-    def claim(self, relation_oid: int) -> str:
-        return self._inner.claim(relation_oid)
-
-    def knows(self, relation_oid: int) -> bool:
-        return self._inner.knows(relation_oid)
-
     def forget(self, relation_oid: int) -> None:
         self._inner.forget(relation_oid)
 
-    def relation(self, relation_oid: int) -> Relation:
-        return self._inner.relation(relation_oid)
-
-    def description(self, relation_oid: int) -> Described | None:
-        return self._inner.description(relation_oid)
-
-    def topic_of(self, relation_oid: int) -> str:
-        return self._inner.topic_of(relation_oid)
-
-    def topics_of(self, relation_oid: int) -> tuple[str, ...]:
-        return self._inner.topics_of(relation_oid)
-
     def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
         return self._inner.to_topic(relation_oid, record, topic)
-
-    def topic_named(self, name: str) -> str:
-        return self._inner.topic_named(name)
-
-    def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
-        return self._inner.key_indexes(relation_oid)
-
-    def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
-        return self._inner.key_column_names(relation_oid)
-
-    def has_protected_key(self, relation_oid: int) -> bool:
-        return self._inner.has_protected_key(relation_oid)

@@ -218,7 +218,7 @@ class PartitionEncoder(EncoderInFront):
             # The inner encoder raises the error, which names the malformed part of the message.
             self._inner.encode(frame, in_stream, now_us, out)
             raise AssertionError("a row was refused in which nothing is wrong") from cause
-        known, topic = len(out), self._inner.topic_of(oid)
+        known, topic = len(out), self._inner.tables.topic_of(oid)
         if old == new:
             size = self._inner.encode(frame, in_stream, now_us, out)
             _send(out, known, topic, new)
@@ -244,7 +244,7 @@ class PartitionEncoder(EncoderInFront):
         parted = self._parted.get(oid)
         if parted is None:
             return encoded
-        topic = self._inner.topic_of(oid)
+        topic = self._inner.tables.topic_of(oid)
         left_out = set(encoded.left_out)
         written = iter([line for number, line in enumerate(lines) if number not in left_out])
         for number in range(known, len(out)):

@@ -76,7 +76,7 @@ class RouteEncoder(EncoderInFront):
         self._routes[relation.oid] = RowRoutes(
             relation,
             chosen[0],
-            (self._inner.topic_of(relation.oid), *self._names.routed(relation.schema, relation.name)),
+            (self._inner.tables.topic_of(relation.oid), *self._names.routed(relation.schema, relation.name)),
             types,
             self._protections,
             problem=contradiction(chosen),
@@ -167,7 +167,7 @@ class RouteEncoder(EncoderInFront):
 
     def _give(self, oid: int, topic: str, known: int, out: list[Record]) -> None:
         """Move the records from index `known` on, which are for the table's own topic, to another one of its topics."""
-        own = self._inner.topic_of(oid)
+        own = self._inner.tables.topic_of(oid)
         if topic == own:
             return
         for place in range(known, len(out)):

@@ -103,7 +103,7 @@ def test_a_known_relation_is_not_looked_up_for_an_open_transaction(session: Sess
         for number, each in enumerate(asked.relation.columns, 1)
     )
     session.relations.described(asked.relation, replace(DESCRIBED, columns=columns), BUILTIN_TYPES)
-    assert session.encoder.knows(OID)
+    assert session.encoder.tables.knows(OID)
     session.relations.preview(relation(OID, "t"))
     assert session.relations.asking is None
 
@@ -114,7 +114,7 @@ def test_a_relation_that_the_catalog_shows_otherwise_waits_for_the_commit(sessio
     assert asked is not None
     session.relations.described(asked.relation, DESCRIBED, BUILTIN_TYPES)
     assert session.relations.asking is None
-    assert not session.encoder.knows(OID)
+    assert not session.encoder.tables.knows(OID)
 
 
 def test_a_plan_is_looked_at_again_if_the_relation_changed_and_not_for_another_transactions_number(

@@ -43,7 +43,8 @@ def least(values: TupleData, *types: int, in_stream: bool = False) -> int:
 
 def encoder(described: Relation | None) -> Any:
     found = None if described is None else Described(described, (), ())
-    return SimpleNamespace(description=lambda _oid: found, topic_of=lambda _oid: "shop.public.t")
+    tables = SimpleNamespace(description=lambda _oid: found, topic_of=lambda _oid: "shop.public.t")
+    return SimpleNamespace(tables=tables)
 
 
 @pytest.mark.parametrize("in_stream", [False, True])

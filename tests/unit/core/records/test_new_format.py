@@ -40,9 +40,9 @@ class LineEncoder(RecordStream):
         self._now_us = now_us
 
     def _table(self, oid: int, out: list[Record]) -> TableFragments:
-        table = self._tables[oid]
+        table = self.tables.fragments[oid]
         if table.is_new:
-            self._introduce(table, out)
+            self.tables.introduce(table, out)
         return table
 
     def _row(self, table: TableFragments, *head: Any) -> int:

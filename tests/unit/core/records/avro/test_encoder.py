@@ -438,7 +438,7 @@ def test_a_routed_record_has_the_ids_of_its_topics_schemas():
             assert my_id != its_id
             assert harness.schemas.uses[my_id].subject.startswith(EU)
             assert my_value == its_value
-    assert harness.encoder.topics_of(OID) == ("golden.public.t", *ROUTED)
+    assert harness.encoder.tables.topics_of(OID) == ("golden.public.t", *ROUTED)
 
 
 def test_a_record_for_its_own_topic_stays_as_it_is():

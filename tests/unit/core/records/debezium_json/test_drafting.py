@@ -332,7 +332,7 @@ def replayed(golden: Golden, directory: str, *, drafts: bool) -> tuple[list[Reco
     )
     for step in assembler.receive(frames):
         match step:
-            case RelationPreview() if not encoder.knows(step.message.oid):
+            case RelationPreview() if not encoder.tables.knows(step.message.oid):
                 define(step.message)
             case Described(message=Relation() as message):
                 define(message)

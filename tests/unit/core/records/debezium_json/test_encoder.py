@@ -526,7 +526,7 @@ def test_a_renamed_table_goes_to_its_new_topic():
     harness = Harness(ID_AND_NAME)
     harness.encoder.define(relation(*ID_AND_NAME.columns, name="renamed"), TableDescription(), {})
     assert harness.give(Insert(None, OID, row("1", "a")))[0][0] == "shop.public.renamed"
-    assert harness.encoder.topic_of(OID) == "shop.public.renamed"
+    assert harness.encoder.tables.topic_of(OID) == "shop.public.renamed"
 
 
 def test_types_come_from_the_catalog():

@@ -22,7 +22,7 @@ def knowing(*relations: Relation, schemas_topic: str | None = None) -> KnownTabl
 
 
 def form_of(tables: KnownTables) -> int:
-    return tables._tables[OID].form
+    return tables.fragments[OID].form
 
 
 def test_what_was_defined_is_known_by_its_oid_and_has_its_topic():
@@ -35,7 +35,7 @@ def test_what_was_defined_is_known_by_its_oid_and_has_its_topic():
 def test_a_description_names_the_pipeline_that_writes_the_records():
     tables = KnownTables(EncoderSettings("1", "shop", "db", schemas_topic="shop.schemas", pipeline="shop"))
     tables.define(ITEM, TableDescription(), {})
-    announcement = tables._tables[OID].announcement
+    announcement = tables.fragments[OID].announcement
     assert announcement is not None
     assert announcement[3] == [("cdcd.pipeline", b"shop")]
 
@@ -76,14 +76,14 @@ def test_rows_that_share_a_chosen_key_are_described_so_also_when_the_table_was_d
     whole = replace(ITEM, replica_identity="f")
     for table in (TableDescription(primary_key=("id",)), TableDescription()):
         tables.define(whole, table, {})
-        announcement = tables._tables[OID].announcement
+        announcement = tables.fragments[OID].announcement
         assert announcement is not None
         _, form = read_form(announcement[2] or b"")
         assert (form.key, form.repeats) == (("name",), True)
         whole = replace(whole, columns=(*ITEM.columns, Column(1, "late", 25, -1)))
     telling = KnownTables(replace(tables._settings, key_rules=(KeyRule("public.item", ("id",)),)))
     telling.define(whole, TableDescription(primary_key=("id",)), {})
-    announcement = telling._tables[OID].announcement
+    announcement = telling.fragments[OID].announcement
     assert announcement is not None
     assert b"repeats" not in (announcement[2] or b"")
 
@@ -118,11 +118,11 @@ def test_rows_of_one_form_have_one_number_however_often_the_table_is_described()
 
 def test_a_description_that_changes_nothing_leaves_the_fragments_alone():
     tables = knowing(ITEM, schemas_topic="shop.schemas")
-    before = tables._tables[OID]
+    before = tables.fragments[OID]
     tables.define(replace(ITEM, xid=7), TableDescription(), {})
-    assert tables._tables[OID] is before
+    assert tables.fragments[OID] is before
     tables.define(replace(ITEM, replica_identity="f"), TableDescription(), {})
-    assert tables._tables[OID] is not before
+    assert tables.fragments[OID] is not before
 
 
 def test_nothing_is_counted_before_the_first_record():
@@ -137,10 +137,10 @@ def test_a_table_that_was_written_anew_is_described_again_before_its_next_record
     def define(last_id: int, rewritten: int, relation: Relation = ITEM, known: bool = True) -> None:
         table = TableDescription(("id",), columns=columns, last_id=last_id, rewritten=rewritten)
         tables.define(relation, table if known else TableDescription(), {})
-        fragments = tables._tables[OID]
+        fragments = tables.fragments[OID]
         out: list[Record] = []
         if fragments.is_new:
-            tables._introduce(fragments, out)
+            tables.introduce(fragments, out)
         told.extend((form.last_id, form.rewritten) for form in [read_form(each[2] or b"")[1] for each in out])
 
     define(2, 0)
@@ -166,4 +166,4 @@ def test_a_table_without_descriptions_is_not_described_for_a_rewrite():
     columns = (CatalogColumn("id", 1, "integer", 23, 0, None), CatalogColumn("name", 2, "text", 25, 0, None))
     for rewritten in (0, 88):
         tables.define(ITEM, TableDescription(("id",), columns=columns, last_id=2, rewritten=rewritten), {})
-    assert tables._tables[OID].announcement is None
+    assert tables.fragments[OID].announcement is None

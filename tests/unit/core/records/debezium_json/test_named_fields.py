@@ -193,9 +193,9 @@ def test_the_description_has_fields_columns_and_constants():
 def test_all_else_goes_by_columns():
     encoder = DebeziumJsonEncoder(SETTINGS)
     encoder.define(RELATION, TABLE, BUILTIN_TYPES)
-    assert encoder.key_column_names(ORDERS) == ("id",)
-    assert encoder.relation(ORDERS) is RELATION
-    described = encoder.description(ORDERS)
+    assert encoder.tables.key_column_names(ORDERS) == ("id",)
+    assert encoder.tables.relation(ORDERS) is RELATION
+    described = encoder.tables.description(ORDERS)
     assert described is not None
     assert [each.name for each in described.columns] == ["id", "cust", "note"]
     settings = replace(SETTINGS, partition_rules=(PartitionRule("*.*", ("cust",)),))

@@ -147,7 +147,7 @@ def test_a_hashed_key_is_the_same_in_key_and_row_and_a_change_of_it_is_one(write
     assert [json.loads(record[1] or b"")["email"] for record in records] == [
         first, first, first, second, second, second,
     ]  # fmt: skip
-    assert encoding.encoder.has_protected_key(OID)
+    assert encoding.encoder.tables.has_protected_key(OID)
     assert SECRET not in repr(records)
     assert "another" not in repr(records)
 
@@ -226,7 +226,7 @@ def test_the_description_says_text_and_shows_no_default():
     )
     encoder.define(RELATION, TableDescription(("id",), (), columns), BUILTIN_TYPES)
     out: list[Record] = []
-    encoder.announce(OID, out)
+    encoder.tables.announce(OID, out)
     described = json.loads(out[0][2] or b"")["columns"]
     assert [column["name"] for column in described] == ["id", "pay"]
     assert (described[1]["form"], described[1]["protected"]) == ("text", "hash")

@@ -267,16 +267,16 @@ def test_all_that_the_engine_asks_of_a_relation_is_the_formats_answer():
     inner = DebeziumJsonEncoder(SETTINGS)
     encoder = OutboxEncoder(inner, BOTH, SETTINGS, unheard)
     encoder.define(DESCRIBED[1], TableDescription(("key",)), BUILTIN_TYPES)
-    assert encoder.knows(OUTBOX)
-    assert encoder.relation(OUTBOX) == inner.relation(OUTBOX)
-    assert encoder.description(OUTBOX) == inner.description(OUTBOX)
-    assert encoder.topic_of(OUTBOX) == encoder.claim(OUTBOX) == "shop.public.outbox"
-    assert encoder.topic_named("public.outbox") == "shop.public.outbox"
-    assert encoder.key_indexes(OUTBOX) == inner.key_indexes(OUTBOX)
-    assert encoder.key_column_names(OUTBOX) == inner.key_column_names(OUTBOX)
-    assert not encoder.has_protected_key(OUTBOX)
+    assert encoder.tables.knows(OUTBOX)
+    assert encoder.tables.relation(OUTBOX) == inner.tables.relation(OUTBOX)
+    assert encoder.tables.description(OUTBOX) == inner.tables.description(OUTBOX)
+    assert encoder.tables.topic_of(OUTBOX) == encoder.tables.claim(OUTBOX) == "shop.public.outbox"
+    assert encoder.tables.topic_named("public.outbox") == "shop.public.outbox"
+    assert encoder.tables.key_indexes(OUTBOX) == inner.tables.key_indexes(OUTBOX)
+    assert encoder.tables.key_column_names(OUTBOX) == inner.tables.key_column_names(OUTBOX)
+    assert not encoder.tables.has_protected_key(OUTBOX)
     out: list[Record] = []
-    assert encoder.announce(OUTBOX, out) == 0
+    assert encoder.tables.announce(OUTBOX, out) == 0
     assert encoder.encode_end_of_rows(OUTBOX, (2000, 1), 0, out) > 0
     assert out[0][0] == "shop.public.outbox"
 

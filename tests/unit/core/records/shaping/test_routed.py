@@ -322,7 +322,7 @@ def test_an_altered_table_goes_on_in_its_own_topic():
 def test_a_table_under_another_name_has_other_routes_or_none():
     encoding = Encoding()
     encoding.encoder.define(relation(ORDERS, "former", "f"), TableDescription(("id",)), BUILTIN_TYPES)
-    assert encoding.encoder.topics_of(ORDERS) == ("shop.public.former",)
+    assert encoding.encoder.tables.topics_of(ORDERS) == ("shop.public.former",)
     assert told(encoding.records(insert(1))) == [("shop.public.former", "c", 1, 1)]
 
 
@@ -431,9 +431,9 @@ def test_a_malformed_row_of_copy_is_explained():
 def test_all_topics_of_a_table_are_known():
     encoder = Encoding().encoder
     assert isinstance(encoder, RouteEncoder)
-    assert encoder.topics_of(ORDERS) == (OWN, EU, US)
-    assert encoder.topics_of(OTHERS) == (OTHER,)
-    assert encoder.topic_of(ORDERS) == encoder.claim(ORDERS) == OWN
+    assert encoder.tables.topics_of(ORDERS) == (OWN, EU, US)
+    assert encoder.tables.topics_of(OTHERS) == (OTHER,)
+    assert encoder.tables.topic_of(ORDERS) == encoder.tables.claim(ORDERS) == OWN
 
 
 @pytest.mark.parametrize(
