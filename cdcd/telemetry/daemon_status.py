@@ -16,7 +16,7 @@ from cdcd.build import is_compiled
 from cdcd.core.facts import Side, cut_short
 from cdcd.core.pasted import resume_table
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.core.records.shaping.in_front import NO_RECORD
+from cdcd.core.records.shaping.shape import NO_RECORD
 from cdcd.core.snapshot.progress import Progress
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.state import NAMES, ActiveElsewhere, Aside, Health, Telemetry

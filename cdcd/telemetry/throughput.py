@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.core.records.shaping.in_front import NO_RECORD
+from cdcd.core.records.shaping.shape import NO_RECORD
 
 QUARTER_S: Final = 900
 """Seconds of a quarter of an hour."""

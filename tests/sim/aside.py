@@ -9,8 +9,7 @@ from zlib import crc32
 from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.errors import SourceError
 from cdcd.core.protocol import peek
-from cdcd.core.records.encoder import Encoder, Record
-from cdcd.core.records.shaping.in_front import EncoderInFront
+from cdcd.core.records.shaping.shape import Part, Shape
 from cdcd.core.snapshot.signals import RESUME_TABLES
 from cdcd.core.transactions.drafts import SpoolItem
 from cdcd.core.transactions.position import Position
@@ -21,19 +20,22 @@ ROWS: Final = 31
 """One row of so many has a fault, as long as faults come."""
 
 
-class RefusesRows(EncoderInFront):
+class RefusesRows(Shape):
     """Some rows cannot be encoded, always the same ones, until everything heals."""
 
-    def __init__(self, inner: Encoder, healthy: Callable[[], bool]) -> None:
-        EncoderInFront.__init__(self, inner)
+    def __init__(self, healthy: Callable[[], bool]) -> None:
         self._healthy = healthy
 
-    def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
+    @property
+    def is_on(self) -> bool:
+        return True
+
+    def takes(self, item: SpoolItem, in_stream: bool) -> bool:
         if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS or self._healthy():
             return False
         return crc32(item[25:]) % ROWS == 0
 
-    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
         raise SourceError("the server did not send a part of the key")
 
 

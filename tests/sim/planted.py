@@ -5,12 +5,13 @@ models do not exercise what it breaks. One that needs several rare things at onc
 settings which bring them about (`Planted.focus`): all else is drawn as ever.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.core.engine import engine
+from cdcd.core.records.encoder import Encoder
 from tests.sim import planted_aside as aside
 from tests.sim import planted_descriptions as descriptions
 from tests.sim import planted_durable as durable
@@ -117,6 +118,18 @@ def _in_incremental(*parts: snapshots.Part, focus: Mapping[str, Any] | None = No
     return _in_engine(focus, incremental=snapshots.incremental_with(*parts))
 
 
+def _shaped_by(planted: Callable[..., Any]) -> Any:
+    """Return what puts the planted shape in front of a stream, as `filtered` and its like do with the shape itself."""
+
+    def put(encoder: Encoder, *given: Any) -> Encoder:
+        shape = planted(*given)
+        shape.stream = encoder
+        encoder.shape_by(shape)
+        return encoder
+
+    return put
+
+
 def _in_session(focus: Mapping[str, Any] | None = None, **parts: Any) -> Planted:
     return Planted(Parts(**parts), focus)
 
@@ -162,28 +175,38 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "skip_the_next": _in_session(position=stream.SkipsTheNext),
         "message_ends_late": _in_engine(queue=stream.EndsMessagesLate),
         "message_sealed_late": _in_engine(assembler=stream.SealsMessagesLate),
-        "published_not_counted": _in_session(PUBLISHING, shaped=published.DoesNotCountPublished),
-        "published_counted_twice": _in_session(PUBLISHING, shaped=published.CountsPublishedTwice),
-        "published_twice": _in_session(PUBLISHING, shaped=published.PublishesTwice),
-        "refused_event_lost": _in_session(PUBLISHING, shaped=published.LosesWhatIsRefused),
+        "published_not_counted": _in_session(PUBLISHING, shaped=_shaped_by(published.DoesNotCountPublished)),
+        "published_counted_twice": _in_session(PUBLISHING, shaped=_shaped_by(published.CountsPublishedTwice)),
+        "published_twice": _in_session(PUBLISHING, shaped=_shaped_by(published.PublishesTwice)),
+        "refused_event_lost": _in_session(PUBLISHING, shaped=_shaped_by(published.LosesWhatIsRefused)),
         "published_left_out_of_the_position": _in_engine(
             PUBLISHING_AND_CUT, queue=published.LeavesPublishedOut
         ),
-        "filtered_not_counted": _in_session(FILTERED_AND_CUT, filtered=filtering.DoesNotCountFiltered),
-        "left_row_not_deleted": _in_session(FILTERED, filtered=filtering.LeavesWhatLeaves),
-        "unknown_row_not_deleted": _in_session(FILTERED, filtered=filtering.TakesUnknownForOutside),
+        "filtered_not_counted": _in_session(
+            FILTERED_AND_CUT, filtered=_shaped_by(filtering.DoesNotCountFiltered)
+        ),
+        "left_row_not_deleted": _in_session(FILTERED, filtered=_shaped_by(filtering.LeavesWhatLeaves)),
+        "unknown_row_not_deleted": _in_session(
+            FILTERED, filtered=_shaped_by(filtering.TakesUnknownForOutside)
+        ),
         "snapshot_not_filtered": _in_session(FILTERED, filtered_rows=filtering.reads_all),
-        "moved_row_not_deleted": _in_session(PARTED, partitioned=parted.LeavesMovedRows),
-        "moved_row_deleted_elsewhere": _in_session(PARTED, partitioned=parted.DeletesInTheNewPartition),
-        "moved_row_counted_twice": _in_session(PARTED_AND_CUT, partitioned=parted.CountsBothHalves),
+        "moved_row_not_deleted": _in_session(PARTED, partitioned=_shaped_by(parted.LeavesMovedRows)),
+        "moved_row_deleted_elsewhere": _in_session(
+            PARTED, partitioned=_shaped_by(parted.DeletesInTheNewPartition)
+        ),
+        "moved_row_counted_twice": _in_session(
+            PARTED_AND_CUT, partitioned=_shaped_by(parted.CountsBothHalves)
+        ),
         "snapshot_parted_by_key": _in_session(PARTED_BESIDE_CHUNKS, partitioned_rows=parted.reads_by_key),
         "snapshot_parted_by_number": _in_session(
-            PARTED_BESIDE_CHUNKS, partitioned_rows=parted.ignores_what_is_left_out
+            PARTED_BESIDE_CHUNKS, partitioned_rows=_shaped_by(parted.IgnoresWhatIsLeftOut)
         ),
-        "routed_row_not_deleted": _in_session(ROUTED, routed=routing.LeavesWhatMoves),
-        "routed_row_counted_twice": _in_session(ROUTED_AND_CUT, routed=routing.CountsParts),
-        "truncate_in_one_topic": _in_session(ROUTED, routed=routing.TruncatesItsOwnTopic),
-        "former_rows_end_in_one_topic": _in_session(ROUTED_AND_SWAPPED, routed=routing.EndsRowsInItsOwnTopic),
+        "routed_row_not_deleted": _in_session(ROUTED, routed=_shaped_by(routing.LeavesWhatMoves)),
+        "routed_row_counted_twice": _in_session(ROUTED_AND_CUT, routed=_shaped_by(routing.CountsParts)),
+        "truncate_in_one_topic": _in_session(ROUTED, routed=_shaped_by(routing.TruncatesItsOwnTopic)),
+        "former_rows_end_in_one_topic": _in_session(
+            ROUTED_AND_SWAPPED, routed=_shaped_by(routing.EndsRowsInItsOwnTopic)
+        ),
         "snapshot_in_one_topic": _in_session(ROUTED, routed_rows=routing.reads_into_its_own_topic),
         "routed_change_not_noted": _in_incremental(
             routing.WatchesTheOwnTopic, focus=ROUTED_BESIDE_THE_STREAM

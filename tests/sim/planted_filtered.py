@@ -4,19 +4,21 @@ from collections.abc import Sequence
 
 from cdcd.core.protocol.messages import Value
 from cdcd.core.records.encoder import Encoder, EncoderSettings
-from cdcd.core.records.shaping.filtering import FilterEncoder
+from cdcd.core.records.shaping.filtering import FilterShape
 from cdcd.core.records.shaping.row_filters import RowFilter
 
 
-class DoesNotCountFiltered(FilterEncoder):
+class DoesNotCountFiltered(FilterShape):
     """What follows an event without a record in its transaction has the event's number."""
+
+    stream: Encoder
 
     def _left_out(self, found: RowFilter, events: int) -> None:
         super()._left_out(found, events)
-        self._inner.skip(-events)
+        self.stream.skip(-events)
 
 
-class LeavesWhatLeaves(FilterEncoder):
+class LeavesWhatLeaves(FilterShape):
     """A row that matches no more has no record, and stays with consumers."""
 
     def _update(  # noqa: PLR0917  as its base has it
@@ -32,7 +34,7 @@ class LeavesWhatLeaves(FilterEncoder):
         return frame if self._keeps(found, new, frame, now_us) else None
 
 
-class TakesUnknownForOutside(FilterEncoder):
+class TakesUnknownForOutside(FilterShape):
     """A row whose old values are not known is taken for one that the topic does not have."""
 
     def _kept(self, found: RowFilter, old: Sequence[Value], whole: bool, frame: bytes, now_us: int) -> bool:

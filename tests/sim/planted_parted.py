@@ -1,12 +1,9 @@
 """Bugs between a row's event and the partition that its records go to."""
 
-from cdcd.core.protocol.peek import relation_oids
-from cdcd.core.records.encoder import Encoded, Encoder, EncoderSettings, Record, SnapshotPosition
-from cdcd.core.records.shaping.partitioning import (
-    PartitionEncoder,
-    Texts,
-    partition_header,
-)
+from cdcd.core.records.encoder import Encoded, Encoder, EncoderSettings, Record
+from cdcd.core.records.shaping.partitioning import PartitionShape, Texts, partition_header
+from cdcd.core.records.shaping.row_values import insert_of, old_and_new
+from cdcd.core.records.shaping.shape import Lines, Part
 
 
 def _taken(records: list[Record], row: Texts) -> list[Record]:
@@ -17,65 +14,49 @@ def _taken(records: list[Record], row: Texts) -> list[Record]:
     ]
 
 
-class LeavesMovedRows(PartitionEncoder):
+class LeavesMovedRows(PartitionShape):
     """An update that moves a row sends no delete to its former partition."""
 
-    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        known = len(out)
-        size = super()._shape(frame, in_stream, now_us, out)
-        if len(out) - known == 3:
-            del out[known : known + 2]
-        return size
+    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        (found,) = super().parts(part, in_stream, now_us)
+        if found.moves:
+            parted, frame = self._parted[found.oid], found.frame
+            *_, whole = old_and_new(parted, frame, in_stream)
+            found.frame = insert_of(parted, frame, in_stream, whole=whole)
+            found.moves, found.left = False, found.came
+        return [found]
 
 
-class DeletesInTheNewPartition(PartitionEncoder):
+class DeletesInTheNewPartition(PartitionShape):
     """The delete of a row that moves goes where the row is now."""
 
-    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        known = len(out)
-        size = super()._shape(frame, in_stream, now_us, out)
-        _, new = self._parted[relation_oids(frame, in_stream)[0]].of_frame(frame, in_stream)
-        out[known:] = _taken(out[known:], new)
-        return size
+    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        (found,) = super().parts(part, in_stream, now_us)
+        found.left = found.came
+        return [found]
 
 
-class CountsBothHalves(PartitionEncoder):
+class CountsBothHalves(PartitionShape):
     """A delete and an insert have two numbers where there is one event."""
 
-    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        known = len(out)
-        size = super()._shape(frame, in_stream, now_us, out)
-        if len(out) - known == 3:
-            self._inner.skip(1)
-        return size
+    stream: Encoder
+
+    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        (found,) = super().parts(part, in_stream, now_us)
+        if found.moves:
+            self.stream.skip(1)
+        return [found]
 
 
-class IgnoresWhatIsLeftOut(PartitionEncoder):
-    """A row behind one that is left out goes where that one belongs."""
+class IgnoresWhatIsLeftOut(PartitionShape):
+    """A row behind one that is left out goes where that one belongs. Rows are counted, not told by their keys."""
 
-    def encode_rows(  # noqa: PLR0917 - as its base has it
-        self,
-        oid: int,
-        lines: list[bytes],
-        position: SnapshotPosition,
-        now_us: int,
-        out: list[Record],
-        dropped: set[bytes],
-    ) -> Encoded:
-        known = len(out)
-        encoded = super().encode_rows(oid, lines, position, now_us, out, dropped)
+    def encoded(self, oid: int, given: Lines, encoded: Encoded, topic: str, records: list[Record]) -> None:
+        super().encoded(oid, given, encoded, topic, records)
         parted = self._parted.get(oid)
         if parted is not None:
-            texts = [parted.of_line(line) for line in lines]
-            out[known:] = [
-                _taken([each], row or ())[0] for each, row in zip(out[known:], texts, strict=False)
-            ]
-        return encoded
-
-
-def ignores_what_is_left_out(inner: Encoder, settings: EncoderSettings) -> Encoder:
-    """Rows are counted, not told by their keys."""
-    return IgnoresWhatIsLeftOut(inner, settings) if settings.partition_rules else inner
+            texts = [parted.of_line(line) for line in given.lines]
+            records[:] = [_taken([each], row or ())[0] for each, row in zip(records, texts, strict=False)]
 
 
 def reads_by_key(inner: Encoder, _settings: EncoderSettings) -> Encoder:

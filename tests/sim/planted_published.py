@@ -1,47 +1,48 @@
 """Bugs between a logical message and the event that it publishes."""
 
 from cdcd.core.engine.queue import BatchQueue
-from cdcd.core.records.encoder import Record
+from cdcd.core.records.encoder import Encoder, Record
 from cdcd.core.records.late_records import LateRecords
-from cdcd.core.records.shaping.encoder import OutboxEncoder
+from cdcd.core.records.shaping.outbox import OutboxShape
+from cdcd.core.records.shaping.shape import Part
 from tests.sim.published import TOPIC
 
 
-class DoesNotCountPublished(OutboxEncoder):
+class DoesNotCountPublished(OutboxShape):
     """What follows an event in its transaction has the event's number."""
 
-    def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        if self._is_published(frame, in_stream):
-            size = self._publish(frame, in_stream, now_us, out)
-            if size is not None:
-                return size
-        return super().encode(frame, in_stream, now_us, out)
+    stream: Encoder
+
+    def _publish(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        found = super()._publish(part, in_stream, now_us)
+        if not found or found[0].record is not None:
+            self.stream.skip(-1)
+        return found
 
 
-class CountsPublishedTwice(OutboxEncoder):
+class CountsPublishedTwice(OutboxShape):
     """An event takes two numbers."""
 
-    def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        if self._is_published(frame, in_stream):
-            self.skip(1)
-        return super().encode(frame, in_stream, now_us, out)
+    stream: Encoder
+
+    def _publish(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        self.stream.skip(1)
+        return super()._publish(part, in_stream, now_us)
 
 
-class LosesWhatIsRefused(OutboxEncoder):
+class LosesWhatIsRefused(OutboxShape):
     """What cannot be published has no record."""
 
-    def _publish(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int | None:
-        return super()._publish(frame, in_stream, now_us, out) or 0
+    def _publish(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        return [each for each in super()._publish(part, in_stream, now_us) if each.record is not None]
 
 
-class PublishesTwice(OutboxEncoder):
+class PublishesTwice(OutboxShape):
     """An event is a message as well."""
 
-    def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        size = super().encode(frame, in_stream, now_us, out)
-        if out and out[-1][0] == TOPIC:
-            size += self._inner.encode(frame, in_stream, now_us, out)
-        return size
+    def _publish(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        found = super()._publish(part, in_stream, now_us)
+        return [*found, Part(part.frame)] if found and found[0].record is not None else found
 
 
 class LeavesPublishedOut(BatchQueue):

@@ -3,42 +3,43 @@
 from collections.abc import Sequence
 
 from cdcd.core.engine.watched import WatchedTables
-from cdcd.core.records.encoder import Encoder, EncoderSettings, Record
-from cdcd.core.records.shaping.routed import RouteEncoder
-from cdcd.core.records.shaping.row_routes import RowRoutes
+from cdcd.core.protocol.peek import TRUNCATE, tag_of
+from cdcd.core.records.encoder import Encoder, EncoderSettings
+from cdcd.core.records.shaping.routed import RouteShape
+from cdcd.core.records.shaping.shape import Part
 
 
-class LeavesWhatMoves(RouteEncoder):
+class LeavesWhatMoves(RouteShape):
     """A row that goes to another topic stays in its former one."""
 
-    def _parts(self, found: RowRoutes, frame: bytes, in_stream: bool, now_us: int) -> list[tuple[str, bytes]]:
-        return super()._parts(found, frame, in_stream, now_us)[-1:]
+    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        found = super().parts(part, in_stream, now_us)
+        return found if tag_of(part.frame) == TRUNCATE else found[-1:]
 
 
-class TruncatesItsOwnTopic(RouteEncoder):
+class TruncatesItsOwnTopic(RouteShape):
     """TRUNCATE has a record in the table's own topic only."""
 
-    def _truncate(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        return self._inner.encode(frame, in_stream, now_us, out)
+    def _truncates(self, part: Part, in_stream: bool) -> list[Part]:
+        return [part]
 
 
-class EndsRowsInItsOwnTopic(RouteEncoder):
+class EndsRowsInItsOwnTopic(RouteShape):
     """The rows of a table that had the name before end in the table's own topic only."""
 
-    def encode_end_of_rows(
-        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
-    ) -> int:
-        return self._inner.encode_end_of_rows(oid, between, now_us, out)
+    def topics(self, oid: int) -> tuple[str, ...]:
+        return ()
 
 
-class CountsParts(RouteEncoder):
+class CountsParts(RouteShape):
     """Each part of an event counts as an event."""
 
-    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        known = len(out)
-        size = super()._shape(frame, in_stream, now_us, out)
-        self._inner.skip(len({topic for topic, *_ in out[known:]}) - 1)
-        return size
+    stream: Encoder
+
+    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        found = super().parts(part, in_stream, now_us)
+        self.stream.skip(len({each.topic for each in found}) - 1)
+        return found
 
 
 def reads_into_its_own_topic(

@@ -54,8 +54,8 @@ from cdcd.core.protocol.shortened import MessageLimits
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import Encoder, EncoderSettings
-from cdcd.core.records.shaping.encoder import shaped
 from cdcd.core.records.shaping.filtering import filtered
+from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.partitioning import partitioned
 from cdcd.core.records.shaping.routed import routed
 from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes
@@ -620,7 +620,7 @@ class Session:
         encoder = self.parts.routed(encoder, routes, envelope, observe)
         encoder = self.parts.filtered(encoder, filters, envelope, observe)
         if settings.row_faults:
-            encoder = RefusesRows(encoder, self._is_mended)
+            encoder.shape_by(RefusesRows(self._is_mended))
         rows = self.parts.partitioned_rows(SnapshotEncoder(envelope), envelope)
         rows = self.parts.routed_rows(rows, routes, envelope, observe)
         rows = self.parts.filtered_rows(rows, filters, envelope, observe)

@@ -15,8 +15,8 @@ from cdcd.core.facts import Observer
 from cdcd.core.records.available import format_of
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.gaps import Gap
-from cdcd.core.records.shaping.encoder import shaped
 from cdcd.core.records.shaping.filtering import filtered
+from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.partitioning import partitioned
 from cdcd.core.records.shaping.routed import routed
 from cdcd.core.records.shaping.settings import Outbox, TableFilter, TableRoutes

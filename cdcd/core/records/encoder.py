@@ -26,6 +26,7 @@ from cdcd.core.transactions.position import Counts
 if TYPE_CHECKING:
     from cdcd.core.records.debezium_json.known_tables import KnownTables
     from cdcd.core.records.late_records import LateRecords
+    from cdcd.core.records.shaping.shape import Shape
 
 SKIPPABLE: Final = ("c", "u", "d")
 """Operations whose records can be left out, by their `op`; rows of snapshots cannot. `truncate` is for TRUNCATE."""
@@ -280,6 +281,9 @@ class Encoder(Protocol):
     def metadata(self) -> TransactionRecords | None:
         """Of the transaction that is open; None: transactions have no records of their own."""
 
+    def shape_by(self, shape: "Shape") -> None:
+        """Put a shape in front of those that there are. No table is defined yet."""
+
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
@@ -362,16 +366,6 @@ class Encoder(Protocol):
             SourceError: the server did not send a part of the key.
         """
 
-    def encode_moved(
-        self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
-    ) -> int:
-        """As `encode`, for an Update with an old row: as a delete and an insert, also if the key is the same.
-
-        Args:
-            out: gets the delete and its tombstone.
-            came: gets the insert, which has the same number.
-        """
-
     def encode_message(
         self, frame: bytes, in_stream: bool, last_commit_lsn: int | None, now_us: int, out: list[Record]
     ) -> int:
@@ -435,6 +429,3 @@ class Encoder(Protocol):
 
     def forget(self, relation_oid: int) -> None:
         """Know the relation no more, so that its next description comes before its records again."""
-
-    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
-        """A record of the relation for another one of its topics (`KnownTables.topics_of`)."""

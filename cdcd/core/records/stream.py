@@ -16,6 +16,7 @@ from typing import Final
 from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.wiretext import checked, to_bytes, wire
+from cdcd.core.errors import FatalError
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.messages import (
@@ -57,10 +58,12 @@ from cdcd.core.records.encoder import (
     EncoderSettings,
     Record,
     SnapshotPosition,
+    record_bytes,
 )
 from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.markers import INCREMENTAL
 from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.records.shaping.shape import Lines, Part, Shape
 from cdcd.core.records.unwritable import (
     UNDECODABLE,
     Found,
@@ -105,6 +108,9 @@ class RecordStream:
         """Of the transaction that is open; None: records say nothing of it."""
         self._unwritable = UnwritableValues(observe)
         self._messages = 0
+        self._shapes: list[Shape] = []
+        self._active: list[Shape] = []
+        """The shapes that may take events, in the order of `_shapes`."""
         self._recent: TableFragments | None = None
         """Of the last row: the next one is most often of the same table."""
         self._source = source
@@ -127,7 +133,10 @@ class RecordStream:
     def counts(self) -> dict[tuple[str, str], int]:
         """See `Encoder`."""
         messages = {("", "m"): self._messages} if self._messages else {}
-        return {**messages, **self.tables.counts}
+        counts = {**messages, **self.tables.counts}
+        for shape in reversed(self._shapes):
+            counts = shape.counted(counts)
+        return counts
 
     @property
     def unwritable(self) -> dict[tuple[str, str], int]:
@@ -138,10 +147,21 @@ class RecordStream:
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
         """See `Encoder`."""
+        for shape in self._shapes:
+            shape.check(relation, table, types)
         fragments = self.tables.define(relation, table, types, self.metadata)
         if fragments is not None:
             self._recent = None
             self._described(fragments, types, self.tables.rules[relation.oid])
+        for shape in self._shapes:
+            shape.define(relation, table, types)
+        self._active = [shape for shape in self._shapes if shape.is_on]
+
+    def shape_by(self, shape: Shape) -> None:
+        """See `Encoder`."""
+        self._shapes.insert(0, shape)
+        if shape.is_on:
+            self._active.insert(0, shape)
 
     def forget(self, relation_oid: int) -> None:
         """See `Encoder`."""
@@ -203,6 +223,78 @@ class RecordStream:
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """See `Encoder`. Requests to the daemon itself do not come here (`skip`)."""
+        for shape in self._active:
+            if shape.takes(frame, in_stream):
+                return self._shaped(frame, in_stream, now_us, out)
+        return self._encode(frame, in_stream, now_us, out)
+
+    def _shaped(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """Encode what the shapes make of an event. A faulty event counts once, and leaves at most descriptions."""
+        known, serial = len(out), self._serial
+        size = 0
+        try:
+            parts = self._shaped_parts(frame, in_stream, now_us)
+            serial = self._serial
+            for part in parts:
+                self._serial = serial
+                size += self._encode_part(part, in_stream, now_us, out)
+        except (ValueError, IndexError) as cause:
+            # The error that the format raises names the malformed part of the message.
+            self._encode(frame, in_stream, now_us, out)
+            raise AssertionError("a row was refused in which nothing is wrong") from cause
+        except FatalError:
+            out[known:] = [record for record in out[known:] if record[0] == self._settings.schemas_topic]
+            self._serial = serial + 1
+            raise
+        self._serial = serial + 1
+        return size
+
+    def _shaped_parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part]:
+        """Return what the shapes make of an event. ValueError, IndexError: the message is malformed."""
+        parts = [Part(frame)]
+        for shape in self._active:
+            shaped: list[Part] = []
+            for part in parts:
+                if part.record is None and shape.takes(part.frame, in_stream):
+                    shaped += [_of_topic(each, part) for each in shape.parts(part, in_stream, now_us)]
+                else:
+                    shaped.append(part)
+            parts = shaped
+        return parts
+
+    def _encode_part(self, part: Part, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """Encode a part of an event, and give its records their topic and their partition."""
+        record = part.record
+        if record is not None:
+            out.append(record)
+            return record_bytes(record[1], record[2], record[3])
+        known = len(out)
+        came: list[Record] = []
+        if part.moves:
+            size = self._encode_moved(part.frame, in_stream, now_us, out, came)
+        else:
+            size = self._encode(part.frame, in_stream, now_us, out)
+        if part.left is not None and part.came is not None:
+            own = self.tables.topic_of(part.oid)
+            _put_header(out, known, own, part.left)
+            _put_header(came, 0, own, part.came)
+        out += came
+        if part.topic:
+            self._move(part.oid, part.topic, known, out)
+        return size
+
+    def _move(self, oid: int, topic: str, known: int, out: list[Record]) -> None:
+        """Move the records from index `known` on, which are for the table's own topic, to another one of its topics."""
+        own = self.tables.topic_of(oid)
+        if topic == own:
+            return
+        for place in range(known, len(out)):
+            # There are also descriptions of tables among them.
+            if out[place][0] == own:
+                out[place] = self.to_topic(oid, out[place], topic)
+
+    def _encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """Append the records of one event, whatever its shapes are."""
         self._serial += 1
         self._set_now(now_us)
         table: TableFragments | None = None
@@ -232,13 +324,18 @@ class RecordStream:
             return 0
         return sum([self._put_truncate(self._table(oid, out), out) for oid in message.relation_oids])
 
-    def encode_moved(
+    def _encode_moved(
         self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
     ) -> int:
-        """See `Encoder`."""
+        """As `_encode`, for an Update with an old row: as a delete and an insert, also if the key is the same.
+
+        Args:
+            out: gets the delete and its tombstone.
+            came: gets the insert, which has the same number.
+        """
         self._came = came
         try:
-            return self.encode(frame, in_stream, now_us, out)
+            return self._encode(frame, in_stream, now_us, out)
         finally:
             self._came = None
 
@@ -327,6 +424,18 @@ class RecordStream:
         its WAL record, where the next commit record may begin, so the byte before it is used as its commit LSN
         (`CommitOrder.non_transactional_message`).
         """
+        size = 0
+        for part in self._shaped_parts(frame, in_stream, now_us) if self._active else (Part(frame),):
+            if part.record is not None:
+                size += self._encode_part(part, in_stream, now_us, out)
+            else:
+                size += self._message_alone(part.frame, in_stream, last_commit_lsn, now_us, out)
+        return size
+
+    def _message_alone(
+        self, frame: bytes, in_stream: bool, last_commit_lsn: int | None, now_us: int, out: list[Record]
+    ) -> int:
+        """Append the record of a logical message outside of any transaction, whatever its shapes are."""
         message, content = read_message_head(frame, XLOG_HEADER, in_stream=in_stream)
         self._set_now(now_us)
         self._alone.begin(None, message.lsn - 1, now_us, last_commit_lsn)
@@ -336,6 +445,16 @@ class RecordStream:
         self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
     ) -> int:
         """See `Encoder`."""
+        size = self._end_of_rows(oid, between, now_us, out)
+        for shape in self._active:
+            for topic in shape.topics(oid):
+                known = len(out)
+                size += self._end_of_rows(oid, between, now_us, out)
+                self._move(oid, topic, known, out)
+        return size
+
+    def _end_of_rows(self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]) -> int:
+        """Append a truncate record that no event made to the table's own topic."""
         if between is not None:
             self._commit_lsn, self._serial = between
             self._source.begin(None, self._commit_lsn, now_us, None, snapshot=INCREMENTAL)
@@ -351,12 +470,68 @@ class RecordStream:
         key = to_bytes(f'{{"prefix":{quote(wire(message.prefix))}}}')
         return self._message_key + key + CLOSING if self._message_key else key
 
-    # The methods from here on are defined by each format.
+    def encode_rows(  # noqa: PLR0917  as in `Encoder`
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """See `Encoder`."""
+        if not self._active:
+            return self._rows(oid, lines, position, now_us, out, dropped)
+        given = [Lines("", lines)]
+        for shape in self._active:
+            given = [part for each in given for part in shape.rows(oid, each, position.lsn, now_us)]
+        own = self.tables.topic_of(oid)
+        rows = size = 0
+        keys: list[bytes] | None = []
+        for number, each in enumerate(given, 1):
+            placed = position
+            if len(given) > 1:
+                placed = _placed(
+                    position, rows, len(each.lines), first=number == 1, last=number == len(given)
+                )
+            records: list[Record] = []
+            encoded = self._rows(oid, each.lines, placed, now_us, records, dropped)
+            for shape in self._active:
+                shape.encoded(oid, each, encoded, own, records)
+            if each.topic:
+                self._move(oid, each.topic, 0, records)
+            out += records
+            rows += encoded.rows
+            size += encoded.bytes
+            keys = None if keys is None or encoded.keys is None else keys + encoded.keys
+        return Encoded(rows, size, keys)
 
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
-        """See `Encoder`. Rows are not drafted, unless the format overrides this."""
+        """See `Encoder`. Events that a shape takes are not drafted."""
+        if not self._active:
+            return self._drafts_of(frames, relations)
+        kept: list[SpoolItem] = []
+        run: list[SpoolItem] = []
+        for frame in frames:
+            if not any(shape.takes(frame, True) for shape in self._active):
+                run.append(frame)
+                continue
+            if run:
+                kept += self._drafts_of(run, relations)
+                run = []
+            kept.append(frame)
+        if run:
+            kept += self._drafts_of(run, relations)
+        return kept
+
+    # The methods from here on are defined by each format.
+
+    def _drafts_of(
+        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
+        """Return the drafts of frames. Rows are not drafted, unless the format defines this."""
         return frames
 
     def late_records(self, draft: Draft, now_us: int, out: list[Record]) -> LateRecords | None:
@@ -371,7 +546,7 @@ class RecordStream:
         """See `Encoder`."""
         raise NotImplementedError
 
-    def encode_rows(  # noqa: PLR0917  as in `Encoder`
+    def _rows(  # noqa: PLR0917  as `encode_rows`
         self,
         oid: int,
         lines: list[bytes],
@@ -380,7 +555,7 @@ class RecordStream:
         out: list[Record],
         dropped: set[bytes],
     ) -> Encoded:
-        """See `Encoder`."""
+        """Append the records of rows of COPY, whatever their shapes are."""
         raise NotImplementedError
 
     def encode_deletes(
@@ -453,3 +628,38 @@ def moved_to(key: bytes | None) -> Headers:
 def moved_from(key: bytes | None) -> Headers:
     """Return the header for the insert of a row that had this key before."""
     return [] if key is None else [(HEADER_OLD_KEY, key)]
+
+
+def _of_topic(made: Part, part: Part) -> Part:
+    """Return what a shape has made of a part, in the topic of that part unless it has one of its own."""
+    if part.topic and not made.topic:
+        made.oid, made.topic = part.oid, part.topic
+    return made
+
+
+def _put_header(records: list[Record], known: int, topic: str, header: tuple[str, bytes]) -> None:
+    """Add a header to the records of a topic after the first `known` ones; other records are descriptions."""
+    for number in range(known, len(records)):
+        name, key, value, headers = records[number]
+        if name == topic:
+            records[number] = (name, key, value, [*(headers or ()), header])
+
+
+def _placed(
+    position: SnapshotPosition, before: int, count: int, *, first: bool, last: bool
+) -> SnapshotPosition:
+    """Return the position of some of the rows; `before` records precede theirs."""
+    marker_of_first = position.first if first else position.others
+    marker_of_last = position.last if last else position.others
+    if count == 1 and first and not last:
+        # A single row has the marker of a last row.
+        marker_of_last = marker_of_first
+    return SnapshotPosition(
+        lsn=position.lsn,
+        commit_lsn=position.commit_lsn,
+        first=marker_of_first,
+        last=marker_of_last,
+        others=position.others,
+        event_no=position.event_no + before,
+        op=position.op,
+    )

@@ -25,8 +25,8 @@ from cdcd.core.facts import unheard
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.available import FORMATS
 from cdcd.core.records.encoder import Record
-from cdcd.core.records.shaping.encoder import shaped
 from cdcd.core.records.shaping.filtering import filtered
+from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.partitioning import partitioned, without_partition
 from cdcd.core.records.shaping.routed import routed
 from cdcd.core.transactions.steps import NonTransactionalMessage, Opened

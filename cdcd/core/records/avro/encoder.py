@@ -464,7 +464,7 @@ class RegistryEncoder(RecordStream):
 
     # Rows of COPY.
 
-    def encode_rows(  # noqa: PLR0917  as in `Encoder`
+    def _rows(  # noqa: PLR0917  as `encode_rows`
         self,
         oid: int,
         lines: list[bytes],

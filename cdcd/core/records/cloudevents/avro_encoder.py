@@ -88,13 +88,11 @@ class AvroEventsEncoder(RegistryEncoder):
         self._header_bytes = self._event_tables.header_bytes
         return fragments.topic, key, value, made
 
-    def encode_end_of_rows(
-        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
-    ) -> int:
+    def _end_of_rows(self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]) -> int:
         """See `Encoder`."""
         self._event_tables.ends_rows = True
         try:
-            return RegistryEncoder.encode_end_of_rows(self, oid, between, now_us, out)
+            return RegistryEncoder._end_of_rows(self, oid, between, now_us, out)
         finally:
             self._event_tables.ends_rows = False
 

@@ -150,19 +150,17 @@ class JsonEventsEncoder(SnapshotEncoder):
                 size += len(key)
         return size
 
-    def encode_end_of_rows(
-        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
-    ) -> int:
+    def _end_of_rows(self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]) -> int:
         """See `Encoder`."""
         self._event_tables.ends_rows = True
         try:
-            return SnapshotEncoder.encode_end_of_rows(self, oid, between, now_us, out)
+            return SnapshotEncoder._end_of_rows(self, oid, between, now_us, out)
         finally:
             self._event_tables.ends_rows = False
 
     # Rows of snapshots.
 
-    def encode_rows(  # noqa: PLR0917 - as `SnapshotEncoder.encode_rows`
+    def _rows(  # noqa: PLR0917  as `encode_rows`
         self,
         oid: int,
         lines: list[bytes],
@@ -173,7 +171,7 @@ class JsonEventsEncoder(SnapshotEncoder):
     ) -> Encoded:
         """See `Encoder`."""
         self._row_header_bytes = 0
-        encoded = SnapshotEncoder.encode_rows(self, oid, lines, position, now_us, out, dropped)
+        encoded = SnapshotEncoder._rows(self, oid, lines, position, now_us, out, dropped)
         return replace(encoded, bytes=encoded.bytes + self._row_header_bytes)
 
     def _form(
@@ -280,7 +278,7 @@ class FlatJsonEventsEncoder(FlatEncoder):
         self._header_bytes = self._event_tables.header_bytes
         return made
 
-    def encode_rows(  # noqa: PLR0917 - as `SnapshotEncoder.encode_rows`
+    def _rows(  # noqa: PLR0917  as `encode_rows`
         self,
         oid: int,
         lines: list[bytes],
@@ -291,7 +289,7 @@ class FlatJsonEventsEncoder(FlatEncoder):
     ) -> Encoded:
         """See `Encoder`."""
         self._row_header_bytes = 0
-        encoded = FlatEncoder.encode_rows(self, oid, lines, position, now_us, out, dropped)
+        encoded = FlatEncoder._rows(self, oid, lines, position, now_us, out, dropped)
         return replace(encoded, bytes=encoded.bytes + self._row_header_bytes)
 
     def _message(

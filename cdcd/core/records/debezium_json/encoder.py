@@ -124,7 +124,7 @@ class DebeziumJsonEncoder(RecordStream):
         """Rows are written into a buffer where that is possible (`row_writer.py`), not put together from fragments."""
         self._processed_at = b""
 
-    def draft_all(
+    def _drafts_of(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
         """Drafts of row frames in a stream, in their order, and the frames of which there can be none.
@@ -209,13 +209,13 @@ class DebeziumJsonEncoder(RecordStream):
             self._now_us = now_us
             self._processed_at = processed_at(now_us)
 
-    def encode_moved(
+    def _encode_moved(
         self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
     ) -> int:
         """See `Encoder`."""
         writes, self.writes = self.writes, False
         try:
-            return RecordStream.encode_moved(self, frame, in_stream, now_us, out, came)
+            return RecordStream._encode_moved(self, frame, in_stream, now_us, out, came)
         finally:
             self.writes = writes
 

@@ -99,7 +99,7 @@ class FlatEncoder(SnapshotEncoder):
         """Bytes of the headers of all snapshot rows that were encoded together, if they count."""
         SnapshotEncoder.__init__(self, settings, binary, observe, source, alone)
 
-    def draft_all(
+    def _drafts_of(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
         """Return the frames unchanged, because rows are not drafted."""

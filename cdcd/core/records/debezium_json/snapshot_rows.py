@@ -26,7 +26,7 @@ BLOCK: Final = 1024
 class SnapshotEncoder(DebeziumJsonEncoder):
     """Describes tables by `define`, like `DebeziumJsonEncoder`, and encodes rows of them."""
 
-    def encode_rows(  # noqa: PLR0917 - as `encode`, which has most of these
+    def _rows(  # noqa: PLR0917  as `encode_rows`
         self,
         oid: int,
         lines: list[bytes],

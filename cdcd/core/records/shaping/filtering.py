@@ -1,7 +1,6 @@
-"""An encoder in front of another one that leaves out rows which do not match their table's filter.
+"""A shape (`shape.py`) that leaves out rows which do not match their table's filter.
 
-As `in_front.py` requires, each event of a transaction counts once, even if it has no record. `row_filters.py`
-decides which rows a topic has, and this module changes events accordingly:
+`row_filters.py` decides which rows a topic has, and this module changes events accordingly:
 
 | old row | new row | the event becomes |
 |---|---|---|
@@ -23,11 +22,11 @@ from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.facts import FilterFailed, Observer
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation, Value
-from cdcd.core.records.encoder import Encoded, Encoder, EncoderSettings, Record, SnapshotPosition
-from cdcd.core.records.shaping.in_front import FILTER_FAILED, FILTERED, EncoderInFront, of_row
+from cdcd.core.records.encoder import Encoder, EncoderSettings
 from cdcd.core.records.shaping.row_filters import RowFilter, TableFilters, contradiction
 from cdcd.core.records.shaping.row_values import delete_of, insert_of, old_and_new
 from cdcd.core.records.shaping.settings import TableFilter
+from cdcd.core.records.shaping.shape import FILTER_FAILED, FILTERED, Counts, Lines, Part, Shape, of_row
 from cdcd.core.records.shaping.unanswered import UnansweredRows
 from cdcd.core.transactions.drafts import SpoolItem
 
@@ -35,20 +34,18 @@ from cdcd.core.transactions.drafts import SpoolItem
 def filtered(
     inner: Encoder, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
 ) -> Encoder:
-    """Return the encoder of a pipeline's changes, which is `inner` if no table has a filter."""
-    return FilterEncoder(inner, filters, settings, observe) if filters else inner
+    """Return `inner`, which leaves out rows that do not match the filters, if there are any."""
+    if filters:
+        inner.shape_by(FilterShape(filters, settings, observe))
+    return inner
 
 
-class FilterEncoder(EncoderInFront):
-    """Leaves out rows that do not match their filters, and passes everything else to `inner`.
-
-    See `Encoder` for the methods.
-    """
+class FilterShape(Shape):
+    """Leaves out rows that do not match their filters. See `Shape` for the methods."""
 
     def __init__(
-        self, inner: Encoder, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
+        self, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
     ) -> None:
-        EncoderInFront.__init__(self, inner)
         self._chosen = TableFilters(filters)
         self._protections = settings.protections
         self._observe = observe
@@ -57,13 +54,15 @@ class FilterEncoder(EncoderInFront):
         self._unanswered = UnansweredRows(FILTER_FAILED, FilterFailed, observe)
 
     @property
-    def counts(self) -> dict[tuple[str, str], int]:
-        return {**self._inner.counts, **self._counts, **self._unanswered.counts}
+    def is_on(self) -> bool:
+        return bool(self._filters)
+
+    def counted(self, counts: Counts) -> Counts:
+        return {**counts, **self._counts, **self._unanswered.counts}
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
-        self._inner.define(relation, table, types)
         chosen = self._chosen.of_table(relation)
         if chosen:
             self._filters[relation.oid] = RowFilter(
@@ -72,40 +71,17 @@ class FilterEncoder(EncoderInFront):
         else:
             self._filters.pop(relation.oid, None)
 
-    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
-        if not self._filters:
-            return self._inner.encode_all(kept, in_stream, now_us, out)
-        size = 0
-        run: list[SpoolItem] = []
-        for item in kept:
-            found = of_row(item, in_stream, self._filters)
-            if found is None:
-                run.append(item)
-                continue
-            assert isinstance(item, bytes), "rows of tables with a filter are not drafted"
-            try:
-                shaped = self._shaped(found, item, in_stream, now_us)
-            except (ValueError, IndexError) as cause:
-                # The inner encoder raises the error, which names the malformed part of the message.
-                self._inner.encode_all([*run, item], in_stream, now_us, out)
-                raise AssertionError("a row was refused in which nothing is wrong") from cause
-            if shaped is not None:
-                run.append(shaped)
-                continue
-            if run:
-                size += self._inner.encode_all(run, in_stream, now_us, out)
-                run = []
-            self._left_out(found, 1)
-            self._inner.skip(1)
-        if run:
-            size += self._inner.encode_all(run, in_stream, now_us, out)
-        return size
-
-    def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
+    def takes(self, item: SpoolItem, in_stream: bool) -> bool:
         return of_row(item, in_stream, self._filters) is not None
 
-    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        return self.encode_all([frame], in_stream, now_us, out)
+    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        found = self._filters[peek.relation_of_row(part.frame, in_stream)]
+        frame = self._shaped(found, part.frame, in_stream, now_us)
+        if frame is None:
+            self._left_out(found, 1)
+            return []
+        part.frame = frame
+        return [part]
 
     def _shaped(self, found: RowFilter, frame: bytes, in_stream: bool, now_us: int) -> bytes | None:
         """Return the frame that the event becomes; None if it has no record."""
@@ -150,23 +126,15 @@ class FilterEncoder(EncoderInFront):
     def _left_out(self, found: RowFilter, events: int) -> None:
         self._counts[found.name, FILTERED] = self._counts.get((found.name, FILTERED), 0) + events
 
-    def encode_rows(  # noqa: PLR0917  as in `Encoder`
-        self,
-        oid: int,
-        lines: list[bytes],
-        position: SnapshotPosition,
-        now_us: int,
-        out: list[Record],
-        dropped: set[bytes],
-    ) -> Encoded:
+    def rows(self, oid: int, given: Lines, lsn: int, now_us: int) -> list[Lines]:
         found = self._filters.get(oid)
-        if found is not None:
-            kept: list[bytes] = []
-            for line in lines:
-                if found.keeps_line(line):
-                    kept.append(line)
-                self._unanswered.look_at(found, position.lsn, now_us)
-            if len(kept) < len(lines):
-                self._left_out(found, len(lines) - len(kept))
-            lines = kept
-        return self._inner.encode_rows(oid, lines, position, now_us, out, dropped)
+        if found is None:
+            return [given]
+        kept: list[bytes] = []
+        for line in given.lines:
+            if found.keeps_line(line):
+                kept.append(line)
+            self._unanswered.look_at(found, lsn, now_us)
+        if len(kept) < len(given.lines):
+            self._left_out(found, len(given.lines) - len(kept))
+        return [Lines(given.topic, kept)]

@@ -1,4 +1,4 @@
-"""An encoder in front of another one that chooses the partition of each record by columns of its table.
+"""A shape (`shape.py`) that chooses the partition of each record by columns of its table.
 
 `catalog/table_rules.py` decides which columns.
 
@@ -25,16 +25,9 @@ from cdcd.core.catalog.table_rules import KEY
 from cdcd.core.errors import ConfigError, SourceError
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Binary, Relation, Value
-from cdcd.core.records.encoder import (
-    HEADER_PARTITION,
-    Encoded,
-    Encoder,
-    EncoderSettings,
-    Record,
-    SnapshotPosition,
-)
-from cdcd.core.records.shaping.in_front import EncoderInFront, of_row
+from cdcd.core.records.encoder import HEADER_PARTITION, Encoded, Encoder, EncoderSettings, Record
 from cdcd.core.records.shaping.row_values import ORDINARY, RowValues, old_and_new
+from cdcd.core.records.shaping.shape import Lines, Part, Shape, of_row
 from cdcd.core.transactions.drafts import SpoolItem
 
 if TYPE_CHECKING:
@@ -85,8 +78,10 @@ Texts = tuple[bytes, ...]
 
 
 def partitioned(inner: Encoder, settings: EncoderSettings) -> Encoder:
-    """Return the encoder of a pipeline's changes, which is `inner` if the key chooses the partition of every record."""
-    return PartitionEncoder(inner, settings) if settings.partition_rules else inner
+    """Return `inner`, which chooses the partition of records by columns, if there are rules for it."""
+    if settings.partition_rules:
+        inner.shape_by(PartitionShape(settings))
+    return inner
 
 
 def partition_header(texts: Texts) -> tuple[str, bytes]:
@@ -183,86 +178,57 @@ class PartitionedTable(RowValues):
         return None if values is None else self.texts(values)
 
 
-class PartitionEncoder(EncoderInFront):
-    """Chooses the partition of each record, and passes all events to `inner`. See `Encoder` for the methods."""
+class PartitionShape(Shape):
+    """Chooses the partition of each record. See `Shape` for the methods."""
 
-    def __init__(self, inner: Encoder, settings: EncoderSettings) -> None:
-        EncoderInFront.__init__(self, inner)
+    def __init__(self, settings: EncoderSettings) -> None:
         self._chosen = settings.chosen_partitions
         self._parted: dict[int, PartitionedTable] = {}
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._parted)
+
+    def check(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        self._made(relation, table, types)
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
-        columns = self._chosen.columns(relation, table)
-        parted = PartitionedTable(relation, columns, types, table) if columns else None
-        self._inner.define(relation, table, types)
+        parted = self._made(relation, table, types)
         if parted is None:
             self._parted.pop(relation.oid, None)
         else:
             self._parted[relation.oid] = parted
 
-    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
-        if not self._parted:
-            return self._inner.encode_all(kept, in_stream, now_us, out)
-        return EncoderInFront.encode_all(self, kept, in_stream, now_us, out)
+    def _made(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> PartitionedTable | None:
+        columns = self._chosen.columns(relation, table)
+        return PartitionedTable(relation, columns, types, table) if columns else None
 
-    def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
+    def takes(self, item: SpoolItem, in_stream: bool) -> bool:
         return of_row(item, in_stream, self._parted) is not None
 
-    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        oid = peek.relation_of_row(frame, in_stream)
-        try:
-            old, new = self._parted[oid].of_frame(frame, in_stream)
-        except (ValueError, IndexError) as cause:
-            # The inner encoder raises the error, which names the malformed part of the message.
-            self._inner.encode(frame, in_stream, now_us, out)
-            raise AssertionError("a row was refused in which nothing is wrong") from cause
-        known, topic = len(out), self._inner.tables.topic_of(oid)
-        if old == new:
-            size = self._inner.encode(frame, in_stream, now_us, out)
-            _send(out, known, topic, new)
-            return size
-        came: list[Record] = []
-        size = self._inner.encode_moved(frame, in_stream, now_us, out, came)
-        _send(out, known, topic, old)
-        _send(came, 0, topic, new)
-        out += came
-        return size
+    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        part.oid = peek.relation_of_row(part.frame, in_stream)
+        old, new = self._parted[part.oid].of_frame(part.frame, in_stream)
+        part.moves = old != new
+        part.came = partition_header(new)
+        part.left = partition_header(old) if part.moves else part.came
+        return [part]
 
-    def encode_rows(  # noqa: PLR0917  as in `Encoder`
-        self,
-        oid: int,
-        lines: list[bytes],
-        position: SnapshotPosition,
-        now_us: int,
-        out: list[Record],
-        dropped: set[bytes],
-    ) -> Encoded:
-        known = len(out)
-        encoded = self._inner.encode_rows(oid, lines, position, now_us, out, dropped)
+    def encoded(self, oid: int, given: Lines, encoded: Encoded, topic: str, records: list[Record]) -> None:
         parted = self._parted.get(oid)
         if parted is None:
-            return encoded
-        topic = self._inner.tables.topic_of(oid)
+            return
         left_out = set(encoded.left_out)
-        written = iter([line for number, line in enumerate(lines) if number not in left_out])
-        for number in range(known, len(out)):
-            name, key, value, headers = out[number]
+        written = iter([line for number, line in enumerate(given.lines) if number not in left_out])
+        for number, (name, key, value, headers) in enumerate(records):
             if name == topic:
                 texts = parted.of_line(next(written))
                 assert texts is not None, "a row that was encoded has its table's columns"
-                out[number] = (name, key, value, [*(headers or ()), partition_header(texts)])
+                records[number] = (name, key, value, [*(headers or ()), partition_header(texts)])
         assert next(written, None) is None, "each row has one record"
-        return encoded
-
-
-def _send(records: list[Record], known: int, topic: str, row: Texts) -> None:
-    """Set the partition of a row for the records of a topic after the first `known` ones; other records are
-    descriptions.
-    """
-    header = partition_header(row)
-    for number in range(known, len(records)):
-        name, key, value, headers = records[number]
-        if name == topic:
-            records[number] = (name, key, value, [*(headers or ()), header])

@@ -9,7 +9,7 @@ from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.flat_encoder import FlatEncoder
 from cdcd.core.records.encoder import HEARTBEATS, EncoderSettings, Record
 from cdcd.core.records.flattening import Flattening
-from cdcd.core.records.shaping.encoder import shaped
+from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.settings import Outbox
 from tests.debezium.capture_heartbeat import GOLDEN
 

@@ -37,7 +37,6 @@ from cdcd.core.records.flattening import Flattening
 from cdcd.core.records.schema_registrations import SchemaIds
 from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.partitioning import (
-    PartitionEncoder,
     partitioned,
     positive_murmur2,
     taken_out,
@@ -348,7 +347,6 @@ class TestRowsThatAreRead:
         self, lines: list[bytes], dropped: set[bytes], settings: EncoderSettings = SETTINGS
     ) -> list[Record]:
         encoder = partitioned(SnapshotEncoder(settings), settings)
-        assert isinstance(encoder, PartitionEncoder)
         encoder.define(relation(ORDERS, "orders"), KEYED, BUILTIN_TYPES)
         out: list[Record] = []
         encoder.encode_rows(ORDERS, lines, POSITION, 0, out, dropped)

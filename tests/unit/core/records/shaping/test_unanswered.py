@@ -1,7 +1,7 @@
 """Which of the rows without an answer are reported."""
 
 from cdcd.core.facts import FilterFailed, unheard
-from cdcd.core.records.shaping.in_front import FILTER_FAILED
+from cdcd.core.records.shaping.shape import FILTER_FAILED
 from cdcd.core.records.shaping.unanswered import REPORT_S, UnansweredRows
 
 

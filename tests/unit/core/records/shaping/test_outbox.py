@@ -25,7 +25,7 @@ from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.cloudevents.json_encoder import JsonEventsEncoder
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.encoder import EncoderSettings, Record
-from cdcd.core.records.shaping.encoder import REPORT_S, OutboxEncoder, shaped
+from cdcd.core.records.shaping.outbox import REPORT_S, shaped
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable
 from cdcd.core.transactions.drafts import SpoolItem
 from tests.unit.core.records.cloudevents.reading import read_event
@@ -265,7 +265,7 @@ def test_a_table_that_is_renamed_is_an_outbox_table_no_more():
 
 def test_all_that_the_engine_asks_of_a_relation_is_the_formats_answer():
     inner = DebeziumJsonEncoder(SETTINGS)
-    encoder = OutboxEncoder(inner, BOTH, SETTINGS, unheard)
+    encoder = shaped(inner, BOTH, SETTINGS, unheard)
     encoder.define(DESCRIBED[1], TableDescription(("key",)), BUILTIN_TYPES)
     assert encoder.tables.knows(OUTBOX)
     assert encoder.tables.relation(OUTBOX) == inner.tables.relation(OUTBOX)

@@ -1,0 +1,129 @@
+"""What stands between the events of tables and their records: published events, partitions, routes and filters.
+
+A stream of records has a list of shapes (`RecordStream.shape_by`). An event goes through them in their order, and each
+shape turns it into parts: none, the event itself, or several ones. The stream encodes the parts that are left. Rows of
+COPY go through the same list, as lines.
+
+The rule: each event of a transaction counts once, whatever is made of it, because the stream counts it and no shape
+does. So `events_done` in a checkpoint and `event_serial_no` in records have the same meaning with and without shapes.
+Events that a shape takes are not drafted: they are kept as frames until their commit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.protocol import peek
+from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.encoder import Encoded, Record
+from cdcd.core.transactions.drafts import SpoolItem
+
+FILTERED: Final = "filtered"
+FILTER_FAILED: Final = "filter_failed"
+ROUTE_FAILED: Final = "route_failed"
+"""Ops of `counts`: events and rows without a record, because their row does not match a filter; events and rows for
+which a filter or a rule of a route had no answer. The latter also count under the op of the record that they got."""
+
+NO_RECORD: Final = frozenset({FILTERED, FILTER_FAILED, ROUTE_FAILED})
+"""Ops of `counts` that do not stand for records."""
+
+Header = tuple[str, bytes]
+
+Counts = dict[tuple[str, str], int]
+"""Number of records or events, by table and op."""
+
+T = TypeVar("T")
+
+
+def of_row(item: SpoolItem, in_stream: bool, tables: dict[int, T]) -> T | None:
+    """Return the entry in `tables` for the table whose row the event has; None if there is no entry, or if it is not an
+    event of a row.
+    """
+    if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS:
+        return None
+    return tables.get(peek.relation_of_row(item, in_stream))
+
+
+class Part:
+    """A part of an event, which is encoded by itself under the number of the event.
+
+    Attributes:
+        frame: the message that is encoded.
+        oid: the relation of `topic`, `left` and `came`.
+        topic: topic of the records; "" if it is the relation's own.
+        moves: whether an update is encoded as a delete and an insert.
+        left: header for the records of the row as it was, which name their partition; None if there is none.
+        came: header for the records of the row as it is now.
+        record: the record that is written in place of those of `frame`; None if `frame` is encoded.
+    """
+
+    __slots__ = ("came", "frame", "left", "moves", "oid", "record", "topic")
+
+    def __init__(self, frame: bytes, oid: int = 0, topic: str = "", record: Record | None = None) -> None:
+        self.frame = frame
+        self.oid = oid
+        self.topic = topic
+        self.moves = False
+        self.left: Header | None = None
+        self.came: Header | None = None
+        self.record = record
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Rows of COPY that go to one topic; "" is the table's own."""
+
+    topic: str
+    lines: list[bytes]
+
+
+class Shape:
+    """A step between events and records, which changes nothing. Subclasses define what they change."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there may be events that the shape takes."""
+        return False
+
+    def check(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Raise ConfigError if the relation cannot have this shape. The former description stays in force."""
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Take the description of a relation, which `check` and the catalog have accepted."""
+
+    def takes(self, item: SpoolItem, in_stream: bool) -> bool:
+        """Return whether the shape may change the event; drafts are not changed."""
+        return False
+
+    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+        """Return what an event becomes that the shape takes.
+
+        Raises:
+            ValueError, IndexError: the message is malformed. The format reports how.
+            FatalError: the event cannot be shaped.
+        """
+        return [part]
+
+    def rows(self, oid: int, given: Lines, lsn: int, now_us: int) -> list[Lines]:
+        """Return what rows of COPY become; `lsn` is the position up to which they are valid."""
+        return [given]
+
+    def encoded(self, oid: int, given: Lines, encoded: Encoded, topic: str, records: list[Record]) -> None:
+        """Change the records of rows in place.
+
+        Args:
+            topic: the table's own topic. Records of other topics are descriptions.
+        """
+
+    def topics(self, oid: int) -> tuple[str, ...]:
+        """Return the topics that rows of a relation may go to besides its own."""
+        return ()
+
+    def counted(self, counts: Counts) -> Counts:
+        """Return the stream's counts, with those of this shape."""
+        return counts
