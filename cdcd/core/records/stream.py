@@ -63,7 +63,7 @@ from cdcd.core.records.encoder import (
 from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.markers import INCREMENTAL
 from cdcd.core.records.schema_registrations import SchemaUse
-from cdcd.core.records.shaping.shape import Lines, Part, Shape
+from cdcd.core.records.shaping.shape import Part, Shape, Shapes, placed_lines, put_header
 from cdcd.core.records.unwritable import (
     UNDECODABLE,
     Found,
@@ -108,9 +108,7 @@ class RecordStream:
         """Of the transaction that is open; None: records say nothing of it."""
         self._unwritable = UnwritableValues(observe)
         self._messages = 0
-        self._shapes: list[Shape] = []
-        self._active: list[Shape] = []
-        """The shapes that may take events, in the order of `_shapes`."""
+        self._shapes = Shapes()
         self._recent: TableFragments | None = None
         """Of the last row: the next one is most often of the same table."""
         self._source = source
@@ -134,9 +132,7 @@ class RecordStream:
         """See `Encoder`."""
         messages = {("", "m"): self._messages} if self._messages else {}
         counts = {**messages, **self.tables.counts}
-        for shape in reversed(self._shapes):
-            counts = shape.counted(counts)
-        return counts
+        return self._shapes.counted(counts)
 
     @property
     def unwritable(self) -> dict[tuple[str, str], int]:
@@ -147,21 +143,16 @@ class RecordStream:
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
         """See `Encoder`."""
-        for shape in self._shapes:
-            shape.check(relation, table, types)
+        self._shapes.check(relation, table, types)
         fragments = self.tables.define(relation, table, types, self.metadata)
         if fragments is not None:
             self._recent = None
             self._described(fragments, types, self.tables.rules[relation.oid])
-        for shape in self._shapes:
-            shape.define(relation, table, types)
-        self._active = [shape for shape in self._shapes if shape.is_on]
+        self._shapes.define(relation, table, types)
 
     def shape_by(self, shape: Shape) -> None:
         """See `Encoder`."""
-        self._shapes.insert(0, shape)
-        if shape.is_on:
-            self._active.insert(0, shape)
+        self._shapes.put(shape)
 
     def forget(self, relation_oid: int) -> None:
         """See `Encoder`."""
@@ -223,9 +214,8 @@ class RecordStream:
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """See `Encoder`. Requests to the daemon itself do not come here (`skip`)."""
-        for shape in self._active:
-            if shape.takes(frame, in_stream):
-                return self._shaped(frame, in_stream, now_us, out)
+        if self._shapes.active and self._shapes.takes(frame, in_stream):
+            return self._shaped(frame, in_stream, now_us, out)
         return self._encode(frame, in_stream, now_us, out)
 
     def _shaped(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
@@ -233,7 +223,7 @@ class RecordStream:
         known, serial = len(out), self._serial
         size = 0
         try:
-            parts = self._shaped_parts(frame, in_stream, now_us)
+            parts = self._shapes.parts(frame, in_stream, now_us)
             serial = self._serial
             for part in parts:
                 self._serial = serial
@@ -249,19 +239,6 @@ class RecordStream:
         self._serial = serial + 1
         return size
 
-    def _shaped_parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part]:
-        """Return what the shapes make of an event. ValueError, IndexError: the message is malformed."""
-        parts = [Part(frame)]
-        for shape in self._active:
-            shaped: list[Part] = []
-            for part in parts:
-                if part.record is None and shape.takes(part.frame, in_stream):
-                    shaped += [_of_topic(each, part) for each in shape.parts(part, in_stream, now_us)]
-                else:
-                    shaped.append(part)
-            parts = shaped
-        return parts
-
     def _encode_part(self, part: Part, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Encode a part of an event, and give its records their topic and their partition."""
         record = part.record
@@ -276,8 +253,8 @@ class RecordStream:
             size = self._encode(part.frame, in_stream, now_us, out)
         if part.left is not None and part.came is not None:
             own = self.tables.topic_of(part.oid)
-            _put_header(out, known, own, part.left)
-            _put_header(came, 0, own, part.came)
+            put_header(out, known, own, part.left)
+            put_header(came, 0, own, part.came)
         out += came
         if part.topic:
             self._move(part.oid, part.topic, known, out)
@@ -425,7 +402,7 @@ class RecordStream:
         (`CommitOrder.non_transactional_message`).
         """
         size = 0
-        for part in self._shaped_parts(frame, in_stream, now_us) if self._active else (Part(frame),):
+        for part in self._shapes.parts(frame, in_stream, now_us):
             if part.record is not None:
                 size += self._encode_part(part, in_stream, now_us, out)
             else:
@@ -446,11 +423,10 @@ class RecordStream:
     ) -> int:
         """See `Encoder`."""
         size = self._end_of_rows(oid, between, now_us, out)
-        for shape in self._active:
-            for topic in shape.topics(oid):
-                known = len(out)
-                size += self._end_of_rows(oid, between, now_us, out)
-                self._move(oid, topic, known, out)
+        for topic in self._shapes.topics(oid):
+            known = len(out)
+            size += self._end_of_rows(oid, between, now_us, out)
+            self._move(oid, topic, known, out)
         return size
 
     def _end_of_rows(self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]) -> int:
@@ -480,24 +456,21 @@ class RecordStream:
         dropped: set[bytes],
     ) -> Encoded:
         """See `Encoder`."""
-        if not self._active:
+        if not self._shapes.active:
             return self._rows(oid, lines, position, now_us, out, dropped)
-        given = [Lines("", lines)]
-        for shape in self._active:
-            given = [part for each in given for part in shape.rows(oid, each, position.lsn, now_us)]
+        given = self._shapes.rows(oid, lines, position.lsn, now_us)
         own = self.tables.topic_of(oid)
         rows = size = 0
         keys: list[bytes] | None = []
         for number, each in enumerate(given, 1):
             placed = position
             if len(given) > 1:
-                placed = _placed(
+                placed = placed_lines(
                     position, rows, len(each.lines), first=number == 1, last=number == len(given)
                 )
             records: list[Record] = []
             encoded = self._rows(oid, each.lines, placed, now_us, records, dropped)
-            for shape in self._active:
-                shape.encoded(oid, each, encoded, own, records)
+            self._shapes.encoded(oid, each, encoded, own, records)
             if each.topic:
                 self._move(oid, each.topic, 0, records)
             out += records
@@ -510,12 +483,12 @@ class RecordStream:
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
         """See `Encoder`. Events that a shape takes are not drafted."""
-        if not self._active:
+        if not self._shapes.active:
             return self._drafts_of(frames, relations)
         kept: list[SpoolItem] = []
         run: list[SpoolItem] = []
         for frame in frames:
-            if not any(shape.takes(frame, True) for shape in self._active):
+            if not self._shapes.takes(frame, True):
                 run.append(frame)
                 continue
             if run:
@@ -628,38 +601,3 @@ def moved_to(key: bytes | None) -> Headers:
 def moved_from(key: bytes | None) -> Headers:
     """Return the header for the insert of a row that had this key before."""
     return [] if key is None else [(HEADER_OLD_KEY, key)]
-
-
-def _of_topic(made: Part, part: Part) -> Part:
-    """Return what a shape has made of a part, in the topic of that part unless it has one of its own."""
-    if part.topic and not made.topic:
-        made.oid, made.topic = part.oid, part.topic
-    return made
-
-
-def _put_header(records: list[Record], known: int, topic: str, header: tuple[str, bytes]) -> None:
-    """Add a header to the records of a topic after the first `known` ones; other records are descriptions."""
-    for number in range(known, len(records)):
-        name, key, value, headers = records[number]
-        if name == topic:
-            records[number] = (name, key, value, [*(headers or ()), header])
-
-
-def _placed(
-    position: SnapshotPosition, before: int, count: int, *, first: bool, last: bool
-) -> SnapshotPosition:
-    """Return the position of some of the rows; `before` records precede theirs."""
-    marker_of_first = position.first if first else position.others
-    marker_of_last = position.last if last else position.others
-    if count == 1 and first and not last:
-        # A single row has the marker of a last row.
-        marker_of_last = marker_of_first
-    return SnapshotPosition(
-        lsn=position.lsn,
-        commit_lsn=position.commit_lsn,
-        first=marker_of_first,
-        last=marker_of_last,
-        others=position.others,
-        event_no=position.event_no + before,
-        op=position.op,
-    )

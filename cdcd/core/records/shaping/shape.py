@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.encoder import Encoded, Record
+from cdcd.core.records.encoder import Encoded, Record, SnapshotPosition
 from cdcd.core.transactions.drafts import SpoolItem
 
 FILTERED: Final = "filtered"
@@ -127,3 +127,109 @@ class Shape:
     def counted(self, counts: Counts) -> Counts:
         """Return the stream's counts, with those of this shape."""
         return counts
+
+
+class Shapes:
+    """The shapes of a stream, in the order in which events go through them.
+
+    Attributes:
+        active: the shapes that may take events.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[Shape] = []
+        self.active: list[Shape] = []
+
+    def put(self, shape: Shape) -> None:
+        """Put a shape in front of the others."""
+        self._all.insert(0, shape)
+        self.active = [each for each in self._all if each.is_on]
+
+    def check(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Raise ConfigError if the relation cannot have one of the shapes. Nothing changes."""
+        for shape in self._all:
+            shape.check(relation, table, types)
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Take the description of a relation, which `check` and the catalog have accepted."""
+        for shape in self._all:
+            shape.define(relation, table, types)
+        self.active = [each for each in self._all if each.is_on]
+
+    def takes(self, item: SpoolItem, in_stream: bool) -> bool:
+        """Return whether a shape may change the event."""
+        return any(shape.takes(item, in_stream) for shape in self.active)
+
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part]:
+        """Return what becomes of an event. ValueError, IndexError: the message is malformed."""
+        parts = [Part(frame)]
+        for shape in self.active:
+            shaped: list[Part] = []
+            for part in parts:
+                if part.record is None and shape.takes(part.frame, in_stream):
+                    shaped += [_of_topic(each, part) for each in shape.parts(part, in_stream, now_us)]
+                else:
+                    shaped.append(part)
+            parts = shaped
+        return parts
+
+    def rows(self, oid: int, lines: list[bytes], lsn: int, now_us: int) -> list[Lines]:
+        """Return what becomes of rows of COPY, at least one entry. See `Shape.rows`."""
+        given = [Lines("", lines)]
+        for shape in self.active:
+            given = [part for each in given for part in shape.rows(oid, each, lsn, now_us)]
+        return given
+
+    def encoded(self, oid: int, given: Lines, encoded: Encoded, topic: str, records: list[Record]) -> None:
+        """See `Shape.encoded`."""
+        for shape in self.active:
+            shape.encoded(oid, given, encoded, topic, records)
+
+    def topics(self, oid: int) -> list[str]:
+        """Return the topics that rows of a relation may go to besides its own."""
+        return [topic for shape in self.active for topic in shape.topics(oid)]
+
+    def counted(self, counts: Counts) -> Counts:
+        """Return the stream's counts, with those of the shapes."""
+        for shape in reversed(self._all):
+            counts = shape.counted(counts)
+        return counts
+
+
+def _of_topic(made: Part, part: Part) -> Part:
+    """Return what a shape has made of a part, in the topic of that part unless it has one of its own."""
+    if part.topic and not made.topic:
+        made.oid, made.topic = part.oid, part.topic
+    return made
+
+
+def put_header(records: list[Record], known: int, topic: str, header: tuple[str, bytes]) -> None:
+    """Add a header to the records of a topic after the first `known` ones; other records are descriptions."""
+    for number in range(known, len(records)):
+        name, key, value, headers = records[number]
+        if name == topic:
+            records[number] = (name, key, value, [*(headers or ()), header])
+
+
+def placed_lines(
+    position: SnapshotPosition, before: int, count: int, *, first: bool, last: bool
+) -> SnapshotPosition:
+    """Return the position of some of the rows; `before` records precede theirs."""
+    marker_of_first = position.first if first else position.others
+    marker_of_last = position.last if last else position.others
+    if count == 1 and first and not last:
+        # A single row has the marker of a last row.
+        marker_of_last = marker_of_first
+    return SnapshotPosition(
+        lsn=position.lsn,
+        commit_lsn=position.commit_lsn,
+        first=marker_of_first,
+        last=marker_of_last,
+        others=position.others,
+        event_no=position.event_no + before,
+        op=position.op,
+    )
