@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from cdcd.core.protocol.messages import Value
 from cdcd.core.records.encoder import Encoder, EncoderSettings
-from cdcd.core.records.shaping.filtering import FilterShape
-from cdcd.core.records.shaping.row_filters import RowFilter
+from cdcd.core.records.shaping.filtering import FilterShape, RowFilter
 
 
 class DoesNotCountFiltered(FilterShape):

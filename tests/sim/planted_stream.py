@@ -12,8 +12,7 @@ from cdcd.core.engine.queue import Batch, BatchQueue
 from cdcd.core.protocol.frames import XLOG_HEADER, StatusUpdate
 from cdcd.core.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
 from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.core.records.encoder import Record
-from cdcd.core.records.late_records import LateRecords
+from cdcd.core.records.encoder import LateRecords, Record
 from cdcd.core.transactions.assembler import Assembler
 from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.open_transactions import OpenTransaction, Replay

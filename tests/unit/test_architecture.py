@@ -200,7 +200,7 @@ def test_what_makes_records_is_known_by_its_interface_only(module: str):
         "cdcd.core.records.available",
         "cdcd.core.records.flattening",
         "cdcd.core.records.gaps",
-        "cdcd.core.records.late_records",
+        "cdcd.core.records.encoder",
         "cdcd.core.records.schemas",
         "cdcd.core.records.schema_registrations",
         "cdcd.core.records.markers",

@@ -20,8 +20,7 @@ from cdcd.adapters.kafka.oversized import Oversized, TooLarge
 from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
 from cdcd.core.engine.queue import Batch
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.core.records.encoder import record_bytes
-from cdcd.core.records.late_records import Produce
+from cdcd.core.records.encoder import Produce, record_bytes
 
 SHRINK: Final = 4
 """Divisor of the request size at each refusal."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdcd.core.records.late_records import Produce
+from cdcd.core.records.encoder import Produce
 from cdcd.core.records.shaping.partitioning import taken_out
 
 Count = Callable[[str], int]

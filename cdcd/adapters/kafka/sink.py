@@ -55,8 +55,7 @@ from cdcd.adapters.kafka.transaction_state import (
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.queue import GIVEN_AWAY, Batch
 from cdcd.core.errors import CdcdError, FencedError, SinkError, TopicRefusedError, TransientError
-from cdcd.core.records.encoder import record_bytes
-from cdcd.core.records.late_records import Produce
+from cdcd.core.records.encoder import Produce, record_bytes
 
 SLICE_S: Final = 0.5
 """Seconds after which a blocking call returns, to check whether the sink is being stopped."""

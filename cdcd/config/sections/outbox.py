@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from cdcd.config.types import KIB, Form, Section, Text, TopicName
 from cdcd.core.catalog.routing import TOPIC_LENGTH_MAX, equivalent, parse_table
 from cdcd.core.records.encoder import HEADER_PARTITION
-from cdcd.core.records.shaping.outbox_rows import EVENT_ID
+from cdcd.core.records.shaping.outbox import EVENT_ID
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable
 
 OutboxTableName = Annotated[

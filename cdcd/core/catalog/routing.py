@@ -1,6 +1,6 @@
 """Topics of a table's records: by a template (`topic_templates.py`), or by a configured name.
 
-A table with routed rows (`records/shaping/row_routes.py`) has further topics besides its own. They also depend only
+A table with routed rows (`records/shaping/routed.py`) has further topics besides its own. They also depend only
 on the table's name, not on its rows.
 
 Characters that Kafka does not allow become `_` (Debezium's rule, which counts a character outside the basic plane

@@ -44,10 +44,10 @@ from cdcd.core.records.encoder import (
     MESSAGES,
     TRANSACTIONS,
     Encoder,
+    LateRecords,
     Record,
     record_bytes,
 )
-from cdcd.core.records.late_records import LateRecords
 from cdcd.core.snapshot.signals import RESERVED, WATERMARK
 from cdcd.core.snapshot.visibility import Visibility
 from cdcd.core.transactions.assembler import Assembler

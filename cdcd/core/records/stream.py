@@ -44,9 +44,8 @@ from cdcd.core.protocol.reader import read_message, read_message_head
 from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.debezium_json.changes import explain
 from cdcd.core.records.debezium_json.connect_schema import CLOSING, MESSAGE_KEY, WITH_SCHEMA, opening
-from cdcd.core.records.debezium_json.heartbeats import HeartbeatRecords
 from cdcd.core.records.debezium_json.known_tables import KnownTables
-from cdcd.core.records.debezium_json.message_content import MessageContent
+from cdcd.core.records.debezium_json.messages import HeartbeatRecords, MessageContent
 from cdcd.core.records.debezium_json.source_block import DELETED, OPS, SourceBlock, unix_us
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
@@ -56,11 +55,11 @@ from cdcd.core.records.encoder import (
     HEADER_OLD_KEY,
     Encoded,
     EncoderSettings,
+    LateRecords,
     Record,
     SnapshotPosition,
     record_bytes,
 )
-from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.markers import INCREMENTAL
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.shaping.shape import Part, Shape, Shapes, placed_lines, put_header

@@ -14,8 +14,8 @@ from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.shaping.row_filters import TableFilters, check_filter
-from cdcd.core.records.shaping.row_routes import ChosenRoutes, check_routes
+from cdcd.core.records.shaping.filtering import TableFilters, check_filter
+from cdcd.core.records.shaping.routed import ChosenRoutes, check_routes
 from cdcd.core.records.shaping.settings import TableFilter, TableRoutes
 from cdcd.daemon.rules.columns import described_tables
 from cdcd.telemetry.findings import Finding, of_error

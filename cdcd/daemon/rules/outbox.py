@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.errors import ConfigError
-from cdcd.core.records.shaping.outbox_rows import check_columns
+from cdcd.core.records.shaping.outbox import check_columns
 from cdcd.core.records.shaping.settings import Outbox
 from cdcd.daemon.rules.columns import described_tables
 from cdcd.telemetry.findings import Finding, of_error

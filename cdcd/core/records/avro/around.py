@@ -1,7 +1,7 @@
 """Writes the parts of a value around its rows: Debezium's envelope in Avro, the data of an event, or a flattened row.
 
 The encoder writes the old row and the new row of an event into one buffer, after calling `before` or `after`, and
-`end` makes the value. Protobuf's envelope is in `protobuf/around.py`. A flattened row is the same in all binary
+`end` makes the value. Protobuf's envelope is in `protobuf/encoder.py`. A flattened row is the same in all binary
 formats: the row, followed by the added fields (`debezium_json/added_values.py`).
 """
 

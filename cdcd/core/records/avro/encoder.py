@@ -37,13 +37,16 @@ from cdcd.core.records.avro.around import Around, AvroEnvelope, FlatRow
 from cdcd.core.records.avro.form import AvroForm, known_id
 from cdcd.core.records.avro.messages import AvroHeartbeats, MessageValues
 from cdcd.core.records.avro.rows import NULL_IN_KEY, named_unchanged, write_fields, write_row
-from cdcd.core.records.avro.source_block import AvroSourceBlock, AvroTableSource
+from cdcd.core.records.avro.source_block import (
+    AvroSourceBlock,
+    AvroTableSource,
+    CountedAvroSource,
+    RegisteredTransactionMetadata,
+)
 from cdcd.core.records.avro.tables import AvroTable, message_uses
-from cdcd.core.records.avro.transaction_metadata import CountedAvroSource, RegisteredTransactionMetadata
 from cdcd.core.records.debezium_json.connect_schema import Schema
-from cdcd.core.records.debezium_json.copy_rows import explain_row, line_with, row_of_line
-from cdcd.core.records.debezium_json.heartbeats import watermark
-from cdcd.core.records.debezium_json.snapshot_rows import runs
+from cdcd.core.records.debezium_json.messages import watermark
+from cdcd.core.records.debezium_json.snapshot_rows import explain_row, line_with, row_of_line, runs
 from cdcd.core.records.debezium_json.source_block import (
     CREATED,
     DELETED,

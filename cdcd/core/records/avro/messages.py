@@ -1,4 +1,4 @@
-"""The values of logical messages, and Debezium's heartbeat records (`debezium_json/heartbeats.py`), in Avro."""
+"""The values of logical messages, and Debezium's heartbeat records (`debezium_json/messages.py`), in Avro."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from cdcd.core.records.avro.form import AvroForm
 from cdcd.core.records.avro.source_block import AvroTableSource
 from cdcd.core.records.avro.writing import number, optional, text, write_bytes
 from cdcd.core.records.debezium_json.connect_schema import HEARTBEAT_KEY, HEARTBEAT_VALUE
-from cdcd.core.records.debezium_json.heartbeats import US_PER_MS
+from cdcd.core.records.debezium_json.messages import US_PER_MS
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.schema_registrations import SchemaUse
 

@@ -20,7 +20,7 @@ from cdcd.core.records.debezium_json.connect_schema import (
     flat_schema,
     key_struct,
 )
-from cdcd.core.records.debezium_json.message_content import message_schema
+from cdcd.core.records.debezium_json.messages import message_schema
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.schema_registrations import SchemaUse

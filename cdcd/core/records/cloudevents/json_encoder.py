@@ -29,8 +29,7 @@ from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder, row_f
 from cdcd.core.records.debezium_json.source_block import DELETED, READ, SourceBlock
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
-from cdcd.core.records.encoder import Encoded, EncoderSettings, Record, SnapshotPosition
-from cdcd.core.records.late_records import LateRecords
+from cdcd.core.records.encoder import Encoded, EncoderSettings, LateRecords, Record, SnapshotPosition
 from cdcd.core.records.schema_names import adjusted
 from cdcd.core.transactions.drafts import Draft, row_count
 

@@ -15,7 +15,7 @@ from cdcd.core.records.cloudevents.attributes import (
 )
 from cdcd.core.records.cloudevents.blocks import TransactionFacts
 from cdcd.core.records.debezium_json.connect_schema import TRANSACTION_VALUE, WITH_SCHEMA, Schema, opening
-from cdcd.core.records.debezium_json.message_content import message_schema as whole_message_schema
+from cdcd.core.records.debezium_json.messages import message_schema as whole_message_schema
 from cdcd.core.records.debezium_json.pieces import Part
 from cdcd.core.records.debezium_json.source_block import OPS
 from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments

@@ -63,7 +63,7 @@ from cdcd.core.records.debezium_json.drafting import (
     late_records,
     op_and_form,
 )
-from cdcd.core.records.debezium_json.message_content import message_schema
+from cdcd.core.records.debezium_json.messages import message_schema
 from cdcd.core.records.debezium_json.pieces import gathered
 from cdcd.core.records.debezium_json.row_writer import LSN_MAX, RowWriter
 from cdcd.core.records.debezium_json.source_block import (
@@ -81,9 +81,9 @@ from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragme
 from cdcd.core.records.encoder import (
     HEADER_UNCHANGED,
     EncoderSettings,
+    LateRecords,
     Record,
 )
-from cdcd.core.records.late_records import LateRecords
 from cdcd.core.records.stream import RecordStream, moved_from, moved_to
 from cdcd.core.transactions.drafts import Draft, SpoolItem, relation_of_draft, row_count
 

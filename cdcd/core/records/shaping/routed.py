@@ -1,6 +1,6 @@
 """A shape (`shape.py`) that sends rows to topics by their values.
 
-`row_routes.py` decides which topic a row goes to, and this module changes events accordingly:
+`RowRoutes` decides which topic a row goes to, and `RouteShape` changes events accordingly:
 
 | the event | its records |
 |---|---|
@@ -16,24 +16,234 @@ known, each possible topic gets the delete; if the new topic is among them, the 
 The stream makes each record for the table's own topic, and then moves it to another topic
 (`RecordStream.to_topic`). So the content of a record does not depend on its topic. Rows that snapshots read are divided
 by topic before they are encoded, so within each topic they are in the order in which they were read.
+
+The rule of `RowRoutes`: at each position in the stream, a row is in exactly one of its table's topics. The first rule
+that is true decides which; if none is true, it is the table's own topic. So an update after which a row belongs to
+another topic becomes a delete in the old topic, and an insert in the new one.
+
+This needs the old row, as a filter does (`filtering.py`). So rules may only use columns of the replica identity,
+which are all columns under REPLICA IDENTITY FULL. With `old_row: assumed`, they may use other columns too. If the
+old values of these are not known, the row may have been in several topics (`went`), and each of them gets a delete.
+
+A rule that has no answer for a row whose values are known never has one for it, so the row was in the topic where
+it goes now.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.table_rules import TableRules, both_match
+from cdcd.core.errors import ConfigError
 from cdcd.core.facts import Observer, RouteFailed
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER
-from cdcd.core.protocol.messages import Relation, Truncate
+from cdcd.core.protocol.messages import Relation, Truncate, Value
 from cdcd.core.protocol.reader import read_message
 from cdcd.core.protocol.writer import write_message
 from cdcd.core.records.encoder import Encoder, EncoderSettings
-from cdcd.core.records.shaping.row_routes import ChosenRoutes, RowRoutes, contradiction
-from cdcd.core.records.shaping.row_values import delete_of, insert_of, old_and_new
-from cdcd.core.records.shaping.settings import TableRoutes
+from cdcd.core.records.shaping.column_values import UNSENT, ColumnValues
+from cdcd.core.records.shaping.compiling import ExpressionError, compile_expression
+from cdcd.core.records.shaping.evaluation import BOOL, Condition, Missing, Node, Values
+from cdcd.core.records.shaping.expressions import columns_of
+from cdcd.core.records.shaping.row_values import (
+    NOT_SENT,
+    ORDINARY,
+    RowValues,
+    UnansweredRows,
+    delete_of,
+    insert_of,
+    old_and_new,
+    unknown_columns,
+    used_columns,
+)
+from cdcd.core.records.shaping.settings import OWN_TOPIC, REQUIRED, TableRoutes
 from cdcd.core.records.shaping.shape import ROUTE_FAILED, Counts, Lines, Part, Shape
-from cdcd.core.records.shaping.unanswered import UnansweredRows
 from cdcd.core.transactions.drafts import SpoolItem
+
+KEY: Final = "routes.tables"
+
+
+class ChosenRoutes:
+    """The routes of a configuration, by table; ConfigError if a pattern is malformed."""
+
+    def __init__(self, routes: Sequence[TableRoutes]) -> None:
+        self._rules = TableRules(KEY, [(each.table, each) for each in routes])
+
+    def of_table(self, relation: Relation) -> list[TableRoutes]:
+        """Return the routes of a table; there should be one or none (`contradiction`)."""
+        return self._rules.of_table(relation)
+
+    def unmatched(self, relations: Sequence[Relation]) -> list[str]:
+        """Return the patterns that match none of these tables."""
+        return [each.table for each in self._rules.unmatched(relations)]
+
+
+def contradiction(found: Sequence[TableRoutes]) -> str:
+    """Return why a table cannot have these routes; "" if it can."""
+    return both_match(KEY, [each.table for each in found])
+
+
+class RouteRule(Condition):
+    """A rule that matches its table. See `Condition` for further attributes.
+
+    Attributes:
+        topic: topic of the rows for which the rule is true.
+        places: indexes of the columns that it uses, among the values of a row.
+    """
+
+    def __init__(self, node: Node, topic: str, places: list[int]) -> None:
+        Condition.__init__(self, node)
+        self.topic = topic
+        self.places = places
+
+    def lacks_values(self, row: Values) -> bool:
+        """Return whether PostgreSQL did not send a value that the rule uses."""
+        for place in self.places:
+            value = row[place]
+            if isinstance(value, Missing) and value.reason in (NOT_SENT, UNSENT):
+                return True
+        return False
+
+
+class RowRoutes(RowValues):
+    """The routes of a table; a new object is made when the table is altered. See `RowValues` for further attributes.
+
+    Attributes:
+        topics: all topics of the table, each once, beginning with its own.
+
+    Args:
+        topics: the table's own topic, and the topics of the rules in their order.
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        chosen: TableRoutes,
+        topics: Sequence[str],
+        types: Mapping[int, TypeDescription],
+        protections: Protections,
+        *,
+        problem: str = "",
+        table: TableDescription = ORDINARY,
+    ) -> None:
+        RowValues.__init__(self, relation, problem, table)
+        self.topics = tuple(dict.fromkeys(topics))
+        self._own = topics[0]
+        self._ends_unanswered = chosen.on_error == OWN_TOPIC
+        self._rules: list[RouteRule] = []
+        if problem:
+            return
+        number = 0
+        try:
+            columns = self._use(_columns(relation, chosen, types, protections, table))
+            for rule, topic in zip(chosen.rules, topics[1:], strict=True):
+                number += 1
+                places = [columns[name][0] for name in columns_of(rule.when)]
+                self._rules.append(RouteRule(compile_expression(rule.when, columns, BOOL), topic, places))
+        except ExpressionError as error:
+            self.problem = f"rule {number}: {error}" if number else str(error)
+            self._rules = []
+
+    def goes(self, values: Sequence[Value]) -> str:
+        """Return the topic of a row with these values, which are those of the columns `indexes`."""
+        self.reason = self.problem
+        row = self._new_values(values)
+        for rule in self._rules:
+            found = rule.answer(row)
+            if found:
+                return rule.topic
+            if found is None:
+                self.reason = self.reason or rule.reason
+                if self._ends_unanswered:
+                    break
+        return self._own
+
+    def went(self, old: Sequence[Value], *, whole: bool) -> list[str]:
+        """Return all topics that may have a row with these values, which are those of the columns `indexes`; each once.
+
+        Args:
+            old: the part of the old row that PostgreSQL has sent.
+            whole: whether this is the complete row; if not, only the replica identity is known.
+        """
+        if self.problem:
+            # The table was altered, so it is unknown where its rows went before.
+            return list(self.topics)
+        row = self._old_values(old, whole)
+        found: dict[str, None] = {}
+        for rule in self._rules:
+            answer = rule.answer(row)
+            if answer:
+                found[rule.topic] = None
+                return list(found)
+            if answer is None:
+                unknown = rule.lacks_values(row)
+                if unknown:
+                    found[rule.topic] = None
+                if self._ends_unanswered:
+                    found[self._own] = None
+                    if not unknown:
+                        return list(found)
+        found[self._own] = None
+        return list(found)
+
+    def goes_line(self, line: bytes) -> str:
+        """Return the topic of this row, which is a line of COPY with its newline."""
+        values = self._line_values(line)
+        return self._own if values is None else self.goes(values)
+
+
+def _columns(
+    relation: Relation,
+    chosen: TableRoutes,
+    types: Mapping[int, TypeDescription],
+    protections: Protections,
+    table: TableDescription,
+) -> list[ColumnValues]:
+    """Return the columns that the rules use; ExpressionError if one of them cannot be used."""
+    names = dict.fromkeys([name for rule in chosen.rules for name in columns_of(rule.when)])
+    return used_columns(relation, names, types, protections, table=table, shown="which topic a row goes to")
+
+
+def check_routes(
+    relation: Relation,
+    routes: Sequence[TableRoutes],
+    types: Mapping[int, TypeDescription],
+    protections: Protections,
+    table: TableDescription = ORDINARY,
+) -> None:
+    """Raise ConfigError if routes do not match their table, or need values of old rows that PostgreSQL does not send.
+
+    Args:
+        routes: the routes of the table, at least one.
+    """
+    name = f"{relation.schema}.{relation.name}"
+    chosen = routes[0]
+    twice = contradiction(routes)
+    if twice:
+        raise ConfigError(
+            f"The rows of the table {name} can be routed by one list of rules, and {twice}.",
+            hint=f"Narrow one of the patterns of {KEY}.",
+        )
+    found = RowRoutes(
+        relation, chosen, ["", *[rule.topic for rule in chosen.rules]], types, protections, table=table
+    )
+    if found.problem:
+        raise ConfigError(
+            f"The rules of {KEY}.{chosen.table} do not fit the table {name}: {found.problem}.",
+            hint=f"Correct {KEY}.{chosen.table}.rules, or narrow the pattern. docs/filters.md lists what an expression "
+            "can have, and the types of columns.",
+        )
+    if chosen.old_row != REQUIRED:
+        return
+    unknown = unknown_columns(relation, table, _columns(relation, chosen, types, protections, table))
+    if unknown is not None:
+        raise ConfigError(
+            f"The rules of {KEY}.{chosen.table} ask for {unknown.columns} of {name}{unknown.reason}",
+            hint=f"{unknown.remedy} Or set {KEY}.{chosen.table}.old_row: assumed, and a row whose old values "
+            "are not known gets a delete in each topic where it may be (docs/routes.md).",
+        )
 
 
 def routed(

@@ -8,7 +8,7 @@ from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ProtocolError
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.debezium_json.converter import QUOTED
-from cdcd.core.records.debezium_json.copy_rows import convert_rows, explain_row
+from cdcd.core.records.debezium_json.snapshot_rows import convert_rows, explain_row
 from cdcd.core.records.debezium_json.table_fragments import TableFragments, Tally
 
 COLUMNS = (("id", 23), ("note", 25), ("price", 1700), ("ratio", 701), ("flag", 16), ("at", 1114))

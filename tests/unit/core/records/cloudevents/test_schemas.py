@@ -1,7 +1,7 @@
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.records.cloudevents.tables import data_schema, message_schema
 from cdcd.core.records.debezium_json.connect_schema import envelope_schema
-from cdcd.core.records.debezium_json.message_content import message_schema as whole_message_schema
+from cdcd.core.records.debezium_json.messages import message_schema as whole_message_schema
 from tests.unit.core.records.debezium_json.test_debezium_schemas import ORDERS
 
 

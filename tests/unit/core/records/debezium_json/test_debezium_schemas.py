@@ -17,7 +17,7 @@ from cdcd.core.records.debezium_json.connect_schema import (
     key_struct,
     schema_of,
 )
-from cdcd.core.records.debezium_json.message_content import message_schema
+from cdcd.core.records.debezium_json.messages import message_schema
 from tests.debezium.capture import GOLDEN, TYPES
 
 RECORDS: dict[str, list[dict[str, Any]]] = json.loads(GOLDEN.read_text())["records"]

@@ -9,7 +9,7 @@ from librt.strings import BytesWriter
 
 from cdcd.core.catalog import temporal
 from cdcd.core.catalog.temporal import DAY_BYTES, UNUSUAL, read_days, read_timestamp
-from cdcd.core.records.debezium_json.temporal_writing import write_timestamp, write_timestamp_text
+from cdcd.core.records.debezium_json.temporal_types import write_timestamp, write_timestamp_text
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  as of `timestamp`
 YEARS_US = (-62_135_596_800_000_000, 253_402_300_799_999_999)

@@ -28,8 +28,8 @@ from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.core.records.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.core.records.shaping.filtering import filtered
+from cdcd.core.records.shaping.row_values import REPORT_S
 from cdcd.core.records.shaping.settings import ASSUMED, LEAVE_OUT, TableFilter
-from cdcd.core.records.shaping.unanswered import REPORT_S
 
 ORDERS, OTHERS = 7, 8
 INT4, TEXT = 23, 25

@@ -9,7 +9,7 @@ from cdcd.core.catalog.protection import MASK, ColumnRule, Protections
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Binary, Column, Relation
-from cdcd.core.records.shaping.outbox_rows import OutboxRows
+from cdcd.core.records.shaping.outbox import OutboxRows
 from cdcd.core.records.shaping.settings import OutboxTable
 
 UUID, TEXT, JSONB, BYTEA = 2950, 25, 3802, 17

@@ -34,8 +34,8 @@ from cdcd.core.records.encoder import Encoder, EncoderSettings, Record, Snapshot
 from cdcd.core.records.flattening import Flattening
 from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.routed import routed
+from cdcd.core.records.shaping.row_values import REPORT_S
 from cdcd.core.records.shaping.settings import ASSUMED, Route, TableFilter, TableRoutes
-from cdcd.core.records.shaping.unanswered import REPORT_S
 from tests.unit.core.records.avro.reading import Schemas
 
 ORDERS, OTHERS = 7, 8

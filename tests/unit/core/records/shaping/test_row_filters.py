@@ -9,7 +9,7 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import UNCHANGED, Column, Relation, TupleData, Value
-from cdcd.core.records.shaping.row_filters import RowFilter, TableFilters, check_filter, contradiction
+from cdcd.core.records.shaping.filtering import RowFilter, TableFilters, check_filter, contradiction
 from cdcd.core.records.shaping.settings import ASSUMED, LEAVE_OUT, TableFilter
 
 INT4, TEXT, BYTEA = 23, 25, 17

@@ -9,7 +9,7 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import UNCHANGED, Column, Relation, TupleData, Value
-from cdcd.core.records.shaping.row_routes import ChosenRoutes, RowRoutes, check_routes, contradiction
+from cdcd.core.records.shaping.routed import ChosenRoutes, RowRoutes, check_routes, contradiction
 from cdcd.core.records.shaping.settings import ASSUMED, NEXT_RULE, Route, TableRoutes
 
 INT4, TEXT, BYTEA = 23, 25, 17

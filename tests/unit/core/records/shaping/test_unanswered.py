@@ -1,8 +1,8 @@
 """Which of the rows without an answer are reported."""
 
 from cdcd.core.facts import FilterFailed, unheard
+from cdcd.core.records.shaping.row_values import REPORT_S, UnansweredRows
 from cdcd.core.records.shaping.shape import FILTER_FAILED
-from cdcd.core.records.shaping.unanswered import REPORT_S, UnansweredRows
 
 
 def test_a_table_has_one_report_in_some_seconds_with_the_number_of_the_others():

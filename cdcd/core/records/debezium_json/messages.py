@@ -1,8 +1,4 @@
-"""Converts the content of a logical message, which has the form of a bytea under `format.binary_handling_mode`.
-
-Debezium's connector applies `binary.handling.mode` to it too (LogicalDecodingMessageMonitor): bytes in base64, or a
-text in base64 or hex.
-"""
+"""Records of Debezium's heartbeats in JSON, and the content of logical messages."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -11,10 +7,49 @@ from typing import Final
 from cdcd.core.catalog.logical import LogicalType, logical_type
 from cdcd.core.catalog.modes import Modes, under
 from cdcd.core.catalog.types import BYTEA
-from cdcd.core.catalog.wiretext import to_bytes
-from cdcd.core.records.debezium_json.connect_schema import Schema, message_value, schema_of
+from cdcd.core.catalog.wiretext import to_bytes, wire
+from cdcd.core.records.debezium_json.connect_schema import (
+    CLOSING,
+    HEARTBEAT_KEY,
+    HEARTBEAT_VALUE,
+    WITH_SCHEMA,
+    Schema,
+    message_value,
+    opening,
+    schema_of,
+)
 from cdcd.core.records.debezium_json.converters import Bytea, converter_of
 from cdcd.core.records.debezium_json.pieces import PIECE_BYTES, base64_pieces
+from cdcd.core.records.debezium_json.strings import quote
+from cdcd.core.records.debezium_json.table_fragments import Headers
+from cdcd.core.records.encoder import HEADER_WATERMARK, EncoderSettings, Record
+
+US_PER_MS: Final = 1000
+
+
+def watermark(lsn: int) -> Headers:
+    """Return the header for an LSN."""
+    return [(HEADER_WATERMARK, b"%d" % lsn)]
+
+
+class HeartbeatRecords:
+    """Makes the records of heartbeats in JSON, with their schemas or without."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        self.topic = settings.heartbeat_topic or ""
+        self._value_head = opening(HEARTBEAT_VALUE) if settings.value_format == WITH_SCHEMA else b""
+        self.key = to_bytes(f'{{"serverName":{quote(wire(settings.prefix))}}}')
+        if settings.key_format == WITH_SCHEMA:
+            self.key = opening(HEARTBEAT_KEY) + self.key + CLOSING
+
+    def record(self, lsn: int, now_us: int) -> Record:
+        """Return the heartbeat record of this time, in microseconds since 1970; `lsn` as in
+        `Encoder.encode_heartbeat`.
+        """
+        value = b'{"ts_ms":%d}' % (now_us // US_PER_MS)
+        if self._value_head:
+            value = self._value_head + value + CLOSING
+        return self.topic, self.key, value, watermark(lsn)
 
 
 def _form(modes: Modes) -> LogicalType:
