@@ -293,7 +293,7 @@ class TableHealed(Fact):
 @dataclass(frozen=True, slots=True)
 class TableNotHealed(Fact):
     """After a gap, the table's topic cannot be compared with the table for certain. A truncate record ends the former
-    rows instead, and the table is read again.
+    rows instead, and the table is read again, unless the reason says that it is not read.
     """
 
     event: ClassVar[str] = "table.unhealed"

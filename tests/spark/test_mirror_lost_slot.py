@@ -41,7 +41,8 @@ def test_rows_that_were_deleted_while_the_slot_was_lost_leave_the_mirror(
                 slot = f"cdcd_{source.name}"
                 source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())", slot)
             source.daemon.start()
-            source.daemon.await_event("snapshot.finished")
+            healed = source.daemon.await_event("gap.healed")
+            assert healed["tables"] == len(tables)
             source.daemon.await_streaming()
             source.execute("INSERT INTO emptied VALUES (99, 'later'); UPDATE t SET v = 'new' WHERE id = 8")
             source.deliver()

@@ -314,11 +314,13 @@ class Differences:
     Attributes:
         deletes: for each row that only the topic has, the JSON of its key's values, in the key's order.
         updates, inserts: rows of the table as lines in the text format of COPY.
+        topic: the topic that has the rows in `deletes`, if the table has routes; "": the table's own topic.
     """
 
     deletes: tuple[tuple[bytes, ...], ...] = ()
     updates: tuple[bytes, ...] = ()
     inserts: tuple[bytes, ...] = ()
+    topic: str = ""
 
     @property
     def rows(self) -> int:

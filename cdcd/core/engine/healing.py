@@ -24,6 +24,7 @@ The rules:
 
 from collections import deque
 from collections.abc import Mapping
+from typing import Final
 
 from cdcd.core.engine.actions import (
     Answer,
@@ -43,6 +44,15 @@ from cdcd.core.errors import CdcdError, SinkError
 from cdcd.core.facts import GapHealed, Observer, TableHealed, TableNotHealed, cut_short
 from cdcd.core.records.gaps import HealedTable
 from cdcd.core.snapshot.reading import SourceTable
+
+OTHER_ROWS: Final = (
+    "Before the gap, the topic did not have all rows of this table: the table is new, was renamed or created again, or "
+    "was not read to its end"
+)
+NOT_READ: Final = (
+    "The table is neither compared nor read (outbox.tables, snapshot.exclude), so its topic keeps what it has"
+)
+"""Reasons why a table is not compared at all."""
 
 
 class Healing:
@@ -78,6 +88,7 @@ class Healing:
         self._aside = aside
         self._tables = tables
         self._left = deque(oid for oid in tasks.progress.healing.oids if oid in tables)
+        self._others = [oid for oid in tables if oid not in tasks.progress.healing and oid not in aside]
         self._open: SourceTable | None = None
         """The table that is being compared, or whose differences are being sent."""
         self._compared: Compared | None = None
@@ -161,6 +172,9 @@ class Healing:
         """End the attempt. The record of the gap precedes the progress without `healing`."""
         self._ended = True
         tasks = self._tasks
+        for oid in self._others:
+            reason = OTHER_ROWS if oid in tasks.progress.outdated else NOT_READ
+            self._observe(TableNotHealed(table=self._tables[oid].name, reason=reason))
         healed = list(self.healed.values())
         tasks.take_number()
         self._rendering.put_gap(healed)

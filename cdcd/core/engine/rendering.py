@@ -233,9 +233,7 @@ class SnapshotRows:
                     op=op,
                 )
                 encoded = (
-                    self.encoder.encode_deletes(
-                        oid, list(found.deletes), position, self.unix_us, self._records
-                    )
+                    self._put_deletes(oid, found, position)
                     if op == "d"
                     else self.encoder.encode_rows(
                         oid,
@@ -254,6 +252,16 @@ class SnapshotRows:
             raise
         assert rows == found.rows, "each difference has a record"
         self._queue.insert(self._records, size, rows)
+
+    def _put_deletes(self, oid: int, found: Differences, position: SnapshotPosition) -> Encoded:
+        records, known, own = self._records, len(self._records), self.encoder.topic_of(oid)
+        encoded = self.encoder.encode_deletes(oid, list(found.deletes), position, self.unix_us, records)
+        if found.topic and found.topic != own:
+            for place in range(known, len(records)):
+                # There may be a description of the table among them.
+                if records[place][0] == own:
+                    records[place] = self.encoder.to_topic(oid, records[place], found.topic)
+        return encoded
 
     def put_gap(self, healed: Sequence[HealedTable]) -> None:
         """Put the record that tells readers of the gap into the queue, if the pipeline has a schemas topic."""

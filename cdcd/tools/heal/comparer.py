@@ -11,14 +11,17 @@ former rows by a truncate record and reads the table. So nothing is guessed:
   of one key may be in several partitions, between which there is no order.
 - Only cdcd has written to the topic, and every record was written in its order.
 - The records say which row they are about: they have keys, and are in JSON.
+
+The table's filter and routes hold for the comparison too: a row is expected in the topic to which the routes send it
+now, and in no topic if it does not match the filter. So each topic of a table is compared with its own rows.
 """
 
 import asyncio
 import threading
 import zlib
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, closing
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack, ExitStack, aclosing, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,13 +36,22 @@ from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.adapters.postgres.table_chunks import ChangedTableError, Rate
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
-from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.engine.actions import Compared, Differences, NotComparable
 from cdcd.core.errors import FatalError, TransientError
 from cdcd.core.records.schemas import TableForm
+from cdcd.core.records.shaping.row_filters import RowFilter, TableFilters
+from cdcd.core.records.shaping.row_filters import contradiction as no_one_filter
+from cdcd.core.records.shaping.row_routes import ChosenRoutes, RowRoutes
+from cdcd.core.records.shaping.row_routes import contradiction as no_one_route
 from cdcd.core.snapshot.visibility import Visibility
 from cdcd.daemon.settings import require_json
-from cdcd.tools.heal.differences import KEY_BYTES_MAX, DifferenceLog, HealComparison, NotComparableError
+from cdcd.tools.heal.differences import (
+    KEY_BYTES_MAX,
+    UPDATE,
+    DifferenceLog,
+    HealComparison,
+    NotComparableError,
+)
 from cdcd.tools.operations.sides import bound_columns
 from cdcd.tools.verify.columns import Columns
 from cdcd.tools.verify.comparing import SourceRow
@@ -48,7 +60,7 @@ from cdcd.tools.verify.descriptions import Descriptions
 from cdcd.tools.verify.folding import LSN_MAX, FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
 from cdcd.tools.verify.row_store import RowStore
-from cdcd.tools.verify.selection import check_records, is_meant
+from cdcd.tools.verify.selection import check_records
 from cdcd.tools.verify.snapshot_visibility import Sight
 from cdcd.tools.verify.source import Place, ReadersAtSnapshot, SourceRows
 
@@ -159,8 +171,6 @@ class _Work:
         """The ends up to which partitions are read."""
         self._descriptions: Descriptions | None = None
         self._differences: DifferenceLog | None = None
-        self._filtered = [parse_pattern(text, "filters.tables") for text in config.filters.tables]
-        self._filtered += [parse_pattern(text, "routes.tables") for text in config.routes.tables]
 
     async def close(self) -> None:
         self._forget()
@@ -191,6 +201,7 @@ class _Work:
         table = shared.tables[name]
         rows = self._source(shared)
         form = rows.form(table)
+        rules = rows.choose(table)
         if not form.key:
             raise NotComparableError("the table has no key")
         if form.repeats or form.moves:
@@ -199,8 +210,10 @@ class _Work:
         log = DifferenceLog(self._folder)
         self._differences = log
         with closing(RowStore(self._folder)) as store:
-            fold = self._fold(store, form)
-            return await self._differ(table, rows, fold, form, log)
+            folds = {
+                topic: self._fold(number, store, topic, form) for number, topic in enumerate(rules.topics)
+            }
+            return await self._differ(table, rows, folds, form, log)
 
     def _refuse_by_settings(self, name: str) -> None:
         config = self._config
@@ -212,8 +225,6 @@ class _Work:
             )
         if name in config.outbox.tables:
             raise NotComparableError("its rows are events (outbox.tables), of which no topic has all")
-        if not is_meant(name, (), (), self._filtered):
-            raise NotComparableError("its topic has some of its rows only (filters.tables, routes.tables)")
         if config.partitioner.columns:
             raise NotComparableError("columns choose the partitions (partitioner.columns)")
 
@@ -241,9 +252,9 @@ class _Work:
             self._bindings = bound_columns(self._config)
         return _Rows(self._config, shared, self._readers, Rate(0.0), self._bindings)
 
-    def _fold(self, store: RowStore, form: TableForm) -> TableFold:
-        """Fold the whole topic. A topic that does not exist has no rows."""
-        config, topic = self._config, form.topic
+    def _fold(self, number: int, store: RowStore, topic: str, form: TableForm) -> TableFold:
+        """Fold one of the table's topics as a whole. A topic that does not exist has no rows."""
+        config = self._config
         group = f"{config.name}-heal"
         if self._descriptions is None:
             self._descriptions = Descriptions(self._client, group, config.topics.schemas, OPEN_S)
@@ -254,7 +265,7 @@ class _Work:
             compacted=self._is_compacted(topic),
             key_bytes_max=KEY_BYTES_MAX,
         )
-        fold = TableFold(0, store, topic, settings, known.of(topic), describe=known.read)
+        fold = TableFold(number, store, topic, settings, known.of(form.topic), describe=known.read)
         # Everything that the topic has was committed before the slot was made.
         fold.look(Sight(Visibility(0, 0), LSN_MAX, LSN_MAX))
         if self._reader is None:
@@ -301,40 +312,131 @@ class _Work:
             raise NotComparableError("records were left out")
 
     async def _differ(
-        self, table: SharedTable, rows: "_Rows", fold: TableFold, form: TableForm, log: DifferenceLog
+        self,
+        table: SharedTable,
+        rows: "_Rows",
+        folds: Mapping[str, TableFold],
+        form: TableForm,
+        log: DifferenceLog,
     ) -> Compared:
-        comparison = HealComparison(fold, Columns(form, rows.defaults(table), fold.former), log)
-        with closing(comparison):
-            comparison.check_shapes()
+        with ExitStack() as stack:
+            compared: dict[str, HealComparison] = {}
+            for topic, fold in folds.items():
+                compared[topic] = HealComparison(fold, Columns(form, rows.defaults(table), fold.former), log)
+                stack.enter_context(closing(compared[topic]))
+                compared[topic].check_shapes()
             rows.seal = None
             async for some in rows.rows(table):
                 self._check()
-                comparison.add_source(some)
-            if comparison.ranges():
+                for topic, each in by_topic(some, form.topic):
+                    compared[topic].add_source(each)
+            unequal = {topic: each for topic, each in compared.items() if each.ranges()}
+            if unequal:
                 rows.seal = self._seal
                 async for some in rows.rows(table, found=True):
                     self._check()
-                    comparison.look_at(some)
-                comparison.end()
+                    for topic, each in by_topic(some, form.topic):
+                        if topic in unequal:
+                            unequal[topic].look_at(each)
+                for topic, comparison in unequal.items():
+                    if len(compared) > 1:
+                        log.begin(topic)
+                    comparison.end()
+            if not any(each.has_present_columns for each in compared.values()):
+                await self._show_columns(table, rows, log)
         return log.end()
+
+    async def _show_columns(self, table: SharedTable, rows: "_Rows", log: DifferenceLog) -> None:
+        """Have one row sent, so that readers of the topic learn that the table was altered."""
+        if log.has_rows:
+            return
+        rows.seal = self._seal
+        async with aclosing(rows.rows(table, found=True)) as found:
+            async for some in found:
+                if some:
+                    log.add(UPDATE, some[0].sql.encode("latin-1"))
+                    return
 
     def _seal(self, line: bytes) -> bytes:
         return line if self._cipher is None else self._cipher.seal(line)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules that decide which rows of a table are in which of its topics.
+
+    Attributes:
+        topics: all topics of the table; the first one is its own.
+    """
+
+    topics: tuple[str, ...]
+    filter: RowFilter | None = None
+    routes: RowRoutes | None = None
+
+
 class _Rows(SourceRows):
-    """Rows of the source; if `seal` is set, `sql` is the sealed line of COPY, decoded as Latin-1."""
+    """Rows of the source that the topics have; if `seal` is set, `sql` is the sealed line of COPY, decoded as Latin-1.
+
+    The caller calls `choose` before it reads the rows of a table.
+    """
 
     seal: Callable[[bytes], bytes] | None = None
+    _rules = _Rules(())
+
+    def choose(self, table: SharedTable) -> _Rules:
+        """Use the table's filter and routes from now on, and return them.
+
+        Raises:
+            NotComparableError: a rule does not fit the table.
+        """
+        relation, shared = table.source.relation, self._shared
+        described = replace(table.description, numbers=table.source.numbers)
+        config, protections = self._config, self._forms.protections
+        filters = TableFilters(config.filters.settings).of_table(relation)
+        rules = ChosenRoutes(config.routes.settings).of_table(relation)
+        own = self.form(table).topic
+        found = _Rules((own,))
+        if filters:
+            problem = no_one_filter(filters)
+            chosen = RowFilter(relation, filters[0], shared.types, protections, problem, table=described)
+            if chosen.problem:
+                raise NotComparableError(f"its filter does not fit it (filters.tables): {chosen.problem}")
+            found = replace(found, filter=chosen)
+        if rules:
+            topics = (own, *config.topic_names().routed(relation.schema, relation.name))
+            problem = no_one_route(rules)
+            routes = RowRoutes(
+                relation, rules[0], topics, shared.types, protections, problem=problem, table=described
+            )
+            if routes.problem:
+                raise NotComparableError(f"its routes do not fit it (routes.tables): {routes.problem}")
+            found = replace(found, topics=routes.topics, routes=routes)
+        self._rules = found
+        return found
 
     def _encoded(self, oid: int, lines: list[bytes], places: list[Place], form: Any) -> list[SourceRow]:
+        keeps, routes = self._rules.filter, self._rules.routes
+        if keeps is not None:
+            lines = [line for line in lines if keeps.keeps_line(line)]
         found = SourceRows._encoded(self, oid, lines, [], form)
+        if routes is not None:
+            found = [
+                row._replace(topic=routes.goes_line(line)) for row, line in zip(found, lines, strict=True)
+            ]
         if self.seal is None:
             return found
         return [
             row._replace(sql=self.seal(line).decode("latin-1"))
             for row, line in zip(found, lines, strict=True)
         ]
+
+
+def by_topic(rows: list[SourceRow], own: str) -> Iterable[tuple[str, list[SourceRow]]]:
+    """Return the rows of each topic; `own` is the topic of rows that name none."""
+    found: dict[str, list[SourceRow]] = {}
+    for row in rows:
+        found.setdefault(row.topic or own, []).append(row)
+    return found.items()
 
 
 def partitioner(name: str, partitions: int) -> Callable[[bytes], int]:

@@ -25,6 +25,8 @@ KEY_BYTES_MAX: Final = 0xFFFF
 DELETE: Final = 0
 UPDATE: Final = 1
 INSERT: Final = 2
+TOPIC: Final = 3
+"""Kinds of entries in the file: the three differences, and the topic of the deletes that follow."""
 
 _HEAD: Final = struct.Struct(">BI")
 """Head of a difference in the file: its kind, and the bytes that follow."""
@@ -42,19 +44,35 @@ class DifferenceLog:
         # The file has no name, so it disappears with the process, however the process ends.
         self._file: IO[bytes] = TemporaryFile(dir=folder)  # noqa: SIM115  `close` closes it
         self._counts: Counter[int] = Counter()
+        self._topics: list[str] = []
+        """The topics of deletes, in the order in which their differences begin."""
+        self._topic = ""
 
     def close(self) -> None:
         """Remove the differences. Idempotent."""
         self._file.close()
 
+    def begin(self, topic: str) -> None:
+        """Take the following deletes for rows of this topic; "": the table's own topic."""
+        self._topics.append(topic)
+        self._write(TOPIC, str(len(self._topics) - 1).encode())
+
     def add(self, kind: int, data: bytes) -> None:
         """Add a difference: a line of COPY, or for `DELETE` the JSON of the key's values with zero bytes between."""
         self._counts[kind] += 1
+        self._write(kind, data)
+
+    def _write(self, kind: int, data: bytes) -> None:
         try:
             self._file.write(_HEAD.pack(kind, len(data)))
             self._file.write(data)
         except OSError as error:
             raise not_kept(self._folder, error.strerror) from None
+
+    @property
+    def has_rows(self) -> bool:
+        """True if a difference has a row of the table."""
+        return bool(self._counts[UPDATE] or self._counts[INSERT])
 
     def end(self) -> Compared:
         """Return the numbers of differences. `next` returns them from the first one on."""
@@ -68,16 +86,24 @@ class DifferenceLog:
     def next(self, bytes_max: int) -> Differences:
         """Return the next differences, of about `bytes_max` bytes; without rows after the last one."""
         found: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
-        size = 0
+        topic, size = self._topic, 0
         while size < bytes_max:
             head = self._file.read(_HEAD.size)
             if not head:
                 break
             kind, length = _HEAD.unpack(head)
-            found[kind].append(self._file.read(length))
-            size += _HEAD.size + length
+            data = self._file.read(length)
+            if kind != TOPIC:
+                found[kind].append(data)
+                size += _HEAD.size + length
+                continue
+            self._topic = self._topics[int(data)]
+            if size:
+                # Deletes of one topic only are returned at a time.
+                break
+            topic = self._topic
         deletes = tuple([tuple(keys.split(b"\0")) for keys in found[DELETE]])
-        return Differences(deletes, tuple(found[UPDATE]), tuple(found[INSERT]))
+        return Differences(deletes, tuple(found[UPDATE]), tuple(found[INSERT]), topic)
 
 
 class HealComparison(TableComparison):
@@ -101,6 +127,12 @@ class HealComparison(TableComparison):
                 raise NotComparableError(
                     "records lack columns, and no description says which values these had"
                 )
+
+    @property
+    def has_present_columns(self) -> bool:
+        """True if a record of the topic has the table's present columns, or if the topic has no rows at all."""
+        plans = [self._columns.plan(shape) for shape in self._fold.shapes]
+        return not plans or any(plan.same and not plan.unlike for plan in plans)
 
     def _compare(self, key: bytes, there: Stored | None, name: bytes, sql: str, packed: bytes) -> None:
         fold = self._fold

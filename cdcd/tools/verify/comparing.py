@@ -60,11 +60,13 @@ class SourceRow(NamedTuple):
     Attributes:
         key: key of the record; None for a table without a key.
         sql: SQL condition that selects the row; "" for a table without a key.
+        topic: topic of the row, if the table has routes; "": the table's own topic.
     """
 
     key: bytes | None
     values: tuple[bytes, ...]
     sql: str = ""
+    topic: str = ""
 
 
 @dataclass(slots=True)

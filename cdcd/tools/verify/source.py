@@ -1,6 +1,6 @@
 """Rows of the source at a shared snapshot, as the encoder writes them, read within a rate limit."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -62,7 +62,7 @@ class Forms:
             config, shared.database, bindings=bindings, money_digits=shared.money_digits
         )
         self.modes = settings.modes
-        self._protections = settings.protections
+        self.protections = settings.protections
         self._chosen_keys = settings.chosen_keys
         self._chosen_partitions = settings.chosen_partitions
         self._chosen_fields = settings.chosen_fields
@@ -77,7 +77,7 @@ class Forms:
         topic = self._names.table(relation.schema, relation.name)
         types = self._shared.types
         numbered = replace(description, numbers=table.source.numbers)
-        rules = self._protections.of_columns(relation, key_columns(relation, description), types, numbered)
+        rules = self.protections.of_columns(relation, key_columns(relation, description), types, numbered)
         moving = moves(self._chosen_partitions.columns(relation, numbered), relation, description)
         form = table_form(relation, description, types, topic, rules, modes=self.modes, moves=moving)
         return form.with_fields(relation, self._chosen_fields.of_table(relation, numbered))
@@ -132,6 +132,7 @@ class SourceRows:
         rate: Rate,
         bindings: Bindings | None = None,
     ) -> None:
+        self._config = config
         self._shared = shared
         self._readers = readers
         self._rate = rate
@@ -173,7 +174,7 @@ class SourceRows:
 
     async def rows(
         self, table: SharedTable, skipped: Callable[[Part], Pages] = lambda _: (), *, found: bool = False
-    ) -> AsyncIterator[list[SourceRow]]:
+    ) -> AsyncGenerator[list[SourceRow], None]:
         """Yield all rows of the table.
 
         Args:

@@ -1,6 +1,7 @@
 """Differences between topics and tables become records, in one attempt for all tables."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from cdcd.build import is_compiled
 from cdcd.core.catalog.oids import Oids
 from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.engine.actions import Busy, Compare, Compared, Differences, NextDifferences, NotComparable
-from cdcd.core.engine.healing import Healing
+from cdcd.core.engine.healing import NOT_READ, OTHER_ROWS, Healing
 from cdcd.core.engine.rendering import SnapshotRows
 from cdcd.core.engine.snapshot_tasks import SnapshotTasks
 from cdcd.core.engine.topics import Topics
@@ -36,11 +37,15 @@ class World:
         self.rendering = SnapshotRows(encoder, self.queue, Topics(), gap=Gap("p.schemas", 50))
         for table in self.tables.values():
             self.rendering.define(table.relation, KEYED, {})
+        self._aside = aside
+        self.begin()
+
+    def begin(self) -> None:
         self.healing = Healing(
             self.tasks,
             self.rendering,
             self.tables,
-            aside=dict.fromkeys(aside),
+            aside=dict.fromkeys(self._aside),
             chunk_bytes=100,
             observe=self.facts.append,
             fault=None,
@@ -122,6 +127,28 @@ def test_a_table_that_is_set_aside_while_it_is_healed_is_not_healed():
     world.healing.answered(asked[0], Differences(((b"1",),)), 1.0)
     assert world.healing.next_question(2.0) is None
     assert world.tasks.progress.waiting == Oids((1,))
+
+
+def test_a_delete_goes_to_the_topic_that_has_the_row():
+    world = World(1)
+    world.answer(Compared(2, 0, 0))
+    own = world.rendering.topic_of(1)
+    world.answer(Differences(((b"1",),), topic="p.other"))
+    world.answer(Differences(((b"2",),), topic=own))
+    assert [record[0] for record in world.records()] == ["p.other"] * 2 + [own] * 2
+
+
+def test_tables_that_are_not_compared_at_all_are_named_with_the_reason():
+    world = World(1)
+    for oid in (2, 3):
+        world.tables[oid] = SourceTable(relation(oid, f"t{oid}"), "", ())
+    world.tasks.replace(replace(world.tasks.progress, outdated=Oids((1, 2))))
+    world.begin()
+    world.answer(Compared(0, 0, 0))
+    world.answer(Differences())
+    world.healing.next_question(2.0)
+    told = {fact.table: fact.reason for fact in world.facts if isinstance(fact, TableNotHealed)}
+    assert told == {"public.t2": OTHER_ROWS, "public.t3": NOT_READ}
 
 
 def test_without_tombstones_a_delete_is_one_record():

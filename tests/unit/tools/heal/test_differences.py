@@ -20,6 +20,19 @@ def test_differences_are_returned_in_pieces_until_none_is_left(tmp_path):
     log.close()
 
 
+def test_deletes_of_one_topic_only_are_returned_at_a_time(tmp_path):
+    log = DifferenceLog(tmp_path)
+    for topic, keys in (("p.t", (b"1", b"2")), ("p.empty", ()), ("p.t-eu", (b"3",))):
+        log.begin(topic)
+        for key in keys:
+            log.add(DELETE, key)
+    assert log.end() == Compared(3, 0, 0)
+    assert log.next(1000) == Differences(((b"1",), (b"2",)), topic="p.t")
+    assert log.next(1000) == Differences(((b"3",),), topic="p.t-eu")
+    assert not log.next(1000).rows
+    log.close()
+
+
 @pytest.mark.parametrize(
     ("data", "found"),
     [

@@ -1,0 +1,222 @@
+"""`cdcd heal`: tables with filters, routes, protection and readers are healed by their rules; others are read again."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from deploy.demo.fold import await_flushed
+from deploy.demo.topics import Reader
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration, drop_slot
+from tests.integration.forked import run_cdcd
+from tests.integration.test_heal import gaps
+
+pytestmark = pytest.mark.postgres(only=[13, 18])
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+CREATED = (
+    "CREATE TABLE filtered (id int PRIMARY KEY, kind text)",
+    "CREATE TABLE routed (id int PRIMARY KEY, kind text)",
+    "CREATE TABLE hidden (id int PRIMARY KEY, secret text, plain text)",
+    "CREATE TABLE hidden_key (name text PRIMARY KEY, n int)",
+    "CREATE TABLE keyless (id int, note text); ALTER TABLE keyless REPLICA IDENTITY FULL",
+    "CREATE TABLE outbox (id int PRIMARY KEY, topic text, key text, payload text)",
+    "CREATE TABLE part (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)",
+    "CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (100)",
+    "CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (100) TO (100000)",
+    "CREATE TABLE short (id int PRIMARY KEY, note text)",
+    "CREATE TABLE again (id int PRIMARY KEY, a text, b text)",
+)
+
+FILLED = (
+    "INSERT INTO filtered SELECT g, CASE g % 2 WHEN 0 THEN 'in' ELSE 'out' END FROM generate_series(1, 40) g",
+    "INSERT INTO routed SELECT g, CASE g % 3 WHEN 0 THEN 'b' ELSE 'a' END FROM generate_series(1, 40) g",
+    "INSERT INTO hidden SELECT g, 'secret ' || g, 'plain ' || g FROM generate_series(1, 40) g",
+    "INSERT INTO hidden_key SELECT 'name ' || g, g FROM generate_series(1, 40) g",
+    "INSERT INTO keyless SELECT g, 'note' FROM generate_series(1, 40) g",
+    "INSERT INTO outbox VALUES (1, 'orders', 'k', 'one')",
+    "INSERT INTO part SELECT g, 'note' FROM generate_series(1, 199) g",
+    "INSERT INTO short SELECT g, 'note' FROM generate_series(1, 40) g",
+    "INSERT INTO again SELECT g, 'a', 'b' FROM generate_series(1, 40) g",
+)
+
+CHANGED = (
+    # Rows that leave the filter, that come into it, that stay and differ, and that are gone.
+    "UPDATE filtered SET kind = 'out' WHERE id IN (2, 4); UPDATE filtered SET kind = 'in' WHERE id = 1",
+    "DELETE FROM filtered WHERE id IN (6, 7); INSERT INTO filtered VALUES (50, 'in'), (51, 'out')",
+    # Rows that go to the other topic, and rows that are gone from each.
+    "UPDATE routed SET kind = 'b' WHERE id IN (1, 2); UPDATE routed SET kind = 'a' WHERE id = 3",
+    "DELETE FROM routed WHERE id IN (4, 6); INSERT INTO routed VALUES (50, 'a'), (51, 'b')",
+    "UPDATE hidden SET secret = 'another' WHERE id = 1; UPDATE hidden SET plain = 'another' WHERE id = 2",
+    "DELETE FROM hidden WHERE id = 3; INSERT INTO hidden VALUES (50, 'new', 'new')",
+    "DELETE FROM hidden_key WHERE n IN (1, 2); UPDATE hidden_key SET name = 'moved' WHERE n = 3",
+    "DELETE FROM keyless WHERE id = 1; INSERT INTO outbox VALUES (2, 'orders', 'k', 'in the gap')",
+    "DELETE FROM part WHERE id IN (1, 150); UPDATE part SET id = 160000 / 1000 + 300 WHERE id = 2",
+    "DELETE FROM short WHERE id = 1; UPDATE short SET note = 'another' WHERE id = 2",
+    # Another table with the name of the former one, whose columns stand in another order.
+    "DROP TABLE again; CREATE TABLE again (id int PRIMARY KEY, b text, a text)",
+    "INSERT INTO again SELECT g, 'a', 'b' FROM generate_series(1, 30) g",
+)
+
+
+def rows_of(broker: KafkaBroker, name: str, topic: str) -> dict[str, Any]:
+    """Return the rows of a topic, by the text of their keys, as a consumer has them."""
+    rows: dict[str, Any] = {}
+    with Reader(broker.bootstrap_servers, name) as reader:
+        found = [raw for raw in reader.read_all() if raw.topic == topic]
+    for raw in found:
+        if raw.value is None:
+            continue
+        value = json.loads(raw.value)
+        if value["op"] == "t":
+            rows.clear()
+        elif value["op"] == "d":
+            rows.pop((raw.key or b"").decode(), None)
+        else:
+            rows[(raw.key or b"").decode()] = value["after"]
+    return rows
+
+
+def kinds(broker: KafkaBroker, name: str) -> dict[str, Counter[str]]:
+    """Return the number of records by op, for each topic of a table."""
+    found: dict[str, Counter[str]] = {}
+    with Reader(broker.bootstrap_servers, name) as reader:
+        for raw in reader.read_all():
+            if raw.value is not None and ".public." in raw.topic:
+                topic = raw.topic.partition(".public.")[2]
+                found.setdefault(topic, Counter())[json.loads(raw.value).get("op", "event")] += 1
+    return found
+
+
+def delete_oldest(broker: KafkaBroker, topic: str) -> None:
+    """Delete the first record of each partition that has any, as retention does."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    partitions = admin.list_topics(topic, timeout=15).topics[topic].partitions
+    places = [TopicPartition(topic, number, 1) for number in partitions]
+    for future in admin.delete_records(places).values():
+        try:
+            future.result(15)
+        except KafkaException as error:
+            # An empty partition has no first record.
+            if error.args[0].code() != KafkaError.OFFSET_OUT_OF_RANGE:
+                raise
+
+
+def settings(unique: str, database: Database, broker: KafkaBroker, **sections: Any) -> dict[str, Any]:
+    return configuration(
+        unique,
+        database.dsn(),
+        broker.bootstrap_servers,
+        snapshot={"mode": "initial", "chunk_bytes": 16_384},
+        outbox={
+            "tables": {"public.outbox": {"event_id": "id", "key": "key", "route_by": "topic"}},
+            "topics": [f"outbox.event.{unique}"],
+        },
+        columns={
+            "hash": ["public.hidden.secret", "public.hidden_key.name"],
+            "hash_key": "correct horse battery staple",
+        },
+        filters={"tables": {"public.filtered": {"keep": "row.kind == 'in'", "old_row": "assumed"}}},
+        routes={
+            "tables": {
+                "public.routed": {
+                    "rules": [{"when": "row.kind == 'b'", "topic": f"{unique}.public.routed_b"}],
+                    "old_row": "assumed",
+                }
+            }
+        },
+        **sections,
+    )
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_each_kind_of_table_is_healed_by_its_rules_or_read_again_by_name(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, delivery: str
+) -> None:
+    # GIVEN a pipeline with tables of all kinds, all of whose rows were delivered
+    for statement in (*CREATED, *FILLED):
+        database.execute(statement)
+    database.execute(
+        f'CREATE PUBLICATION "cdcd_{unique}" FOR ALL TABLES WITH (publish_via_partition_root = true)'
+    )
+    process = daemon(settings(unique, database, broker, kafka={"delivery": delivery}))
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    database.execute(
+        "UPDATE filtered SET kind = 'out' WHERE id = 10; UPDATE routed SET kind = 'b' WHERE id = 11"
+    )
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert process.stop() == 0
+    delete_oldest(broker, f"{unique}.public.short")
+    before = kinds(broker, unique)
+    # WHEN rows change, the slot is lost, and the topics are healed by the command
+    for statement in CHANGED:
+        database.execute(statement)
+    drop_slot(database.dsn(), f"cdcd_{unique}")
+    plan = run_cdcd("heal", "--config", str(process.config_path))
+    assert (plan.returncode, f"cdcd_{unique}" in plan.stdout) == (0, True), plan
+    healed = run_cdcd("heal", "--yes", "--config", str(process.config_path))
+    assert healed.returncode == 0, healed.stderr
+    events = [json.loads(line) for line in (healed.stdout + healed.stderr).splitlines() if line[:1] == "{"]
+    events_of = {event["table"]: event for event in events if event["event"] == "table.healed"}
+    # THEN these tables got a record for each difference
+    numbers = {
+        name.removeprefix("public."): (event["deletes"], event["updates"], event["inserts"])
+        for name, event in events_of.items()
+    }
+    assert numbers == {
+        "filtered": (3, 0, 2),
+        "routed": (5, 0, 5),
+        "hidden": (1, 2, 1),
+        "hidden_key": (3, 0, 1),
+        "part": (3, 0, 1),
+    }
+    # AND the others are named with the reason
+    reasons = {event["table"]: event["reason"] for event in events if event["event"] == "table.unhealed"}
+    assert {name: reason.split()[0] for name, reason in reasons.items()}.keys() == {
+        "public.keyless",
+        "public.short",
+        "public.again",
+        "public.outbox",
+    }
+    assert "no key" in reasons["public.keyless"]
+    assert "retention" in reasons["public.short"]
+    assert "outbox.tables" in reasons["public.outbox"]
+    after = kinds(broker, unique)
+    truncated = {topic for topic, ops in after.items() if ops["t"] > before.get(topic, Counter())["t"]}
+    assert truncated == {"keyless", "short", "again"}
+    # AND the daemon goes on, and every topic has the rows that its rules say
+    process.start()
+    process.await_streaming()
+    database.execute("INSERT INTO filtered VALUES (60, 'in'); INSERT INTO routed VALUES (60, 'b')")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+
+    def ids(topic: str) -> list[int]:
+        return sorted(row["id"] for row in rows_of(broker, unique, f"{unique}.public.{topic}").values())
+
+    def wanted(query: str) -> list[Any]:
+        return [row[0] for row in database.execute(query)]
+
+    assert ids("filtered") == wanted("SELECT id FROM filtered WHERE kind = 'in' ORDER BY 1")
+    assert ids("routed") == wanted("SELECT id FROM routed WHERE kind <> 'b' ORDER BY 1")
+    assert ids("routed_b") == wanted("SELECT id FROM routed WHERE kind = 'b' ORDER BY 1")
+    for table in ("part", "short", "again"):
+        rows = rows_of(broker, unique, f"{unique}.public.{table}").values()
+        told = wanted(f"SELECT to_jsonb(t) FROM {table} t ORDER BY id")
+        assert sorted(rows, key=lambda row: row["id"]) == told
+    hidden = rows_of(broker, unique, f"{unique}.public.hidden")
+    assert {row["id"]: row["plain"] for row in hidden.values()} == dict(
+        database.execute("SELECT id, plain FROM hidden")
+    )
+    hidden_keys = rows_of(broker, unique, f"{unique}.public.hidden_key")
+    assert sorted(row["n"] for row in hidden_keys.values()) == wanted("SELECT n FROM hidden_key ORDER BY 1")
+    assert not any("name" in key.partition(":")[2] for key in hidden_keys)
+    assert len(gaps(broker, unique)) == 1
+    assert process.stop() == 0
