@@ -338,7 +338,7 @@ def log_to(log: "MirrorLogConfig") -> "Observer":
     return echo
 
 
-def load_tables(  # noqa: PLR0917
+def load_tables(
     spark: Any,
     settings: "MirrorSettings",
     target: "Target",

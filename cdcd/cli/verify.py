@@ -300,7 +300,7 @@ def _verify_mirror(
         spark.stop()
 
 
-def _go_on(  # noqa: PLR0917  what is done, how often, and who is told
+def _go_on(
     config: "Config",
     target: "TopicsTarget",
     slice_bytes: float,

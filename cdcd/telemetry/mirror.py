@@ -70,7 +70,7 @@ class MirrorTelemetry:
             if consistent_lsn is not None:
                 self.consistent_lsn = consistent_lsn
 
-    def table(  # noqa: PLR0917  the numbers of a batch
+    def table(
         self, name: str, changes: int, quarantined: int, held: int, commit_lsn: int, lag_s: float | None
     ) -> None:
         """Register that a batch is in this table."""

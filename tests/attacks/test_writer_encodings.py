@@ -261,7 +261,7 @@ KEYS: Final = [
 @pytest.mark.postgres(only=[13, 18])
 @pytest.mark.parametrize("first", ["stream", "snapshot"])
 @pytest.mark.parametrize(("encoding", "value"), KEYS)
-def test_a_key_that_cannot_be_decoded_ends_the_daemon_by_name_and_the_table_can_be_left_out(  # noqa: PLR0917  fixtures
+def test_a_key_that_cannot_be_decoded_ends_the_daemon_by_name_and_the_table_can_be_left_out(
     encoding: str,
     value: bytes,
     first: str,
@@ -340,7 +340,7 @@ def test_a_program_goes_on_behind_a_value_that_cannot_be_decoded(
 @pytest.mark.postgres(only=[13, 18])
 @pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "EUC_KR"])
-def test_a_text_within_another_type_costs_that_value_only(  # noqa: PLR0917  fixtures
+def test_a_text_within_another_type_costs_that_value_only(
     encoding: str,
     binary: bool,
     postgres: PostgresServer,
@@ -462,7 +462,7 @@ def test_messages_and_prepared_transactions_with_bytes_that_are_no_text_end_noth
 @pytest.mark.attack(gains="a comparison that ends, or that calls other values equal", before="failed")
 @pytest.mark.postgres(only=[18])
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "EUC_JP"])
-def test_verify_compares_such_values(  # noqa: PLR0917  fixtures
+def test_verify_compares_such_values(
     encoding: str,
     postgres: PostgresServer,
     broker: KafkaBroker,

@@ -144,7 +144,7 @@ CASES: Final = [
 
 
 @pytest.mark.parametrize(("version", "locale"), CASES)
-def test_every_amount_is_what_numeric_gives_in_snapshot_and_stream(  # noqa: PLR0917  fixtures
+def test_every_amount_is_what_numeric_gives_in_snapshot_and_stream(
     version: int,
     locale: str,
     localised: Callable[..., PostgresServer],
@@ -209,11 +209,12 @@ FORMS: Final = [
 
 @pytest.mark.parametrize("locale", [pytest.param("ja_JP", marks=attack), pytest.param("ar_KW", marks=attack)])
 @pytest.mark.parametrize(("form", "mode", "binary"), FORMS)
-def test_every_amount_is_what_numeric_gives_in_every_mode(  # noqa: PLR0917  fixtures
+def test_every_amount_is_what_numeric_gives_in_every_mode(
     form: str,
     mode: str,
     binary: bool,
     locale: str,
+    *,
     localised: Callable[..., PostgresServer],
     broker: KafkaBroker,
     daemon: Callable[..., Daemon],

@@ -298,7 +298,7 @@ def _create_topic(broker: KafkaBroker, name: str, **config: str) -> None:
         created.result()
 
 
-def _drain(  # noqa: PLR0917  the parts of one run
+def _drain(
     server: PostgresServer,
     broker: KafkaBroker,
     folder: Path,
@@ -329,7 +329,7 @@ def _drain(  # noqa: PLR0917  the parts of one run
     return runs
 
 
-def _binary(  # noqa: PLR0917  the parts of one run
+def _binary(
     server: PostgresServer, broker: KafkaBroker, folder: Path, rows: int, repeat: int, form: str
 ) -> dict[str, list[Drained]]:
     """The inserts as text and in binary form."""
@@ -347,7 +347,7 @@ def _binary(  # noqa: PLR0917  the parts of one run
     return runs
 
 
-def _large(  # noqa: PLR0917  the parts of one run
+def _large(
     server: PostgresServer, broker: KafkaBroker, folder: Path, rows: int, repeat: int, forms: list[str]
 ) -> list[Large]:
     runs = []
@@ -363,7 +363,7 @@ def _large(  # noqa: PLR0917  the parts of one run
     return runs
 
 
-def _latencies(  # noqa: PLR0917  the parts of one run
+def _latencies(
     server: PostgresServer, broker: KafkaBroker, folder: Path, seconds: float, repeat: int, forms: list[str]
 ) -> list[Latency]:
     server.execute("DROP PUBLICATION IF EXISTS bench", "bench")
@@ -388,7 +388,7 @@ def _latencies(  # noqa: PLR0917  the parts of one run
     ]
 
 
-def _profile(  # noqa: PLR0917  the parts of one run
+def _profile(
     server: PostgresServer, broker: KafkaBroker, folder: Path, workload: Workload, rows: int, form: str
 ) -> None:
     end = _prepare(server, broker, workload, rows, ["profiled"])

@@ -26,7 +26,7 @@ class Side(NamedTuple):
     settings: Mapping[str, Any] = {}
 
 
-def compare(  # noqa: PLR0917  the parts of one run
+def compare(
     server: PostgresServer,
     broker: KafkaBroker,
     folder: Path,

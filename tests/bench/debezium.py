@@ -41,7 +41,7 @@ CONNECT: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
 LIMIT_S: Final = 600.0
 
 
-def start_connector(  # noqa: PLR0917  a worker, its connector, and the servers of both
+def start_connector(
     folder: Path,
     name: str,
     server: PostgresServer,
@@ -53,7 +53,7 @@ def start_connector(  # noqa: PLR0917  a worker, its connector, and the servers 
     return start_connectors(folder, name, server, broker, {name: settings}, worker_settings)
 
 
-def start_connectors(  # noqa: PLR0917  a worker, its connectors, and the servers of all
+def start_connectors(
     folder: Path,
     name: str,
     server: PostgresServer,
@@ -116,7 +116,7 @@ def connector_config(server: PostgresServer, settings: Mapping[str, str]) -> dic
     }
 
 
-def drain_with_debezium(  # noqa: PLR0917  the parts of one run
+def drain_with_debezium(
     server: PostgresServer, broker: KafkaBroker, slot: str, rows: int, folder: Path, who: str
 ) -> Drained:
     """Run Connect until the topic has as many records as the backlog has row changes; no tombstones are made.

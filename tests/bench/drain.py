@@ -89,7 +89,7 @@ def drain_with_pg_recvlogical(server: PostgresServer, slot: str, end: int, rows:
     return Drained(RECVLOGICAL, rows, wall_s, used, 0.0)
 
 
-def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
+def drain_with_cdcd(
     server: PostgresServer,
     broker: KafkaBroker,
     slot: str,

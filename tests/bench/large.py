@@ -43,7 +43,7 @@ class Large:
     peak_rss_bytes: int
 
 
-def measure_large(  # noqa: PLR0917  the parts of one run
+def measure_large(
     server: PostgresServer, broker: KafkaBroker, slot: str, folder: Path, rows: int, streaming: str, form: str
 ) -> Large:
     """Write `rows` in one transaction while the daemon runs, commit when it has what it can get, and wait."""

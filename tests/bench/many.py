@@ -167,7 +167,7 @@ def _config(
     }
 
 
-def _read_all(  # noqa: PLR0917  the parts of one run
+def _read_all(
     server: PostgresServer, broker: KafkaBroker, folder: Path, form: str, tables: int, method: str
 ) -> Many:
     config = _config(server, broker, f"many_{method}", snapshot={"mode": "initial", "method": method})

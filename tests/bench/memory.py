@@ -189,13 +189,14 @@ class Measured:
     outcome: str
 
 
-def measure(  # noqa: PLR0917  the parts of one case
+def measure(
     server: PostgresServer,
     broker: KafkaBroker,
     registry: str,
     folder: Path,
     name: str,
     size: int,
+    *,
     form: str,
     in_group: bool,
 ) -> Measured:
@@ -365,8 +366,8 @@ def main() -> None:
                     folder,
                     name,
                     size * MB,
-                    arguments.form,
-                    arguments.control_groups,
+                    form=arguments.form,
+                    in_group=arguments.control_groups,
                 )
                 print(report([one])[-1], flush=True)
                 found.append(one)

@@ -73,15 +73,16 @@ class Outcome:
         )
 
 
-def run(  # noqa: PLR0917  the parts of one run
+def run(
     version: int,
     method: str,
     story: str,
-    kills: int,
-    dice: random.Random,
     postgres: PostgresServer,
     broker: KafkaBroker,
     folder: Path,
+    *,
+    kills: int,
+    dice: random.Random,
 ) -> Outcome:
     """One pipeline on servers that run; its database is its own."""
     began = time.monotonic()

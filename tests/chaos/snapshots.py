@@ -213,7 +213,7 @@ def servers(version: int) -> Iterator[Running]:
         yield postgres, broker, folder
 
 
-def outcomes(  # noqa: PLR0917  what the command line says, and the servers
+def outcomes(
     version: int, kind: str, stories: Sequence[str], kills: int, seed: int, running: Running
 ) -> Iterator[Outcome | changes.Outcome | None]:
     """The pipelines of a version and a kind, one after the other; None for one that failed, as is printed."""
@@ -224,7 +224,7 @@ def outcomes(  # noqa: PLR0917  what the command line says, and the servers
     for method, story in product(changes.METHODS, stories):
         what = f"{version} {kind} {method} {story}"
         dice = random.Random(f"{seed} {what}")
-        docs = (changes.run(version, method, story, kills, dice, *running) for _ in range(1))
+        docs = (changes.run(version, method, story, *running, kills=kills, dice=dice) for _ in range(1))
         yield from _told(docs, what)
 
 

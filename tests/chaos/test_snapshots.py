@@ -32,6 +32,6 @@ def test_a_snapshot_of_a_table_that_changes_is_complete_though_it_is_killed(vers
     with servers(version) as running:
         for story in changes.STORIES:
             dice = random.Random(f"{SEED} {version} docs {method} {story}")
-            outcome = changes.run(version, method, story, 5, dice, *running)
+            outcome = changes.run(version, method, story, *running, kills=5, dice=dice)
             print(outcome)
             assert outcome.sound, f"seed {SEED}\n{outcome}\n{outcome.report}"

@@ -191,7 +191,7 @@ def tables(count: int, rows: int) -> list[Table]:
     return found
 
 
-def writing(  # noqa: PLR0917  where, what, how much
+def writing(
     server: PostgresServer, database: str, meant: Sequence[Table], rate: float, seed: int, folder: Path
 ) -> AbstractContextManager[None]:
     """Transactions on the tables at this rate until the block ends."""

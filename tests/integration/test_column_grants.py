@@ -169,7 +169,7 @@ def test_a_pipeline_works_with_rights_on_the_published_columns(
 
 
 @pytest.mark.postgres(only=[13, 15, 18])
-def test_check_asks_for_no_more_than_the_published_columns(  # noqa: PLR0917  fixtures
+def test_check_asks_for_no_more_than_the_published_columns(
     database: Database,
     broker: KafkaBroker,
     role: str,

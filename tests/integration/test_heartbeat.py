@@ -181,8 +181,16 @@ def test_rows_are_dropped_as_they_come(database: Database):
         ("INSRT INTO public.beats", "warning", "syntax error"),
     ],
 )
-def test_the_check_says_whether_the_query_would_run_and_runs_nothing(  # noqa: PLR0917  fixtures
-    database: Database, broker: KafkaBroker, unique: str, tmp_path, capsys, query: str, level: str, says: str
+def test_the_check_says_whether_the_query_would_run_and_runs_nothing(
+    database: Database,
+    broker: KafkaBroker,
+    unique: str,
+    tmp_path,
+    capsys,
+    *,
+    query: str,
+    level: str,
+    says: str,
 ):
     role = f"{unique}_r"
     database.execute(

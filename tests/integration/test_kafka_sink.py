@@ -39,7 +39,7 @@ RECORDS_MAX = 10_000
 """More records than are handed over before the broker has refused the first request."""
 
 
-def sink_of(  # noqa: PLR0917  each test names one or two
+def sink_of(
     broker: KafkaBroker,
     name: str,
     properties: Mapping[str, int] | None = None,

@@ -125,7 +125,7 @@ def test_the_topics_are_shown_as_far_as_they_are_wanted(
         {"binary_handling_mode": "base64-url-safe", "time_precision_mode": "connect"},
     ],
 )
-def test_values_are_shown_as_people_write_them(  # noqa: PLR0917  fixtures
+def test_values_are_shown_as_people_write_them(
     database: Database, broker: KafkaBroker, daemon, tail: Tail, unique: str, modes: dict[str, str]
 ):
     # GIVEN values that JSON has as base64, as numbers since 1970, or in quotes
@@ -205,7 +205,7 @@ def test_a_temporary_slot_shows_what_is_committed_and_is_gone_with_the_process(
 
 @pytest.mark.postgres(only=18)
 @pytest.mark.parametrize("source", ["topics", "slot"])
-def test_it_ends_in_good_order(  # noqa: PLR0917  its fixtures
+def test_it_ends_in_good_order(
     database: Database, broker: KafkaBroker, daemon, tail: Tail, unique: str, source: str
 ):
     database.execute("CREATE TABLE orders (id int PRIMARY KEY)")

@@ -26,7 +26,7 @@ def registry() -> Iterator[SchemaRegistry]:
 
 
 @pytest.mark.parametrize("written", ["json", "protobuf"])
-def test_counts_are_those_of_the_records_whatever_is_killed(  # noqa: PLR0917  fixtures
+def test_counts_are_those_of_the_records_whatever_is_killed(
     written: str,
     database: Database,
     broker: KafkaBroker,

@@ -150,7 +150,7 @@ def test_the_rest_of_a_transaction_that_is_larger_than_kafkas_is_delivered(pipel
 
 @FIRST_AND_LAST
 @DIRECTIONS
-def test_rows_of_a_durable_log_are_delivered_by_the_other_version(  # noqa: PLR0917  fixtures
+def test_rows_of_a_durable_log_are_delivered_by_the_other_version(
     database: Database,
     private_broker: Callable[..., KafkaBroker],
     unique: str,
@@ -413,7 +413,7 @@ def test_protected_columns_have_the_same_values_before_and_after(pipeline: Pipel
 
 
 @DIRECTIONS
-def test_a_handover_that_one_version_has_prepared_is_finished_by_the_other(  # noqa: PLR0917  fixtures
+def test_a_handover_that_one_version_has_prepared_is_finished_by_the_other(
     private_postgres: Callable[..., PostgresServer],
     broker: KafkaBroker,
     unique: str,

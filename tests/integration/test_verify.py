@@ -78,7 +78,7 @@ def test_nothing_differs_while_everything_is_written_and_the_daemon_is_killed(
 
 
 @pytest.mark.postgres(only=18)
-def test_a_table_that_is_altered_after_it_was_read_is_compared_at_the_same_snapshot(  # noqa: PLR0917  fixtures
+def test_a_table_that_is_altered_after_it_was_read_is_compared_at_the_same_snapshot(
     database: Database,
     broker: KafkaBroker,
     daemon: Callable[..., Daemon],

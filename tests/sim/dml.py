@@ -102,7 +102,7 @@ class Writer:
         heap.insert(sub, row, rng, database.is_held)
         return [change]
 
-    def _change(  # noqa: PLR0917  what a change is made of
+    def _change(
         self, what: str, transaction: Transaction, sub: int, definition: Definition, event: int, row: Row
     ) -> Change:
         change = Change(what, transaction.xid, sub, oid=definition.oid, event=event)

@@ -12,9 +12,7 @@ from tests.sim.events import EnvelopedEncoder, Seen
 class NamedByTheChange(Events):
     """The `id` has the LSN of the change, as Debezium's. Rows of one command have one LSN."""
 
-    def _value(  # noqa: PLR0917  as `Events._value`
-        self, slot: int, op: str, mark: str, lsn: int, event_no: int, total: int, order: int
-    ) -> bytes:
+    def _value(self, slot: int, op: str, mark: str, lsn: int, event_no: int, total: int, order: int) -> bytes:
         number = lsn if slot == 0 else event_no
         return super()._value(slot, op, mark, lsn, number, total, order)
 

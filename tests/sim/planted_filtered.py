@@ -20,7 +20,7 @@ class DoesNotCountFiltered(FilterShape):
 class LeavesWhatLeaves(FilterShape):
     """A row that matches no more has no record, and stays with consumers."""
 
-    def _update(  # noqa: PLR0917  as its base has it
+    def _update(
         self,
         found: RowFilter,
         old: Sequence[Value],

@@ -66,7 +66,7 @@ class Outcome:
 class Switch:
     """A pipeline on `former`, and `new`, which follows it."""
 
-    def __init__(  # noqa: PLR0917  what stands on both sides, and the seed
+    def __init__(
         self, former: int, new: int, broker: KafkaBroker, folder: Path, name: str, stack: ExitStack, seed: int
     ) -> None:
         self._dice = random.Random(seed)

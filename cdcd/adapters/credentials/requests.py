@@ -21,7 +21,7 @@ REDIRECTED: Final = (
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(  # noqa: PLR0917  as urllib has it
+    def redirect_request(
         self,
         req: urllib.request.Request,
         fp: IO[bytes],

@@ -387,7 +387,7 @@ class Encoder(Protocol):
             lsn: Kafka holds every record of a transaction whose commit record begins before.
         """
 
-    def encode_rows(  # noqa: PLR0917  as `encode`, which has most of these
+    def encode_rows(
         self,
         oid: int,
         lines: list[bytes],

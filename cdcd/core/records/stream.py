@@ -346,7 +346,7 @@ class RecordStream:
                 came[:] = [named(record, names) for record in came]
         return size
 
-    def _row_again(  # noqa: PLR0917  as `_row`
+    def _row_again(
         self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
     ) -> int:
         """As `_row`, with what stands for values without a form."""
@@ -445,7 +445,7 @@ class RecordStream:
         key = to_bytes(f'{{"prefix":{quote(wire(message.prefix))}}}')
         return self._message_key + key + CLOSING if self._message_key else key
 
-    def encode_rows(  # noqa: PLR0917  as in `Encoder`
+    def encode_rows(
         self,
         oid: int,
         lines: list[bytes],
@@ -518,7 +518,7 @@ class RecordStream:
         """See `Encoder`."""
         raise NotImplementedError
 
-    def _rows(  # noqa: PLR0917  as `encode_rows`
+    def _rows(
         self,
         oid: int,
         lines: list[bytes],
@@ -570,7 +570,7 @@ class RecordStream:
         """Return a relation that is prepared for the open transaction, and described in `out`."""
         raise NotImplementedError
 
-    def _row(  # noqa: PLR0917  what the head of a frame says, as it is there
+    def _row(
         self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
     ) -> int:
         """Append the records of a row, and return their bytes. ValueError, IndexError: the row is malformed."""

@@ -156,18 +156,9 @@ def request_json(request: Requested) -> list[object]:
     ]
 
 
-def request_from(  # noqa: PLR0917  the fields of a list in the record
-    name: str,
-    tables: int,
-    complete: int,
-    failed: int,
-    rows: int,
-    asked: int,
-    ended: int,
-    error: str,
-    code: int,
-) -> Requested:
-    """Return the request that `request_json` wrote."""
+def request_from(name: object, *fields: object) -> Requested:
+    """Return the request that `request_json` wrote. ValueError: the list is another one."""
+    tables, complete, failed, rows, asked, ended, error, code = fields
     return Requested(
         text(name),
         count(tables),

@@ -25,7 +25,7 @@ class Opened:
 
     __slots__ = ("commit_lsn", "commit_time", "kind", "last_commit_lsn", "skip", "xid")
 
-    def __init__(  # noqa: PLR0917  one of these for each transaction, and keywords cost
+    def __init__(
         self, kind: str, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None, skip: int
     ) -> None:
         self.kind = kind

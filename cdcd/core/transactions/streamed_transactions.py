@@ -35,7 +35,7 @@ class StreamedTransactions:
         abort_info: True if Stream Abort has LSN and time (protocol 4 with `streaming=parallel`).
     """
 
-    def __init__(  # noqa: PLR0917  the parts that it works with
+    def __init__(
         self,
         order: CommitOrder,
         relations: RelationCache,

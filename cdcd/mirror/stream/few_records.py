@@ -105,7 +105,7 @@ def _wanted(records: DataFrame) -> DataFrame:
     return wanted.coalesce(records.sparkSession.sparkContext.defaultParallelism)
 
 
-def apply_few(  # noqa: PLR0917 - the target, and the part of the topic
+def apply_few(
     spark: SparkSession,
     target: Target,
     table: tuple[str, New],

@@ -31,7 +31,7 @@ def load_as_set(
     )
 
 
-def read_again(  # noqa: PLR0917
+def read_again(
     spark: SparkSession,
     source: SnapshotSource,
     table: str,

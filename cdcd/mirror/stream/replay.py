@@ -33,7 +33,7 @@ from cdcd.mirror.watching.progress import Replayed, TableFailed
 _RAW: Final = ("key_bytes", "value_bytes", "timestamp")
 
 
-def replay_quarantine(  # noqa: PLR0917
+def replay_quarantine(
     spark: SparkSession,
     source: KafkaSource,
     admin: Admin,

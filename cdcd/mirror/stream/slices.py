@@ -46,7 +46,7 @@ class Slice:
         }  # fmt: skip
 
 
-def reach_of(  # noqa: PLR0917 - what was read, and what it is read for
+def reach_of(
     start: Offsets,
     ends: Offsets,
     size: int,

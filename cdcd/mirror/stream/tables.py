@@ -195,7 +195,7 @@ class Tables:
         """The records of these slices."""
         return FewRecords(self._sessions, self._settings.kafka, slices)
 
-    def advance(  # noqa: PLR0917 - the batch, and what was looked up for all of its tables
+    def advance(
         self,
         topic: str,
         ends: Mapping[int, int],
@@ -219,7 +219,7 @@ class Tables:
         finally:
             table.busy.release()
 
-    def _attempt(  # noqa: PLR0917 - as `_table`, and the table
+    def _attempt(
         self,
         topic: str,
         table: TableMirror,

@@ -139,7 +139,7 @@ class Applying:
             rows.unpersist()
         return applied
 
-    def _replaced(  # noqa: PLR0917 - as `_commit`
+    def _replaced(
         self, spark: SparkSession, name: str, table: Table, source: DataFrame, found: Summary, state: State
     ) -> Applied | None:
         """Bring a reduced batch into a table whose files the driver replaces. None: the batch is one for Spark."""
@@ -158,7 +158,7 @@ class Applying:
                 state,
             )
 
-    def _replace(  # noqa: PLR0917 - as `_commit`
+    def _replace(
         self,
         spark: SparkSession,
         name: str,
@@ -188,7 +188,7 @@ class Applying:
             small.put(file, stamped)
         return _applied(table, found, stamped)
 
-    def _commit(  # noqa: PLR0917 - what is known of the table, of the batch, and of both
+    def _commit(
         self, spark: SparkSession, name: str, table: Table, source: DataFrame, found: Summary, state: State
     ) -> Applied:
         """Have Spark bring a reduced batch into a table."""
@@ -202,7 +202,7 @@ class Applying:
                 self.merge(spark, name, table, source, found)
         return _applied(table, found, stamped)
 
-    def apply_few(  # noqa: PLR0917 - as `Target.apply_few`, and what is known of the table
+    def apply_few(
         self, spark: SparkSession, name: str, table: Table, few: FewChanges, form: Form, step: Asked
     ) -> Applied:
         found = few.found

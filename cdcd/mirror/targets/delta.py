@@ -151,7 +151,7 @@ class DeltaTables(TableFormat):
     def bare_name(self, name: str) -> str:
         return super().bare_name(name) if self._path is None else ".".join(_path_of(name).split("/")[-2:])
 
-    def maintain(  # noqa: PLR0917 - as `Target.maintain`, and what is known of the table
+    def maintain(
         self,
         spark: SparkSession,
         name: str,

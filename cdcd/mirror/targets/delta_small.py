@@ -131,7 +131,7 @@ def writes_so(key: str) -> bool:
 
 
 class _SmallDelta(Small):
-    def __init__(  # noqa: PLR0917 - what is known of the table
+    def __init__(
         self, spark: SparkSession, name: str, columns: list[Column], limits: Limits, table: Any, snapshot: Any
     ) -> None:
         super().__init__(spark, name, columns, limits)

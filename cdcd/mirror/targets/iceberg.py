@@ -120,7 +120,7 @@ class IcebergTables(TableFormat):
             changes = changes.createTag(tag.name, version)
         changes.commit()
 
-    def maintain(  # noqa: PLR0917 - as `Target.maintain`, and what is known of the table
+    def maintain(
         self,
         spark: SparkSession,
         name: str,

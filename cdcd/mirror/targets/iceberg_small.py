@@ -118,7 +118,7 @@ def fields_of(spark: SparkSession, table: Any) -> list[Any]:
 
 
 class _SmallIceberg(Small):
-    def __init__(  # noqa: PLR0917 - what is known of the table
+    def __init__(
         self,
         spark: SparkSession,
         name: str,

@@ -106,7 +106,7 @@ class Lakehouse:
             self._format.tag(spark, name, table.version, tag)
         return table.version
 
-    def prepare(  # noqa: PLR0917 - as `New`, and where
+    def prepare(
         self,
         spark: SparkSession,
         name: str,
@@ -136,7 +136,7 @@ class Lakehouse:
             self._following.follow(spark, name, table, labelled(table.schema, schema), table.schema_at)
         return self._known.tables[name].schema
 
-    def replace(  # noqa: PLR0917 - as `prepare`, and where
+    def replace(
         self,
         spark: SparkSession,
         name: str,
@@ -254,7 +254,7 @@ class Lakehouse:
         table.state, table.empty = state, False
         return state
 
-    def swap(  # noqa: PLR0917 - as `load`, and the form
+    def swap(
         self,
         name: str,
         new: New,
@@ -303,7 +303,7 @@ class Lakehouse:
                     f"Drop the target table {name}, and then: {way_on(new.schema.table)}",
                 )
 
-    def _put(  # noqa: PLR0917
+    def _put(
         self, spark: SparkSession, name: str, wanted: Table, rows: DataFrame, at: At, after_it: State
     ) -> State:
         """Replace the table that is there by `wanted` with `rows`, in one commit. Returns the state of that commit."""

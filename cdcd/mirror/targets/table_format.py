@@ -59,7 +59,7 @@ class TableFormat(ABC):
         return ".".join(parts(name)[1:])
 
     @abstractmethod
-    def maintain(  # noqa: PLR0917 - as `Target.maintain`, and what is known of the table
+    def maintain(
         self,
         spark: SparkSession,
         name: str,
@@ -225,9 +225,7 @@ def assigned(properties: Mapping[str, str]) -> str:
     return ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
 
 
-def creation(  # noqa: PLR0917 - the parts of the statement, in their order
-    name: str, columns: str, format_: str, properties: str, view: str | None, by: str | None
-) -> str:
+def creation(name: str, columns: str, format_: str, properties: str, view: str | None, by: str | None) -> str:
     """The statement that creates a table, or replaces it by the rows of a view."""
     partitioned = "" if by is None else f" PARTITIONED BY ({by})"
     if view is None:

@@ -192,7 +192,7 @@ class Target(Protocol):
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
         """The table's name in SQL."""
 
-    def prepare(  # noqa: PLR0917 - as `New`, and where
+    def prepare(
         self,
         spark: SparkSession,
         name: str,
@@ -214,7 +214,7 @@ class Target(Protocol):
             IncompatibleSchemaError: it cannot be had. Nothing was changed.
         """
 
-    def replace(  # noqa: PLR0917 - as `prepare`, and where
+    def replace(
         self,
         spark: SparkSession,
         name: str,
@@ -323,7 +323,7 @@ class Target(Protocol):
             changes: in the form of the table. For a mirror, of each key also all that came later.
         """
 
-    def swap(  # noqa: PLR0917 - as `load`, and the form
+    def swap(
         self,
         name: str,
         new: New,

@@ -239,7 +239,7 @@ async def _applied(sql: Connection, subscription: Subscription, end: int, wait_s
     )
 
 
-async def await_confirmed(  # noqa: PLR0917  a slot, and what is said of it
+async def await_confirmed(
     sql: Connection, name: str, lsn: int, wait_s: float, error: TransientError, unread: Callable[[], None]
 ) -> None:
     """Wait until the reader of the slot has confirmed this position. Raises `error` after `wait_s` seconds.

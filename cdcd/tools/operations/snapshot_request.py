@@ -113,7 +113,7 @@ async def _token(config: Config, sql: Connection) -> str:
     )
 
 
-async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
+async def _checked(
     config: Config, dsn: Dsn, sql: Connection, signal: Signal, stack: AsyncExitStack, notice: Notice
 ) -> Signal:
     """Return the request with the published tables that it names.
@@ -151,7 +151,9 @@ async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
     reader = await SnapshotReader.open(dsn, application_name=name, connect_timeout_s=patience_s)
     stack.callback(reader.close)
     for oid in oids:
-        await _check_table(catalog, reader, oid, published[oid], signal.where, notice, keys, ends_rows)
+        await _check_table(
+            catalog, reader, oid, published[oid], signal.where, notice, keys=keys, ends_rows=ends_rows
+        )
     return replace(signal, tables=tuple(published[oid] for oid in oids))
 
 
@@ -233,13 +235,14 @@ def _meant(published: Mapping[int, str], table: str) -> str:
     return f"Published are: {', '.join(names[:10])}{'' if len(names) <= 10 else ' and others'}."
 
 
-async def _check_table(  # noqa: PLR0917  a table, and who is asked of it
+async def _check_table(
     catalog: SnapshotCatalog,
     reader: SnapshotReader,
     oid: int,
     name: str,
     where: str,
     notice: Notice,
+    *,
     keys: ChosenKeys,
     ends_rows: bool,
 ) -> None:

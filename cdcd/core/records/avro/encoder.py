@@ -302,7 +302,7 @@ class RegistryEncoder(RecordStream):
 
     # Rows.
 
-    def _row(  # noqa: PLR0917  as `RecordStream._row`
+    def _row(
         self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
     ) -> int:
         if width != table.width:
@@ -338,7 +338,7 @@ class RegistryEncoder(RecordStream):
         elif isinstance(value, bytes):
             converter.write(value, 0, len(value), out)
 
-    def _row_again(  # noqa: PLR0917  as `_row`
+    def _row_again(
         self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
     ) -> int:
         avro = self._avro[table.relation.oid]
@@ -363,7 +363,7 @@ class RegistryEncoder(RecordStream):
         out.append(record)
         return size_of(record) + self._header_bytes
 
-    def _put_flat(  # noqa: PLR0917  as `_put`
+    def _put_flat(
         self,
         flat: FlatRow,
         table: AvroTable,
@@ -467,7 +467,7 @@ class RegistryEncoder(RecordStream):
 
     # Rows of COPY.
 
-    def _rows(  # noqa: PLR0917  as `encode_rows`
+    def _rows(
         self,
         oid: int,
         lines: list[bytes],

@@ -21,7 +21,7 @@ NULL_IN_KEY: Final = (
 )
 
 
-def write_row(  # noqa: PLR0917  a call would cost as much as a column
+def write_row(
     frame: bytes,
     start: "i64",
     table: AvroTable,
@@ -78,7 +78,7 @@ def write_row(  # noqa: PLR0917  a call would cost as much as a column
     return at
 
 
-def _write_unchanged(  # noqa: PLR0917  as `write_row`
+def _write_unchanged(
     table: AvroTable,
     place: AvroPlace,
     out: BytesWriter,

@@ -226,7 +226,7 @@ class Events:
             self._headers.append((header_of(name), value))
         self._same_bytes = sum([len(name) + len(value) for name, value in self._headers])
 
-    def make(  # noqa: PLR0917  what differs between events
+    def make(
         self, op: str, mark: str, lsn: int, event_no: int, data: Sequence[Part], others: Headers | None
     ) -> tuple[bytes, Headers]:
         """Return the value and the headers of an event.
@@ -261,9 +261,7 @@ class Events:
         self.header_bytes = size
         return b"".join(data), [*headers, *(others or ())]
 
-    def _value(  # noqa: PLR0917  as `make`
-        self, slot: int, op: str, mark: str, lsn: int, event_no: int, total: int, order: int
-    ) -> bytes:
+    def _value(self, slot: int, op: str, mark: str, lsn: int, event_no: int, total: int, order: int) -> bytes:
         """Return the value of an attribute as it is written at its place."""
         if slot == _ID:
             return b"%b%d%b%b" % (self._id, event_no, self._table_id, mark.encode())

@@ -70,7 +70,7 @@ class JsonEventsEncoder(SnapshotEncoder):
             )
             self._openings[relation.oid] = opening(data_schema(envelope))
 
-    def _event(  # noqa: PLR0917  what an event is of
+    def _event(
         self,
         table: TableFragments,
         op: int,
@@ -97,7 +97,7 @@ class JsonEventsEncoder(SnapshotEncoder):
             size += len(key)
         return size
 
-    def _append(  # noqa: PLR0917  as in `DebeziumJsonEncoder`
+    def _append(
         self,
         table: TableFragments,
         op: int,
@@ -112,7 +112,7 @@ class JsonEventsEncoder(SnapshotEncoder):
             return 0
         return self._append_event(table, op, key, checked_parts(parts), headers, out)
 
-    def _append_event(  # noqa: PLR0917  as `_append`
+    def _append_event(
         self,
         table: TableFragments,
         op: int,
@@ -159,7 +159,7 @@ class JsonEventsEncoder(SnapshotEncoder):
 
     # Rows of snapshots.
 
-    def _rows(  # noqa: PLR0917  as `encode_rows`
+    def _rows(
         self,
         oid: int,
         lines: list[bytes],
@@ -264,7 +264,7 @@ class FlatJsonEventsEncoder(FlatEncoder):
         FlatEncoder._described(self, fragments, types, rules)
         self._event_tables.describe(fragments, None)
 
-    def _event(  # noqa: PLR0917  as in `FlatEncoder`
+    def _event(
         self,
         table: TableFragments,
         op: int,
@@ -277,7 +277,7 @@ class FlatJsonEventsEncoder(FlatEncoder):
         self._header_bytes = self._event_tables.header_bytes
         return made
 
-    def _rows(  # noqa: PLR0917  as `encode_rows`
+    def _rows(
         self,
         oid: int,
         lines: list[bytes],

@@ -86,7 +86,7 @@ class EventTables:
         """Set the URL of the schema that a table's event data has."""
         self._tables[fragments.relation.oid].data_schema = url
 
-    def make(  # noqa: PLR0917  what an event is of
+    def make(
         self,
         fragments: TableFragments,
         facts: TransactionFacts,

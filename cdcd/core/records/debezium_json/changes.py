@@ -127,7 +127,7 @@ def write_row(frame: bytes, start: "i64", places: list[Place], out: BytesWriter)
     return at
 
 
-def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an object, would cost as much as a column
+def read_row(  # noqa: C901, PLR0912  a table of functions, or an object, would cost as much as a column
     frame: bytes,
     start: int,
     plan: Plan,

@@ -369,7 +369,7 @@ def flat_schema(
     return struct(fields, f"{topic}.Value", optional=not added and not has_deleted)
 
 
-def _columns(  # noqa: PLR0917  as `envelope_schema`
+def _columns(
     relation: Relation,
     key: Collection[int],
     types: Mapping[int, TypeDescription],

@@ -109,7 +109,7 @@ class DraftWriter:
 class DraftedRecords(LateRecords):
     """Makes the records of a draft; `first` is the index of the first row's key in `parts`."""
 
-    def __init__(  # noqa: PLR0917  what a draft, its table and its transaction have
+    def __init__(
         self, topic: str, has_key: bool, parts: list[bytes], first: int, event_no: int, envelope: Envelope
     ) -> None:
         self._has_key = has_key
@@ -195,7 +195,7 @@ def late_records(
     return DraftedRecords(table.topic, has_key, parts, gone * PARTS, serial + 1, envelope)
 
 
-def finish(  # noqa: PLR0917  what a transaction has and a draft has not
+def finish(
     draft: Draft,
     table: TableFragments,
     serial: int,

@@ -219,7 +219,7 @@ class DebeziumJsonEncoder(RecordStream):
         finally:
             self.writes = writes
 
-    def _row(  # noqa: PLR0917  what the head of a frame says, as it is there
+    def _row(
         self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
     ) -> int:
         """The records of a row, or its draft; `_NOT_DRAFTED` where it can have none."""
@@ -331,7 +331,7 @@ class DebeziumJsonEncoder(RecordStream):
             self._lsn_text = (self._lsn, text)
         return text
 
-    def _append(  # noqa: PLR0917  one call for each record
+    def _append(
         self,
         table: TableFragments,
         op: int,

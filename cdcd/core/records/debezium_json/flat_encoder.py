@@ -141,7 +141,7 @@ class FlatEncoder(SnapshotEncoder):
             flat.form.renew(self._source, self._transaction)
         return flat
 
-    def _event(  # noqa: PLR0917  what a record is made of
+    def _event(
         self,
         table: TableFragments,
         op: int,
@@ -174,7 +174,7 @@ class FlatEncoder(SnapshotEncoder):
     ) -> int:
         return self._append_row(table, DELETED, key, [checked(before)], headers, out)
 
-    def _append(  # noqa: PLR0917  as in `DebeziumJsonEncoder`
+    def _append(
         self,
         table: TableFragments,
         op: int,
@@ -188,7 +188,7 @@ class FlatEncoder(SnapshotEncoder):
         first, *others = checked_parts(parts[2:])
         return self._append_row(table, op, key, [first[_AFTER:], *others], headers, out)
 
-    def _append_row(  # noqa: PLR0917  as `_append`
+    def _append_row(
         self,
         table: TableFragments,
         op: int,

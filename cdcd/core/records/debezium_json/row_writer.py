@@ -55,9 +55,7 @@ class RowWriter:
         out.truncate(0)
         return out
 
-    def begin(  # noqa: PLR0917  what the head of a frame says, as it is there
-        self, table: TableFragments, tag: int, kind: int, frame: bytes, at: int, opening: bytes
-    ) -> int:
+    def begin(self, table: TableFragments, tag: int, kind: int, frame: bytes, at: int, opening: bytes) -> int:
         """Write `before` and `after` of a row frame whose first row's values are at `frame[at]`.
 
         Args:

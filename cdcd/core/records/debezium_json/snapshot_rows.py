@@ -145,7 +145,7 @@ BLOCK: Final = 1024
 class SnapshotEncoder(DebeziumJsonEncoder):
     """Describes tables by `define`, like `DebeziumJsonEncoder`, and encodes rows of them."""
 
-    def _rows(  # noqa: PLR0917  as `encode_rows`
+    def _rows(
         self,
         oid: int,
         lines: list[bytes],
@@ -220,7 +220,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         table.tally.counts[DELETED] += len(keys)
         return Encoded(len(keys), size, None)
 
-    def _encode_block(  # noqa: PLR0917 - as `encode_rows`
+    def _encode_block(
         self,
         table: TableFragments,
         lines: list[bytes],

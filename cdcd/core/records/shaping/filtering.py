@@ -249,7 +249,7 @@ class FilterShape(Shape):
             return frame if self._kept(found, old, whole, frame, now_us) else None
         return self._update(found, old, new, whole, frame, in_stream, now_us)
 
-    def _update(  # noqa: PLR0917  what the frame says
+    def _update(
         self,
         found: RowFilter,
         old: Sequence[Value],

@@ -80,7 +80,7 @@ class LineEncoder(RecordStream):
         out.append((self._message_topic, message.prefix.encode(), bytes(content), None))
         return len(message.prefix) + len(content)
 
-    def _rows(  # noqa: PLR0917  as in `RecordStream`
+    def _rows(
         self,
         oid: int,
         lines: list[bytes],

@@ -59,4 +59,4 @@ def test_both_are_read_back_as_they_were_written():
     assert outcome_from(*outcome_json(outcome)) == outcome  # type: ignore[arg-type]
     assert outcome_from("a.b", "me", 7, "") == Outcome("a.b", "me", 7)
     request = Requested("me", 3, 1, 1, 9, 10, 0, "why", 3)
-    assert request_from(*request_json(request)) == request  # type: ignore[arg-type]
+    assert request_from(*request_json(request)) == request
