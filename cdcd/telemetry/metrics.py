@@ -393,6 +393,13 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _one(lambda t: t.requests_refused),
     ),
     Definition(
+        "cdcd_healed_rows_total",
+        "counter",
+        "Rows whose records healed topics after a gap, by kind: deletes, updates, inserts.",
+        _by_label(lambda t: t.healed_rows),
+        ("kind",),
+    ),
+    Definition(
         "cdcd_ignored_records_total",
         "counter",
         "Records of the checkpoint topic that are ignored, because somebody else wrote them.",

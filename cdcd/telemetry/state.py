@@ -9,13 +9,14 @@ Filling a `Histogram` costs almost nothing, because it has only one count per bu
 
 import time
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from cdcd.core.engine.reachability import Reachability, Waiting
 from cdcd.core.engine.wal_forecast import WalForecast
-from cdcd.core.facts import Fact, Observer, Side
+from cdcd.core.facts import Fact, Observer, Side, TableHealed
 from cdcd.core.facts_operation import CheckpointRecordsIgnored
 from cdcd.core.snapshot.progress import Progress
 from cdcd.telemetry.last_problems import LastProblems
@@ -144,6 +145,7 @@ class Telemetry:
         "events",
         "flushed_lsn",
         "hanging",
+        "healed_rows",
         "heartbeat_bytes",
         "heartbeat_queries",
         "heartbeats",
@@ -217,6 +219,7 @@ class Telemetry:
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
         self.transactions_cut = 0
         self.requests_refused = 0
+        self.healed_rows: Counter[str] = Counter()
         self.ignored_records: dict[str, int] = {}
         """Number of ignored records by the pipeline's own topic. A record is ignored if another writer wrote it."""
         self.unwritable: dict[tuple[str, str], int] = {}
@@ -302,10 +305,13 @@ class Telemetry:
         self._caught_up = value
 
     def counting(self, observe: Observer) -> Observer:
-        """Return an observer that counts ignored records in `ignored_records`, and then calls `observe`."""
+        """Return an observer that counts ignored records and healed rows, and then calls `observe`."""
 
         def both(fact: Fact) -> None:
-            if isinstance(fact, CheckpointRecordsIgnored):
+            if isinstance(fact, TableHealed):
+                found = {"deletes": fact.deletes, "updates": fact.updates, "inserts": fact.inserts}
+                self.healed_rows.update(found)
+            elif isinstance(fact, CheckpointRecordsIgnored):
                 self.ignored_records[fact.topic] = self.ignored_records.get(fact.topic, 0) + fact.count
             observe(fact)
 

@@ -3,12 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from cdcd.core.errors import PositionError
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
@@ -220,3 +222,15 @@ def test_each_kind_of_table_is_healed_by_its_rules_or_read_again_by_name(
     assert not any("name" in key.partition(":")[2] for key in hidden_keys)
     assert len(gaps(broker, unique)) == 1
     assert process.stop() == 0
+
+
+def test_a_pipeline_that_has_delivered_nothing_is_not_healed(
+    database: Database, broker: KafkaBroker, unique: str, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    process = Daemon(tmp_path, configuration(unique, database.dsn(), broker.bootstrap_servers))
+    process.write_config()
+    refused = run_cdcd("heal", "--yes", "--config", str(process.config_path))
+    assert refused.returncode == PositionError.exit_code, refused.stderr
+    assert "has no checkpoint" in refused.stdout + refused.stderr
+    assert not database.execute(f"SELECT FROM pg_replication_slots WHERE slot_name = 'cdcd_{unique}'")

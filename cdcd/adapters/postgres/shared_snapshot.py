@@ -85,6 +85,8 @@ class SharedSnapshot:
     def __init__(self, connection: Connection, name: str, position: int) -> None:
         self._connection = connection
         self.name = name
+        self._names: Mapping[str, int] | None = None
+        """The published tables, which `look_at` lists once."""
         self.position = position
         self.database = ""
         self.visibility: Visibility | None = None
@@ -226,7 +228,9 @@ class SharedSnapshot:
             TransientError: the server does not answer.
         """
         try:
-            await self._look_at(publication, [table])
+            if self._names is None:
+                self._names = await self._published(publication)
+            await self._look_at(publication, [table], self._names)
         except (SourceError, TransientError) as error:
             with translated("looking at a table again", {}):
                 await self._connection.execute(b"ROLLBACK TO looking")
@@ -264,8 +268,15 @@ class SharedSnapshot:
             stream.close()
         return cls(connection, row[0], created.consistent_point)
 
-    async def _look_at(self, publication: str, tables: Collection[str] | None) -> None:
-        names = {name: oid for oid, name in (await published_tables(self._connection, publication)).items()}
+    async def _published(self, publication: str) -> dict[str, int]:
+        """Return the oids of the published tables by name."""
+        return {name: oid for oid, name in (await published_tables(self._connection, publication)).items()}
+
+    async def _look_at(
+        self, publication: str, tables: Collection[str] | None, names: Mapping[str, int] | None = None
+    ) -> None:
+        if names is None:
+            names = await self._published(publication)
         published: Mapping[str, SourceTable] = {}
         if tables is None:
             published = await self._look_at_free(publication, names)

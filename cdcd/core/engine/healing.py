@@ -169,7 +169,9 @@ class Healing:
             self._fault(table.oid, SIZE if isinstance(error, SinkError) else VALUE, error)
 
     def _finish(self, now: float) -> None:
-        """End the attempt. The record of the gap precedes the progress without `healing`."""
+        """End the attempt. The record of the gap and the progress without `healing` are in one batch, so that a session
+        that begins the attempt again has delivered no such record.
+        """
         self._ended = True
         tasks = self._tasks
         for oid in self._others:
@@ -177,8 +179,9 @@ class Healing:
             self._observe(TableNotHealed(table=self._tables[oid].name, reason=reason))
         healed = list(self.healed.values())
         tasks.take_number()
-        self._rendering.put_gap(healed)
+        # First the progress: the queue may end its batch with the record.
         tasks.replace(tasks.progress.end_healing(self.healed.keys()))
+        self._rendering.put_gap(healed)
         self._observe(
             GapHealed(
                 tables=len(healed),

@@ -254,6 +254,7 @@ class Start:
         heals_now: bool = False,
     ) -> None:
         self._healable = healable
+        self._heals_now = heals_now
         self._heals = settings.heals or heals_now
         self._mode = WHEN_NEEDED if heals_now else settings.snapshot_mode
         self._aside = aside
@@ -360,6 +361,11 @@ class Start:
     def judge(self) -> Step:
         """Refuse to start before another instance is shut out, if the comparison after the fence would refuse too."""
         yield from self.positions.judge()
+        if self._heals_now and self.positions.found is None:
+            raise PositionError(
+                "This pipeline has no checkpoint, so it has delivered nothing that could be healed.",
+                hint="Start it with `cdcd run`, which reads the tables.",
+            )
 
     def fence(self) -> Step:
         """Compare after the fence, when the checkpoint cannot change any more."""
@@ -490,14 +496,15 @@ class Start:
         before = self._published
         if self.slot_made:
             self._published = yield ListTables()
-        self._progress = beginning.progress
+        # An attempt to heal that did not end is begun again below, or the tables that it left are read again.
+        self._progress = replace(beginning.progress, healing=Oids(()), gap=0)
         if self.settings.exclude and not beginning.initial:
-            self._progress = leave_out(beginning.progress, self._published, self.settings.exclude)
+            self._progress = leave_out(self._progress, self._published, self.settings.exclude)
         if beginning.initial:
             names = None if exported is None else exported.names()
             first, later = self._first_tables(before, self._published, names)
             self._progress = initial(
-                beginning.progress, first, self.settings.exclude, exported=exported is not None, later=later
+                self._progress, first, self.settings.exclude, exported=exported is not None, later=later
             )
             found = self.positions.found
             if found is not None and self.settings.truncate:

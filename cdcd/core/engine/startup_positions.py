@@ -135,7 +135,9 @@ class Positions:
         refuse_sealed(found)
         if self.slot is not None and found is not None:
             reason = self._replaces or (_interrupted(found) if self._heals else None)
-            if reason is not None:
+            if reason is not None and not (self._when_needed or self.accept_gap):
+                raise reason
+            if reason is not None and self._when_needed:
                 self._replace(reason)
         slot = self.slot
         source: Source = yield ReadSource(found, None if slot is None else slot.confirmed)
@@ -199,5 +201,6 @@ def _interrupted(found: Checkpoint) -> PositionError | None:
         return None
     return PositionError(
         "The last attempt to heal the topics did not end, and the snapshot at which the tables were compared is gone.",
-        hint="cdcd makes a new slot, and compares the topics with the tables again.",
+        hint="Run `cdcd heal --yes` again, which makes a new slot and compares the topics with the tables again. With "
+        "snapshot.mode: when_needed, `cdcd run` does so by itself.",
     )

@@ -29,7 +29,7 @@ KEYED = TableDescription(primary_key=("id",))
 class World:
     def __init__(self, *oids: int, aside: Any = (), tombstones: bool = True) -> None:
         self.facts: list[Fact] = []
-        self.queue = make()
+        self.queue = make(progress=lambda: self.tasks.progress)
         self.tables = {oid: SourceTable(relation(oid, f"t{oid}"), "", ()) for oid in oids}
         progress = Progress(healing=Oids(oids), gap=50, waiting=Oids(oids), outdated=Oids(oids), event_no=10)
         self.tasks = SnapshotTasks(progress, names={}, observe=self.facts.append, changed=lambda: None)
@@ -156,6 +156,20 @@ def test_without_tombstones_a_delete_is_one_record():
     world.answer(Compared(1, 0, 0))
     world.answer(Differences(((b"1",),)))
     assert len(world.records()) == 1
+
+
+def test_the_record_of_the_gap_is_delivered_with_the_end_of_the_attempt():
+    world = World(1)
+    world.answer(Compared(1, 0, 0))
+    world.answer(Differences(((b"1",),)))
+    world.answer(Differences())
+    world.healing.next_question(2.0)
+    ended = {}
+    while (batch := world.queue.take(1e9)).records:
+        assert batch.snapshot is not None
+        ended |= {record[0]: not len(batch.snapshot.healing) for record in batch.records}
+        world.queue.delivered(batch)
+    assert ended == {world.rendering.topic_of(1): False, "p.schemas": True}
 
 
 @pytest.mark.skipif(is_compiled(), reason="a method of a compiled queue cannot be replaced")

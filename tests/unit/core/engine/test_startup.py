@@ -703,6 +703,31 @@ def test_cdcd_heal_replaces_a_slot_that_could_be_used():
     assert ready.checkpoint.snapshot.healing == Oids((1,))
 
 
+def test_cdcd_heal_refuses_a_pipeline_that_has_delivered_nothing():
+    world = World(found=None)
+    with pytest.raises(PositionError, match="no checkpoint") as refused:
+        world.start(heals_now=True)
+    assert "cdcd run" in refused.value.hint
+    assert not {DropSlot, CreateSlot, Fence} & set(world.order)
+
+
+def test_after_cdcd_heal_was_killed_cdcd_run_names_the_command_or_reads_the_tables_again():
+    interrupted = replace(HERE, snapshot=Progress(known=KNOWN, healing=Oids((1,)), gap=7, waiting=Oids((1,))))
+    world = World(found=interrupted)
+    settings = replace(SETTINGS, heals=True)
+    with pytest.raises(PositionError, match="did not end") as refused:
+        world.start(settings)
+    assert "cdcd heal --yes" in refused.value.hint
+    assert not {DropSlot, Fence} & set(world.order)
+    # With --accept-gap, the slot stays, and the tables are read beside the stream.
+    world = World(found=interrupted)
+    ready = world.start(settings, accept_gap=True)
+    assert DropSlot not in world.order
+    assert ready.checkpoint.snapshot is not None
+    assert not len(ready.checkpoint.snapshot.healing)
+    assert ready.checkpoint.snapshot.waiting == Oids((1,))
+
+
 def test_cdcd_heal_refuses_another_server_and_leaves_its_slot():
     world = World(source=Source("another", 1, 500, 100, STREAM))
     with pytest.raises(PositionError, match="another cluster"):
