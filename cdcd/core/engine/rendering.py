@@ -254,13 +254,14 @@ class SnapshotRows:
         self._queue.insert(self._records, size, rows)
 
     def _put_deletes(self, oid: int, found: Differences, position: SnapshotPosition) -> Encoded:
-        records, known, own = self._records, len(self._records), self.encoder.topic_of(oid)
+        records, known, own = self._records, len(self._records), self.encoder.tables.topic_of(oid)
         encoded = self.encoder.encode_deletes(oid, list(found.deletes), position, self.unix_us, records)
         if found.topic and found.topic != own:
             for place in range(known, len(records)):
                 # There may be a description of the table among them.
                 if records[place][0] == own:
-                    records[place] = self.encoder.to_topic(oid, records[place], found.topic)
+                    # Only records in JSON are healed, and they do not depend on their topic.
+                    records[place] = (found.topic, *records[place][1:])
         return encoded
 
     def put_gap(self, healed: Sequence[HealedTable]) -> None:

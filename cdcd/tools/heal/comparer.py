@@ -39,10 +39,10 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.engine.actions import Compared, Differences, NotComparable
 from cdcd.core.errors import FatalError, TransientError
 from cdcd.core.records.schemas import TableForm
-from cdcd.core.records.shaping.row_filters import RowFilter, TableFilters
-from cdcd.core.records.shaping.row_filters import contradiction as no_one_filter
-from cdcd.core.records.shaping.row_routes import ChosenRoutes, RowRoutes
-from cdcd.core.records.shaping.row_routes import contradiction as no_one_route
+from cdcd.core.records.shaping.filtering import RowFilter, TableFilters
+from cdcd.core.records.shaping.filtering import contradiction as no_one_filter
+from cdcd.core.records.shaping.routed import ChosenRoutes, RowRoutes
+from cdcd.core.records.shaping.routed import contradiction as no_one_route
 from cdcd.core.snapshot.visibility import Visibility
 from cdcd.daemon.settings import require_json
 from cdcd.tools.heal.differences import (

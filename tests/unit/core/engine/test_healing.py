@@ -27,6 +27,8 @@ KEYED = TableDescription(primary_key=("id",))
 
 
 class World:
+    tasks: SnapshotTasks
+
     def __init__(self, *oids: int, aside: Any = (), tombstones: bool = True) -> None:
         self.facts: list[Fact] = []
         self.queue = make(progress=lambda: self.tasks.progress)
@@ -164,7 +166,7 @@ def test_the_record_of_the_gap_is_delivered_with_the_end_of_the_attempt():
     world.answer(Differences(((b"1",),)))
     world.answer(Differences())
     world.healing.next_question(2.0)
-    ended = {}
+    ended: dict[str, bool] = {}
     while (batch := world.queue.take(1e9)).records:
         assert batch.snapshot is not None
         ended |= {record[0]: not len(batch.snapshot.healing) for record in batch.records}
