@@ -332,12 +332,19 @@ class KafkaSide:
             self._keyless.difference_update(refused)
 
     async def _had_records_before(self) -> Mapping[str, str]:
-        """Return every topic that table descriptions name; a description is written with a table's first record."""
+        """Return every topic that table descriptions name; a description is written with a table's first record.
+
+        The result is empty if this principal may not read the descriptions, because then no lost topic can be reported,
+        and a new topic must not end the daemon.
+        """
         schemas = self._schemas()
         if schemas is None or not self._goes_on:
             return {}
         if self._had_records is None:
-            self._had_records = await self.call(schemas.described_topics, anywhere=True)
+            try:
+                self._had_records = await self.call(schemas.described_topics, anywhere=True)
+            except SinkError:
+                self._had_records = {}
         return self._had_records
 
     def _look(

@@ -349,6 +349,7 @@ def names(config: Config) -> Mapping[str, str]:
         "bootstrap": config.kafka.bootstrap_servers,
         "prefix": config.topics.prefix,
         "checkpoint": config.topics.checkpoint,
+        "schemas": config.topics.schemas or f"{config.topics.prefix}.schemas",
         "transactional.id": config.kafka.transactional_id,
     }
     user = config.kafka.librdkafka().get("sasl.username")

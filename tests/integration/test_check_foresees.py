@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +26,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from cdcd.adapters.kafka.checkpoint import CheckpointTopic, peek_checkpoint
 from cdcd.build import is_compiled
 from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.transactions.position import Position
 from cdcd.telemetry.finding_codes import CODES
 from deploy.local import KafkaBroker, PostgresServer, client_program
@@ -145,6 +147,7 @@ def topic_rights(scene: Scene, *but: AclOperation) -> list[tuple[ResourceType, s
         (ResourceType.TOPIC, prefix, AclOperation.WRITE),
         (ResourceType.TOPIC, prefix, AclOperation.CREATE),
         (ResourceType.TOPIC, f"{prefix}checkpoint", AclOperation.READ),
+        (ResourceType.TOPIC, f"{prefix}schemas", AclOperation.READ),
     ]
     return [one for one in wanted if one[2] not in but]
 
@@ -589,6 +592,23 @@ def the_transactional_id_of_another_pipeline(scene: Scene) -> None:
     scene.configure(postgres={"slot": f"cdcd_{name}_2"})
 
 
+def a_checkpoint_that_does_not_say_which_columns_are_protected(scene: Scene) -> None:
+    scene.configure(columns={"mask": {"public.t.note": "*"}})
+    scene.one.start()
+    assert scene.one.daemon.stop() == 0
+    topic = f"{scene.one.name}.checkpoint"
+    found = peek_checkpoint(
+        CheckpointTopic(
+            {"bootstrap.servers": scene.one.reader_servers}, topic, CheckpointRecords(scene.one.name), 30
+        )
+    )
+    assert found is not None
+    newer = replace(found, bindings='{"version":99}', serial=found.serial + 1).encode()
+    producer = Producer({"bootstrap.servers": scene.one.reader_servers})
+    producer.produce(topic, newer, scene.one.name)
+    assert producer.flush(30) == 0
+
+
 def a_keyless_table_with_a_compacted_topic(scene: Scene) -> None:
     scene.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
     scene.topic(scene.one.topic, cleanup_policy="compact")
@@ -876,6 +896,11 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         4,
         "topic.checkpoint",
         "Give pipeline {name}_2 a topics.prefix of its own",
+    ),
+    a_checkpoint_that_does_not_say_which_columns_are_protected: (
+        6,
+        "position.state",
+        "Start the version of cdcd that wrote the checkpoint",
     ),
     the_transactional_id_of_another_pipeline: (
         7,

@@ -18,6 +18,7 @@ from deploy.local import KafkaBroker
 from deploy.local.cache import REPOSITORY
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
+from tests.integration.faults.trial import Trial
 from tests.integration.kafka_rights import allow
 
 ROW = re.compile(
@@ -56,7 +57,7 @@ def test_the_documented_rights_are_enough(
     # GIVEN a broker that allows the daemon's user the documented rights and nothing else
     broker = private_broker(users={"cdcd": "let-me-in"}, mechanism="SCRAM-SHA-512")
     rights = documented_rights(unique)
-    assert len(rights) == 4
+    assert len(rights) == 5
     allow(broker.admin_bootstrap_servers, rights)
     database.execute("CREATE TABLE item (id int PRIMARY KEY)")
     config = configuration(
@@ -81,6 +82,16 @@ def test_the_documented_rights_are_enough(
         process.await_metric("cdcd_events_total", lambda value: value == 1, "c", "public.item")
         assert process.stop() == 0
 
+    # AND WHEN a table comes whose topic is missing, and a table is renamed while no daemon runs
+    database.execute("CREATE TABLE another (id int PRIMARY KEY)")
+    database.execute("INSERT INTO another VALUES (7)")
+    database.execute("ALTER TABLE item RENAME COLUMN id TO number")
+    database.execute("INSERT INTO item VALUES (2)")
+    process = daemon(config)
+    process.await_metric("cdcd_events_total", lambda value: value == 1, "c", "public.item")
+    process.await_metric("cdcd_events_total", lambda value: value == 1, "c", "public.another")
+    assert process.stop() == 0
+
     # AND WHEN it has heartbeats, and the rights for them
     rights = documented_rights(unique, heartbeats=True)
     assert len(rights) == 2
@@ -93,4 +104,42 @@ def test_the_documented_rights_are_enough(
     # THEN it creates the topics and delivers
     with Reader(broker.admin_bootstrap_servers, unique) as reader:
         keys = [raw.key for raw in reader.read_all()]
-    assert keys == [b'{"id":0}', b'{"id":1}']
+    assert sorted(key or b"" for key in keys) == [b'{"id":0}', b'{"id":1}', b'{"id":7}', b'{"number":2}']
+
+
+@pytest.mark.postgres(only=18)
+def test_a_new_table_ends_no_daemon_that_may_not_read_descriptions(
+    trial: Callable[..., Trial], database: Database, private_broker: Callable[..., KafkaBroker], unique: str
+) -> None:
+    # GIVEN the rights that acl.md named before it named the topic of descriptions
+    broker = private_broker(users={"cdcd": "let-me-in"}, mechanism="SCRAM-SHA-512")
+    rights = [right for right in documented_rights(unique) if right.name != f"{unique}.schemas"]
+    assert len(rights) == 4
+    allow(broker.admin_bootstrap_servers, rights)
+    properties = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "cdcd",
+        "sasl.password": "let-me-in",
+    }
+    one = trial(
+        database.dsn(),
+        broker.bootstrap_servers,
+        reader_servers=broker.admin_bootstrap_servers,
+        kafka={"properties": properties},
+    )
+    one.start()
+    one.insert(1)
+    one.expect(1)
+    one.stop()
+    # WHEN a table comes whose topic is missing, THEN check names the right, and the daemon goes on
+    found = [each for each in one.check().findings if each["code"] == "topic.rights"]
+    assert [(each["level"], each["subject"]) for each in found] == [("warning", f"topic {unique}.schemas")]
+    assert f"--operation Read --topic {unique}.schemas" in found[0]["fix"]
+    one.execute("CREATE TABLE another (id int PRIMARY KEY)")
+    one.execute("INSERT INTO another VALUES (7)")
+    one.start()
+    one.daemon.await_metric("cdcd_events_total", lambda value: value == 1, "c", "public.another")
+    one.insert(2)
+    one.expect(2)
+    one.stop()

@@ -47,7 +47,8 @@ _AWAY: Final = (
 _ACLS: Final = "kafka-acls --bootstrap-server <bootstrap> --add --allow-principal User:<user>"
 _TOPIC_RIGHTS: Final = (
     f"{_ACLS} --operation Write --operation Create --topic <prefix>. --resource-pattern-type prefixed; "
-    f"{_ACLS} --operation Read --topic <checkpoint>"
+    f"{_ACLS} --operation Read --topic <checkpoint>; "
+    f"{_ACLS} --operation Read --topic <schemas>"
 )
 _CREDENTIALS: Final = (
     "Check sasl.mechanism, sasl.username, sasl.password and security.protocol in kafka.properties, and kafka.oauth if "
@@ -273,7 +274,7 @@ def passes(error: KafkaError) -> bool:
     return error.retriable() or error.code() in RETRIABLE
 
 
-_NAMES: Final = re.compile(r"<(bootstrap|user|prefix|checkpoint|transactional\.id)>")
+_NAMES: Final = re.compile(r"<(bootstrap|user|prefix|checkpoint|schemas|transactional\.id)>")
 
 
 def rights_hint() -> str:

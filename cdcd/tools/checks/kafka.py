@@ -1,6 +1,6 @@
 """Findings of `cdcd check` about Kafka: brokers, limits of transactions, and topics to create."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -72,6 +72,7 @@ class Wanted:
         transaction_timeout_s: timeout in seconds; None: the brokers' maximum.
         schemas: topic of descriptions; "": none.
         principal: name of this client in ACLs; "": unknown.
+        reads_schemas: True if each start reads the topic of descriptions, which has the ids of a registry's schemas.
     """
 
     topics: Sequence[str]
@@ -83,6 +84,7 @@ class Wanted:
     message_max_bytes: int = MESSAGE_MAX_BYTES
     schemas: str = ""
     principal: str = ""
+    reads_schemas: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,7 @@ def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     elif willing:
         yield Finding("ok", "topic.missing", "topics", f"will be created: {named(willing)}")
         if not facts.cluster.may_alter:
-            yield from _rights_on_missing(facts.acls, willing, wanted.checkpoint)
+            yield from _rights_on_missing(facts.acls, willing, {wanted.checkpoint, wanted.schemas})
         if spec.replication_factor == 1 and brokers > 1:
             yield Finding(
                 "warning",
@@ -262,16 +264,22 @@ def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-def _rights_on_missing(acls: TopicAcls | None, missing: Sequence[str], checkpoint: str) -> Iterator[Finding]:
-    """Check the rights on topics that do not exist yet, by the ACLs."""
+def _rights_on_missing(
+    acls: TopicAcls | None, missing: Sequence[str], own: Collection[str]
+) -> Iterator[Finding]:
+    """Check the rights on topics that do not exist yet, by the ACLs.
+
+    `own`: topics that cdcd also reads.
+    """
     write = {name: None if acls is None else acls.may_write(name) for name in missing}
     refused = [name for name, may in write.items() if may is False]
     if refused:
         found = f"this principal may not write to topics that do not exist yet: {named(refused)}"
         yield Finding("error", "topic.rights", "topics", found, rights_hint())
-    if acls is not None and checkpoint in missing and acls.may_read(checkpoint) is False:
-        found = "this principal may not read it, once it exists"
-        yield Finding("error", "topic.rights", f"topic {checkpoint}", found, rights_hint())
+    read = [] if acls is None else [name for name in missing if name in own and acls.may_read(name) is False]
+    if read:
+        found = f"this principal may not read topics that do not exist yet: {named(read)}"
+        yield Finding("error", "topic.rights", "topics", found, rights_hint())
     unknown = [name for name, may in write.items() if may is None]
     if unknown:
         yield Finding(

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
+from cdcd.adapters.credentials.columns import bindings_of
 from cdcd.adapters.durable.log import look
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
@@ -313,9 +314,9 @@ class _Rehearsal:
     async def _import_snapshot(self, _request: ImportSnapshot) -> ExportedTables:
         return ExportedTables({}, {}, {})
 
-    async def _bind_columns(self, _request: BindColumns) -> str:
-        """Return no bindings. The findings about columns report rules that cannot be applied."""
-        return ""
+    async def _bind_columns(self, request: BindColumns) -> str:
+        """Read the bindings of the checkpoint. The findings about columns report rules that cannot be applied."""
+        return bindings_of(self._config.columns, request.checkpoint).text(0)
 
 
 _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[object]]]] = {

@@ -377,6 +377,7 @@ def kafka_wanted(config: Config) -> kafka.Wanted:
         message_max_bytes=int(largest) if largest.isdecimal() else kafka.MESSAGE_MAX_BYTES,
         schemas=config.topics.schemas,
         principal=principal_of(connection),
+        reads_schemas=bool(config.topics.schemas) and config.registry.url is not None,
     )
 
 
@@ -509,6 +510,8 @@ def _position(
         return []
     if isinstance(refusal, PositionError):
         return [of_error("position.state", "position", refusal)]
+    if isinstance(refusal, LimitError):
+        return [of_error("spool.durable", "spool.durable_directory", refusal)]
     if isinstance(refusal, FencedError):
         return [of_error("transaction.id", f"transactional id {config.kafka.transactional_id}", refusal)]
     if isinstance(refusal, SinkError):

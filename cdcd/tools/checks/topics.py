@@ -31,6 +31,15 @@ def _problems(name: str, topic: TopicInfo, facts: Facts, wanted: Wanted) -> Iter
         yield Finding("error", "topic.rights", subject, "this principal may not write to it", rights_hint())
     if name == wanted.checkpoint and topic.may_read is False:
         yield Finding("error", "topic.rights", subject, "this principal may not read it", rights_hint())
+    if name == wanted.schemas and topic.may_read is False:
+        yield Finding(
+            "error" if wanted.reads_schemas else "warning",
+            "topic.rights",
+            subject,
+            "this principal may not read it. cdcd reads it to decode changes of a table that was altered before they "
+            "were delivered, and to take the ids of schemas from it; it stops there otherwise",
+            rights_hint(),
+        )
     if not topic.has_leaders:
         yield Finding(
             "error",

@@ -307,3 +307,10 @@ def test_acls_tell_the_rights_on_topics_that_do_not_exist(
     )
     findings = [one for one in preflight.check_missing(facts, WANTED) if one.level != "ok"]
     assert [(one.level, one.code) for one in findings] == found
+
+
+@pytest.mark.parametrize(("each_start", "level"), [(False, "warning"), (True, "error")])
+def test_a_topic_of_descriptions_that_cannot_be_read_is_told(each_start: bool, level: str):
+    topics = {**FACTS.topics, "shop.schemas": replace(CHECKPOINT, name="shop.schemas", may_read=False)}
+    found = check_existing(replace(FACTS, topics=topics), replace(WANTED, reads_schemas=each_start))
+    assert [(one.level, one.code) for one in found if one.level != "ok"] == [(level, "topic.rights")]
