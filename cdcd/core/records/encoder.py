@@ -280,6 +280,9 @@ class Encoder(Protocol):
     def metadata(self) -> TransactionRecords | None:
         """Of the transaction that is open; None: transactions have no records of their own."""
 
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        """Return a record of the table as it is written to another topic than the table's own."""
+
     def shape_by(self, shape: "Shape") -> None:
         """Put a shape in front of those that there are. No table is defined yet."""
 
