@@ -1,7 +1,7 @@
 """Faults of tables: which rows and topics are refused, and which records the topics lack because of that."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
@@ -13,6 +13,7 @@ from cdcd.core.records.shaping.shape import Part, Shape
 from cdcd.core.snapshot.signals import RESUME_TABLES
 from cdcd.core.transactions.drafts import SpoolItem
 from cdcd.core.transactions.position import Position
+from tests.sim.catalog import Definition
 from tests.sim.expected import TOMBSTONE, TOPIC_PREFIX, Expected, topic_of
 from tests.sim.expected import Record as Seen
 
@@ -54,14 +55,10 @@ class AsideSeen:
         self._intervals: dict[int, list[Interval]] = {}
         self.mended = False
         """Nothing is at fault any more."""
-        self.names: set[str] = set()
-        self._oids: dict[str, int] = {}
         self.ends: set[str] = set()
         """Topics whose former rows may end."""
 
-    def set_aside(self, oid: int, name: str, since: int) -> None:
-        self.names.add(name)
-        self._oids[name] = oid
+    def set_aside(self, oid: int, since: int) -> None:
         self._intervals.setdefault(oid, []).append(Interval(since))
 
     def returned(self, oid: int, name: str, until: int) -> None:
@@ -98,9 +95,9 @@ class AsideSeen:
             for each in self._intervals.get(wanted.table.oid, ())
         )
 
-    def must_lack_row(self, name: str, commit_lsn: int) -> bool:
+    def must_lack_row(self, oid: int, commit_lsn: int) -> bool:
         """Whether a row of a snapshot has its place behind the one from where on its table is set aside."""
-        intervals = self._intervals.get(self._oids.get(name, 0), ())
+        intervals = self._intervals.get(oid, ())
         return any(each.until is None and each.since < commit_lsn for each in intervals)
 
     def may_end(self, topic: str) -> bool:
@@ -114,11 +111,10 @@ class AsideSeen:
             for each in self._intervals.get(wanted.table.oid, ())
         )
 
-    def requests(self) -> list[bytes]:
-        """What lets every table come back."""
-        return [
-            json.dumps({"action": RESUME_TABLES, "tables": [name]}).encode() for name in sorted(self.names)
-        ]
+    def requests(self, definitions: Mapping[int, Definition]) -> list[bytes]:
+        """What lets every table come back, by the names that the tables have now."""
+        names = [definitions[oid].full_name for oid in sorted(self._intervals) if oid in definitions]
+        return [json.dumps({"action": RESUME_TABLES, "tables": [name]}).encode() for name in names]
 
 
 def is_tombstone_of(wanted: Expected, record: Seen) -> bool:

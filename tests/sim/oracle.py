@@ -249,8 +249,8 @@ class Oracle:
         name = fields["source"]["table"]
         table = None if wanted is None else wanted.table
         may_end = self.fold.is_shared(name) or self.fold.is_outdated(topic)
-        if self.aside is not None and self.aside.may_end(topic):
-            may_end = True
+        if self.aside is not None:
+            may_end = may_end or self.aside.may_end(topic)
             at = self._without_aside((topic, None, None, None), fields, at)
             wanted = self.expected[at] if at < len(self.expected) else None
             own = wanted is not None and wanted.table is not None and wanted.table.name == name
@@ -342,11 +342,11 @@ class Oracle:
 
     def _snapshot(self, record: Record, fields: dict[str, Any], at: int) -> None:
         self.has_rows = True
-        source = fields["source"]
+        assert self.fold is not None
         if (
             self.aside is not None
             and fields["op"] == "r"
-            and self.aside.must_lack_row(f"{source['schema']}.{source['table']}", source["commit_lsn"])
+            and self.aside.must_lack_row(self.fold.table_of(fields), fields["source"]["commit_lsn"])
         ):
             raise PromiseBrokenError(f"G13: a row of a table that is set aside: {record}")
         if (
@@ -357,7 +357,6 @@ class Oracle:
             and self._lengths[bisect_left(self._lengths, at)] > self._without_aside(None, {}, at)
         ):
             raise PromiseBrokenError(f"G4: a row of a snapshot inside of a transaction: {record}")
-        assert self.fold is not None
         self.fold.snapshot(record, fields)
 
     def _describe(self, index: int, fields: dict[str, Any]) -> str:

@@ -95,6 +95,7 @@ from tests.sim.settings import (
     REFUSED,
     SKIPPING,
     TABLE_FAULTS,
+    TABLE_FAULTS_AND_ROUTES,
 )
 
 
@@ -252,6 +253,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "aside_counted_in_runs": _in_session(TABLE_FAULTS, left_out=aside.CountsRunsOfEvents),
         "aside_stays_out": _in_session(TABLE_FAULTS, left_out=aside.StaysOut),
         "refused_batch_stripped_of_all": _in_engine(TABLE_FAULTS, queue=aside.StripsAll),
+        "refused_batch_stripped_of_one_topic": _in_engine(
+            TABLE_FAULTS_AND_ROUTES, queue=aside.StripsOwnTopicsAlone
+        ),
         "refused_batch_dropped": _in_engine(TABLE_FAULTS, delivery=aside.DropsTheRefusedBatch),
         "refused_batch_sent_whole": _in_engine(TABLE_FAULTS, queue=aside.SendsTheBatchWhole),
         "refused_batch_stripped_alone": _in_engine(TABLE_FAULTS, queue=aside.StripsTheBatchAlone),

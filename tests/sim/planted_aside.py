@@ -149,6 +149,13 @@ class StripsAll(BatchQueue):
         super().strip(batch, {item[0] for item in batch.records} | set(topics))
 
 
+class StripsOwnTopicsAlone(BatchQueue):
+    """The records that routes sent to other topics of the table stay in the batch."""
+
+    def strip(self, batch: Batch, topics: Collection[str]) -> None:
+        super().strip(batch, [topic for topic in topics if "-" not in topic])
+
+
 class DropsTheRefusedBatch(Delivery):
     """A batch that the broker refused is not sent again."""
 

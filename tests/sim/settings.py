@@ -205,8 +205,10 @@ _WITH: Final[dict[str, dict[str, Any]]] = {
     "at least once": {"exactly_once": False},
     "prepared": {"p_prepare": 0.3},
     "cut": {"whole_bytes_max": 0, "p_batch_fault": 0.1, "p_part": 0.1},
-    "routes": {"routes": True, "p_keep_toast": 0.0},
-    "filters": {"filters": True, "p_keep_toast": 0.0},
+    "routes": {"routes": True},
+    "filters": {"filters": True},
+    "renames": {"ddl": ("add_column", "create", "rename"), "p_ddl": 0.08},
+    "swaps": {"ddl": ("add_column", "create", "swap"), "p_ddl": 0.08},
     "partitions": {"parted": True, "p_full": 1.0},
     "partitioned roots": {"partitioned": True},
     "protected columns": {"protected": True},
@@ -328,6 +330,9 @@ TABLE_FAULTS_AND_KILLS["durable log"] = {
     **TABLE_FAULTS_AND_KILLS["plain"],
     **{key: value for key, value in DURABLE.items() if key != "p_fault"},
 }
+
+TABLE_FAULTS_AND_ROUTES: Final[dict[str, Any]] = {**TABLE_FAULTS, "routes": True}
+"""Tables with several topics, of which one has the fault."""
 
 MOVES: Final = ("move_slot",)
 """Ends most simulations, by a refusal to start; so few have it."""

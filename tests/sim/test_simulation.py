@@ -218,8 +218,13 @@ def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, 
 @pytest.mark.again
 @pytest.mark.parametrize(
     "focus",
-    [FILTERED, FILTERED_WHOLE, {**FILTERED_AND_CUT, "metadata": True}],
-    ids=["as drawn", "whole rows", "cut, killed and counted"],
+    [
+        FILTERED,
+        FILTERED_WHOLE,
+        {**FILTERED_AND_CUT, "metadata": True},
+        {**FILTERED_AND_CUT, "p_keep_toast": 0.6},
+    ],
+    ids=["as drawn", "whole rows", "cut, killed and counted", "values that are not sent"],
 )
 def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus):
     deleted = 0
@@ -253,6 +258,7 @@ def test_a_row_is_in_the_partition_of_its_values_and_in_no_other_one(tmp_path, f
         ROUTED_BESIDE_THE_STREAM,
         {**ROUTED, "filters": True},
         {**ROUTED_WHOLE, "filters": True},
+        {**ROUTED, "p_keep_toast": 0.6},
     ],
     ids=[
         "as drawn",
@@ -262,6 +268,7 @@ def test_a_row_is_in_the_partition_of_its_values_and_in_no_other_one(tmp_path, f
         "beside the stream",
         "filtered",
         "filtered and whole",
+        "values that are not sent",
     ],
 )
 def test_each_row_is_in_the_topic_of_its_route_and_in_no_other(tmp_path, focus):

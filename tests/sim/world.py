@@ -134,7 +134,7 @@ class World:
             self.around.log(f"    {fact}")
         if self.oracle.aside is not None:
             if isinstance(fact, TableSetAside):
-                self.oracle.aside.set_aside(fact.oid, fact.table, Lsn.parse(fact.lsn))
+                self.oracle.aside.set_aside(fact.oid, Lsn.parse(fact.lsn))
                 self._kill_in_fault()
             elif isinstance(fact, TableResumed):
                 self.oracle.aside.returned(fact.oid, fact.table, Lsn.parse(fact.lsn))
@@ -394,7 +394,7 @@ class World:
                     break
                 # Now nothing is at fault any more, and somebody asks for the tables.
                 oracle.aside.mended = True
-                for request in oracle.aside.requests():
+                for request in oracle.aside.requests(self.database.definitions):
                     postgres.workload.emit_in_transaction(PREFIX, request)
                 quiet = 0
         else:

@@ -81,6 +81,13 @@ class DescribedRelations:
         self._topics = topics
         self._observe = observe
         self._relations: dict[int, Relation] = {}
+        self._owners: dict[str, int] = {}
+        """The relation that has each topic now."""
+        self._present: dict[int, tuple[str, ...]] = {}
+        """By oid: the topics of each relation, by its last description."""
+        self._formers: dict[str, dict[int, int]] = {}
+        """By topic: the relations that had it before they were renamed or replaced, each with the commit LSN from which
+        on it has no records there. Earlier records may still wait for Kafka."""
 
     def opened(self, commit_lsn: int) -> None:
         """Note that the events of a transaction follow, together with descriptions of their relations."""
@@ -199,6 +206,7 @@ class DescribedRelations:
         described = self._relations[oid] = replace(relation, xid=None)
         self._look_for_schemas(oid)
         topics = self._encoder.tables.topics_of(oid)
+        self._own(oid, topics)
         new = tuple([topic for topic in topics if not self._topics.has(topic)])
         if new or oid not in self._claimed:
             self.new_topics[oid] = new
@@ -286,12 +294,33 @@ class DescribedRelations:
         """Return the relations whose records lack the id of this schema."""
         return [oid for oid in self._unregistered if use in self._encoder.unregistered(oid)]
 
+    def _own(self, oid: int, topics: tuple[str, ...]) -> None:
+        """Note that the relation has these topics now, and no others."""
+        for topic in {*self._present.get(oid, ()), *topics}:
+            owner = self._owners.get(topic)
+            if owner is not None and (owner == oid) != (topic in topics):
+                self._formers.setdefault(topic, {})[owner] = self._commit_lsn
+                del self._owners[topic]
+        self._owners.update(dict.fromkeys(topics, oid))
+        self._present[oid] = topics
+
     def oid_of(self, topic: str) -> int | None:
         """Return the relation whose records go to this topic; None if the stream has described none."""
-        for oid in self._relations:
-            if self._encoder.tables.knows(oid) and topic in self._encoder.tables.topics_of(oid):
-                return oid
-        return None
+        return self._owners.get(topic)
+
+    def owners_of(self, topic: str, lsn: int) -> list[int]:
+        """Return the relations that have records in this topic which commit behind `lsn`."""
+        formers = [oid for oid, until in self._formers.get(topic, {}).items() if until > lsn]
+        owner = self._owners.get(topic)
+        return formers if owner is None else [owner, *formers]
+
+    def topics_of(self, oid: int, lsn: int) -> list[str]:
+        """Return the topics in which the relation has records that commit behind `lsn`; [] if the stream has not
+        described it.
+        """
+        formers = [topic for topic, oids in self._formers.items() if oids.get(oid, 0) > lsn]
+        present = [topic for topic in self._present.get(oid, ()) if self._owners.get(topic) == oid]
+        return [*present, *formers]
 
     def leave(self, oid: int) -> Relation | None:
         """Forget the table, because it is set aside.

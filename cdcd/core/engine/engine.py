@@ -523,13 +523,20 @@ class Engine:
             CdcdError: a table is not to be set aside, or no table has the topic.
             TablesRefusedError: the session must start over, with these tables set aside.
         """
+        lsn = batch.base.end_lsn
+        # A table that was renamed may have records in several topics, and these topics may have records of others.
+        waiting = dict(refused)
         topics: set[str] = set()
-        for topic, error in refused.items():
-            oid = self._oid_of(topic)
-            if oid is None:
+        while waiting:
+            topic, error = waiting.popitem()
+            topics.add(topic)
+            oids = self._owners_of(topic, lsn)
+            if not oids:
                 raise error
-            topics.update(self._topics_of(oid, self._name_of(oid)))
-            self._fault(oid, BROKER, error, lsn=batch.base.end_lsn)
+            for oid in oids:
+                found = self._topics_of(oid, self._name_of(oid), lsn)
+                waiting.update({each: error for each in found if each not in topics})
+                self._fault(oid, BROKER, error, lsn=lsn)
         # END of a transaction counts records that are not delivered now.
         if is_lost or self.encoder.metadata is not None:
             raise TablesRefusedError(
@@ -549,6 +556,12 @@ class Engine:
         """The table that has its records in this topic; None: no table has."""
         oid = self._ingest.relations.oid_of(topic)
         return self._rendering.oid_of(topic) if oid is None else oid
+
+    def _owners_of(self, topic: str, lsn: int) -> list[int]:
+        """The tables that may have records in this topic which commit behind `lsn`, or rows of a snapshot."""
+        owners = self._ingest.relations.owners_of(topic, lsn)
+        read = self._rendering.oid_of(topic) if not owners else None
+        return owners if read is None else [read]
 
     def _name_of(self, oid: int) -> str:
         return self.relation_name(oid) or self._rendering.name_of(oid) or self._names.get(oid, "")
@@ -613,16 +626,19 @@ class Engine:
             name = self.fates.aside[oid].name
             read = self._tables.bring_back(oid, name)
             relation = self.fates.bring_back(oid, read=read, lsn=self.queue.position.end_lsn)
-            self._topics.forget(self._topics_of(oid, name))
+            self._topics.forget(self._topics_of(oid, name, self.queue.position.end_lsn))
             self._ingest.come_back(oid, relation)
             self.rows.forget(oid)
             self._questions.list_soon(now)
             self.queue.touch()
 
-    def _topics_of(self, oid: int, name: str) -> tuple[str, ...]:
-        if self.encoder.tables.knows(oid):
-            return self.encoder.tables.topics_of(oid)
-        return (self._rendering.topic_named(name),)
+    def _topics_of(self, oid: int, name: str, lsn: int) -> list[str]:
+        """The topics that may have records of the table which commit behind `lsn`, or rows of a snapshot."""
+        relations = self._ingest.relations
+        read = [topic for topic in self._rendering.topics_of(oid) if relations.oid_of(topic) in {None, oid}]
+        return list(dict.fromkeys([*relations.topics_of(oid, lsn), *read])) or [
+            self._rendering.topic_named(name)
+        ]
 
     def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:
         """The connection that holds the advisory lock is gone.

@@ -149,6 +149,12 @@ class SnapshotRows:
                 return oid
         return None
 
+    def topics_of(self, oid: int) -> list[str]:
+        """Return the topics of the table's rows that no other table has now; [] if the table is not defined."""
+        tables = self.encoder.tables
+        present = tables.topics_of(oid) if tables.knows(oid) else ()
+        return [topic for topic in present if self._oids.get(topic, oid) == oid]
+
     def oids_with(self, use: SchemaUse) -> list[int]:
         """Return the tables whose records lack the id of this schema."""
         return [

@@ -38,7 +38,7 @@ from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.questions import PUBLISHED_S, TOPICS_AHEAD
 from cdcd.core.engine.settings import EngineSettings
-from cdcd.core.errors import SourceError, TransientError
+from cdcd.core.errors import SinkError, SourceError, TransientError
 from cdcd.core.facts import (
     LockLost,
     PostgresStopping,
@@ -49,6 +49,7 @@ from cdcd.core.facts import (
     SnapshotSignalled,
     TableAdded,
     TableReplaced,
+    TableSetAside,
     TransactionLarge,
 )
 from cdcd.core.protocol.frames import StatusUpdate, read_status
@@ -461,6 +462,51 @@ def test_rows_wait_for_all_topics_that_they_may_go_to(routing: Daemon):
     routing.engine.topics_ready(topics.topics[1:], routing.now)
     routing.idle()
     assert routing.ids == [1]
+
+
+@pytest.mark.parametrize(("refused", "value"), [(TOPIC, "there"), (ELSEWHERE, "x")])
+def test_rows_of_a_snapshot_that_routes_send_elsewhere_belong_to_their_table_too(
+    tmp_path: Path, refused: str, value: str
+):
+    # GIVEN a row of a snapshot on its way, of a table that the stream has not described
+    encoding = replace(ENVELOPE, routes=(RoutedTopics("public.t", (ELSEWHERE,)),))
+    text = f"row.note == '{value}'"
+    rules = (TableRoutes("public.t", (Route(text, parse_expression(text), ELSEWHERE),), old_row=ASSUMED),)
+    daemon = Daemon(tmp_path, encoding=encoding, routes=rules, sets_aside=True)
+    daemon.tables[OID] = table(OID, pages=1)
+    daemon.engine.incremental.tasks.add([TableTask(NAME, OID)])
+    while True:
+        out = daemon.until(Ship)
+        if out.batch.records:
+            break
+        daemon.carry_out(out)
+    assert [record[0] for record in out.batch.records] == [refused]
+
+    # WHEN the broker refuses its topic
+    daemon.engine.refused(out.batch, {refused: SinkError("no right")}, daemon.now)
+    daemon.idle()
+
+    # THEN the row is not delivered
+    assert daemon.records == []
+    assert [fact.table for fact in daemon.facts.of(TableSetAside)] == ["public.t"]
+
+
+def test_a_refused_topic_of_a_former_name_sets_the_renamed_table_aside(tmp_path: Path):
+    # GIVEN a record in the topic of a table that was renamed right afterwards
+    daemon = Daemon(tmp_path, sets_aside=True)
+    daemon.idle()
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    out = daemon.until(Ship)
+    daemon.feed(transaction(6, 200, described("u"), row(2)))
+    daemon.idle()
+
+    # WHEN the broker refuses the topic
+    daemon.engine.refused(out.batch, {"p.public.t": SinkError("no right")}, daemon.now)
+    daemon.idle()
+
+    # THEN nothing of the table is delivered in either topic
+    assert daemon.records == []
+    assert [fact.oid for fact in daemon.facts.of(TableSetAside)] == [OID]
 
 
 def test_a_row_that_has_gone_elsewhere_overtakes_what_is_read_of_it(routing: Daemon):
