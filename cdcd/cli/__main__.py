@@ -28,7 +28,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "top": "Show a running daemon on the terminal, live.",
     "mirror": "Keep tables in Apache Iceberg or Delta Lake equal to the source.",
     "snapshot": "Ask a running daemon to read tables, and show the progress.",
-    "tables": "Show the state of each table, stop a table, or let it come back.",
+    "tables": "Show the state of each table, stop a table, or bring it back.",
     "tail": "Show changes as they come, from the topics or a slot.",
     "trace": "Follow one row to its records in Kafka.",
     "bench": "Measure what a daemon reaches between your servers.",
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(error.exit_code)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "cdcd"
-        fail(error.format_message(), f"`{path} --help` shows what there is.", error.exit_code)
+        fail(error.format_message(), f"`{path} --help` lists commands and options.", error.exit_code)
     except click.ClickException as error:
         fail(error.format_message(), "", error.exit_code)
     except CdcdError as error:

@@ -31,17 +31,19 @@ _COLUMNS_MAX: Final = 100
     show_default=True,
     help="The configuration that is written.",
 )
-@click.option("--force", is_flag=True, help="Overwrite the file if it is there.")
+@click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
 @click.option("--kafka", metavar="HOST:PORT", help="Kafka's brokers, with commas between.")
 @click.option(
     "--worker",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The worker's properties, which connectors inherit: brokers, converters, producer.",
+    help="File with the worker's properties, which connectors inherit: brokers, converters, producer.",
 )
-@click.option("--name", metavar="NAME", help="Of the pipeline.  [default: of the connector]")
-@click.option("--offline", is_flag=True, help="Do not ask the database.")
-@click.option("--takeover", is_flag=True, help="Stop the connector, and say what comes twice.")
+@click.option("--name", metavar="NAME", help="Name of the pipeline. [default: that of the connector]")
+@click.option("--offline", is_flag=True, help="Do not connect to the database.")
+@click.option(
+    "--takeover", is_flag=True, help="Stop the connector, and show which events are delivered twice."
+)
 @click.option(
     "--accept",
     "accepted",
@@ -52,18 +54,16 @@ _COLUMNS_MAX: Final = 100
 @click.option(
     "--accept-gap", is_flag=True, help="Take over although somebody has moved the slot past the offset."
 )
-@click.option("--run", "runs", is_flag=True, help="After the takeover, go on as `cdcd run`.")
+@click.option("--run", "runs", is_flag=True, help="Continue as `cdcd run` after the takeover.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Lines for people, or an object for programs.",
+    help="Output format: lines for people, or a JSON object for programs.",
 )
-@click.option(
-    "--all", "shows_all", is_flag=True, help="Show also each option that is the same or irrelevant."
-)
+@click.option("--all", "shows_all", is_flag=True, help="Also show options that are the same or irrelevant.")
 def command(
     *,
     source: str,
@@ -83,9 +83,9 @@ def command(
     """Take over from a Debezium connector for PostgreSQL.
 
     SOURCE is the connector's .properties or .json file, or its URL at Kafka Connect:
-    http://connect:8083/connectors/NAME. Writes cdcd.yaml, and lists what of the connector's options is the same,
-    different or impossible, each with the reason. Secrets are in the file by reference only, and are shown nowhere.
-    Without --takeover, nothing else is changed.
+    http://connect:8083/connectors/NAME. Writes cdcd.yaml, and lists each option of the connector as same, different
+    or impossible, with the reason. The file has only references to secrets, and the output shows none. Without
+    --takeover, the command changes nothing else.
 
     --takeover needs the URL. It makes the publication if cdcd needs another one, stops the connector, reads its offset,
     and compares the slot with the topics. If it was interrupted, run it again.

@@ -39,8 +39,8 @@ def command(file: Path, *, rows: int, rows_each: int, row_bytes: int, yes: bool,
     under other names, and removes everything again. Prints rows a second, CPU, memory, bytes and latency. Shows the
     plan first, and asks for a confirmation.
 
-    The role of the configuration needs CREATE on the database and REPLICATION. Do not run this command where more WAL
-    or load would do harm.
+    The role of the configuration needs CREATE on the database and REPLICATION. Do not run this command on servers
+    where additional WAL or load would do harm.
     """
     from cdcd.tools.operations import bench  # noqa: PLC0415  completion and --help need none of it
 

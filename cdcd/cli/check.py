@@ -43,14 +43,14 @@ _ALIKE_MAX: Final = 2
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Lines for people, or an object for programs.",
+    help="Output format: lines for people, or a JSON object for programs.",
 )
-@click.option("--all", "shows_all", is_flag=True, help="Show also each thing that is in order.")
+@click.option("--all", "shows_all", is_flag=True, help="Also show findings that are in order.")
 def command(file: Path, form: str, *, shows_all: bool) -> int:
     """Check PostgreSQL, Kafka and the configuration, and print fixes.
 
-    Connects to PostgreSQL and Kafka and changes nothing. Exits with 0 when nothing stands in the way, with 10 when
-    something does, and with the code of the failure when a side could not be asked. docs/check.md lists the codes.
+    Connects to PostgreSQL and Kafka and changes nothing. Exits with 0 if there is no error, with 10 if there is one,
+    and with 3 or 4 if PostgreSQL or Kafka did not answer. docs/check.md lists the codes.
     """
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 

@@ -30,8 +30,9 @@ def command(
 ) -> None:
     """Show the configuration in effect, its schema or its reference.
 
-    In effect are defaults, file, environment and files of secrets together. Secrets are masked. With --examples, write
-    examples instead. A wrong configuration ends with exit code 2 and every problem that it has.
+    The configuration in effect combines defaults, file, environment and files of secrets. Secrets are masked. With
+    --examples, the command writes examples instead. If the configuration is wrong, the command prints every problem
+    and exits with 2.
     """
     if changed + schema + reference + (examples is not None) > 1:
         raise click.UsageError("Give one of --changed, --schema, --reference and --examples.")

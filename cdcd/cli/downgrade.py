@@ -11,12 +11,15 @@ from cdcd.cli.output import say
 
 @click.command("downgrade")
 @config_option()
-@click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
+@click.option(
+    "--yes", is_flag=True, help="Do it. Carry out the plan. Without this option, the command changes nothing."
+)
 def command(file: Path, yes: bool) -> int:
     """Let the previous version continue a stopped pipeline.
 
-    Versions before the checkpoint had format 2 refuse it. This command writes the checkpoint in format 1. Stop all
-    instances first. Without --yes, only shows where the former version would go on. A later upgrade needs nothing.
+    Versions that know only checkpoint format 1 refuse format 2. This command writes the checkpoint in format 1. Stop
+    all instances first. Without --yes, it only shows the position at which the former version would continue. A later
+    upgrade needs no preparation.
 
     \b
     Exits with

@@ -10,16 +10,21 @@ from cdcd.cli.removal import run
 
 @click.command("drop")
 @config_option()
-@click.option("--topics", is_flag=True, help="Also delete the topics of its tables, and cdcd's other topics.")
+@click.option(
+    "--topics", is_flag=True, help="Also delete the topics of the pipeline's tables, and cdcd's other topics."
+)
 @checkpoint_of_option()
-@click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
+@click.option(
+    "--yes", is_flag=True, help="Do it. Carry out the plan. Without this option, the command changes nothing."
+)
 def command(file: Path, topics: bool, checkpoint_of: str, yes: bool) -> int:
     """Remove the slot and everything else that a pipeline left.
 
-    That is its slot, its checkpoint and its publication. Without --yes, only shows what would be removed, what that
-    frees, and what is left and why. The slot goes first, because it holds WAL. What cdcd did not make stays. If the
-    command fails in the middle, run it again. If the pipeline reads another server than this one, as after `cdcd
-    handover adopt`, the checkpoint and the topics stay.
+    It removes the slot, the checkpoint and the publication of the pipeline. Without --yes, it only shows the objects
+    that it would remove, the WAL that this frees, and the objects that stay, with the reason. It removes the slot
+    first, because the slot holds WAL. Objects that cdcd did not create stay. If the command fails in the middle, run
+    it again. If the pipeline reads another server than this one, as after `cdcd handover adopt`, the checkpoint and
+    the topics stay.
 
     \b
     Exits with

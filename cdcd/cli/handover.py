@@ -39,22 +39,24 @@ def command() -> None:
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long each wait may take: for delivery, for the stop of all instances, for the subscription.",
+    help="Limit for each wait, in seconds: for delivery, for the stop of all instances, for the subscription.",
 )
 @click.option(
     "--accept-lower-lsns",
     is_flag=True,
-    help="Go on although LSNs of the new server are lower: no consumer orders by them.",
+    help="Continue although LSNs of the new server are lower. Safe if no consumer orders by LSN.",
 )
 @click.option(
     "--accept-same-oids",
     is_flag=True,
-    help="Go on although tables have the same oid on both servers, and other columns: no mirror reads the topics.",
+    help="Continue although tables have the same oid on both servers, and other columns. Safe if no mirror reads the "
+    "topics.",
 )
 @click.option(
     "--accept-other-numbers",
     is_flag=True,
-    help="Go on although columns have other numbers, which are Protobuf's: programs use the schema of each record.",
+    help="Continue although columns have other numbers, which Protobuf uses. Safe if programs use the schema of each "
+    "record.",
 )
 def prepare(
     *,
@@ -103,7 +105,7 @@ def prepare(
 @click.option(
     "--deliver-writes",
     is_flag=True,
-    help="Go on although something was written in between, if all of it can be delivered from the new server.",
+    help="Continue although there were writes in between, if cdcd can deliver all of them from the new server.",
 )
 def adopt(file: Path, deliver_writes: bool) -> int:
     """Let the pipeline go on from the new server, if nothing was written in between.

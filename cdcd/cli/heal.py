@@ -24,18 +24,20 @@ Nothing was changed. Stop the daemon, and run the command with --yes.
 
 @click.command("heal")
 @config_option()
-@click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
+@click.option(
+    "--yes", is_flag=True, help="Do it. Carry out the plan. Without this option, the command changes nothing."
+)
 def command(file: Path, *, yes: bool) -> int:
     """Make the topics equal to the tables again.
 
-    Use it after a slot was lost, or if records are missing. The slot is made again, and each topic is compared with its
-    table at the slot's first position. Each difference becomes an ordinary record. The command ends when all topics are
-    healed; `cdcd run` then goes on. With snapshot.mode: when_needed, `cdcd run` does the same by itself after a slot
-    was lost.
+    Use it after a slot was lost, or if records are missing. It creates the slot again, and compares each topic with
+    its table at the slot's first position. It writes an ordinary record for each difference. The command ends when
+    all topics are healed; `cdcd run` then goes on. With snapshot.mode: when_needed, `cdcd run` does the same by
+    itself after a slot was lost.
 
     Stop the daemon first: this command waits while another instance runs. If the command is killed, run it again.
 
-    Exits as `cdcd run` does.
+    The exit codes are those of `cdcd run`.
     """
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
     "--dsn", metavar="DSN", help="The database, as a role that may read its catalog: postgresql://..."
 )
 @click.option("--kafka", metavar="HOST:PORT", help="Kafka's brokers, with commas between.")
-@click.option("--name", metavar="NAME", help="Of the pipeline.  [default: of the database]")
+@click.option("--name", metavar="NAME", help="Name of the pipeline. [default: that of the database]")
 @click.option("--role", metavar="ROLE", help="The role that cdcd will connect as.  [default: cdcd]")
 @click.option(
     "--table", "tables", multiple=True, metavar="PATTERN", help='May be repeated.  [default: "public.*"]'
@@ -32,8 +32,8 @@ T = TypeVar("T")
 @click.option(
     "--sql", type=click.Path(path_type=Path), default="cdcd.sql", show_default=True, help="The SQL."
 )
-@click.option("--no-input", is_flag=True, help="Ask nothing: take the options and their defaults.")
-@click.option("--force", is_flag=True, help="Overwrite files that are there.")
+@click.option("--no-input", is_flag=True, help="Ask no questions. Use the options and their defaults.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 def command(
     *,
     dsn: str | None,
@@ -48,9 +48,9 @@ def command(
 ) -> int:
     """Write a first cdcd.yaml, and the SQL that a DBA runs.
 
-    Asks for what no option says, looks at the database, and writes two files: the configuration, without any secret,
-    and the SQL for role, rights and publication. Nothing is changed in the database. If a file is there already,
-    nothing is written.
+    Asks for values that no option gives, reads the catalog of the database, and writes two files: the configuration,
+    without secrets, and the SQL for role, rights and publication. The command changes nothing in the database. If one
+    of the files exists, the command writes nothing.
     """
     from cdcd.tools.operations import first_files, first_look  # noqa: PLC0415  --help needs none of it
 

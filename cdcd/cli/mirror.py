@@ -44,42 +44,41 @@ _PIPE_COLUMNS: Final = 160
 
 @click.group("mirror", invoke_without_command=True, cls=Group)
 @mirror_option
-@click.option("--once", is_flag=True, help="Mirror what is there now, and end.")
+@click.option("--once", is_flag=True, help="Apply the records that exist now, and exit.")
 @click.option(
     "--consistent",
     is_flag=True,
-    help="Take all tables together from one commit LSN to the next, as batches.consistent does.",
+    help="Move all tables together from one commit LSN to the next, like batches.consistent.",
 )
 @click.option(
     "--snapshot",
     "tables",
     multiple=True,
     metavar="SCHEMA.TABLE",
-    help="First read this table whole from its database, with Spark's executors, in the place of what the mirror has; "
-    "its changes go on from there. May be repeated. Needs --source.",
+    help="Before the first batch, read this whole table from its database with Spark's executors, and replace the "
+    "mirror's table. The mirror then continues with its changes. May be repeated. Needs --source.",
 )
 @click.option(
     "--replay-quarantine",
     "replay",
     is_flag=True,
-    help="First bring the records in quarantine into their tables that are understood by now.",
+    help="Before the first batch, apply records in quarantine that this version can read.",
 )
 @click.option(
     "--relayout",
     "relayout",
     multiple=True,
     metavar="SCHEMA.TABLE",
-    help="First write this table again as the configuration says (tables.buckets, tables.partition_by, "
-    "tables.deletes), "
-    "in one commit. May be repeated.",
+    help="Before the first batch, write this table again in one commit, with the configured tables.buckets, "
+    "tables.partition_by and tables.deletes. May be repeated.",
 )
 @click.option(
     "--source",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The pipeline's configuration, which says where the database is.",
+    help="File with the pipeline's configuration, which has the address of the database.",
 )
-@click.option("--reference", is_flag=True, help="Print every key of the configuration, and end.")
+@click.option("--reference", is_flag=True, help="Print every key of the configuration, and exit.")
 @click.pass_context
 def command(
     context: click.Context,
@@ -95,9 +94,9 @@ def command(
 ) -> int:
     """Keep tables in Apache Iceberg or Delta Lake equal to the source.
 
-    Reads a pipeline's topics with Spark, and applies them in batches, until stopped. SIGTERM or SIGINT ends it; killing
-    it loses nothing either. Needs `pip install 'cdcd[spark]'` and a Java runtime. On a cluster, give this command's
-    module to spark-submit.
+    Reads a pipeline's topics with Spark, and applies them in batches, until stopped. SIGTERM or SIGINT ends it. A
+    kill loses nothing. Needs `pip install 'cdcd[spark]'` and a Java runtime. On a cluster, run this command's module
+    by spark-submit.
     """
     if context.invoked_subcommand is not None:
         _refuse_options(context)
@@ -257,9 +256,9 @@ def session_for(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Lines for people, or an object for programs.",
+    help="Output format: lines for people, or a JSON object for programs.",
 )
-@click.option("--kafka", is_flag=True, help="Also ask Kafka how far each table is behind its topic.")
+@click.option("--kafka", is_flag=True, help="Also read from Kafka how many records each table lacks.")
 @click.pass_context
 def status(context: click.Context, file: Path | None, *, form: str, kafka: bool) -> int:
     """Show what each table has, and what stopped it, also while the mirror is down.

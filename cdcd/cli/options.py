@@ -71,7 +71,7 @@ def table_form_options() -> Callable[[Function], Function]:
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="Lines for people, or an object for programs.",
+        help="Output format: lines for people, or a JSON object for programs.",
     )
     every = click.option("--all", "all_tables", is_flag=True, help="Show every table.")
     return lambda function: form(every(function))
@@ -83,6 +83,6 @@ def checkpoint_of_option() -> Callable[[Function], Function]:
         "--checkpoint-of",
         default="",
         metavar="SYSTEM_IDENTIFIER",
-        help="Also remove the checkpoint of this other server, because it is gone for good, or a handover to this "
-        "one is given up.",
+        help="Also remove the checkpoint of this other server. Use it if that server no longer exists, or if a "
+        "handover to it was abandoned.",
     )

@@ -25,13 +25,13 @@ from cdcd.cli.output import say
 def command(file: Path, folder: Path, seconds: float | None) -> int:
     """Record the stream into files, by a temporary slot.
 
-    What is committed from now on is recorded. The publication must exist. Neither Kafka nor a daemon is needed, and the
-    slot is gone when the command ends. To record what a running daemon does, set `record.directory` in its
-    configuration instead: such a recording has the rows of snapshots and prepared transactions too.
+    It records all changes that are committed from now on. The publication must exist. It needs neither Kafka nor a
+    daemon, and drops the slot when it ends. To record a running daemon, set `record.directory` in its configuration
+    instead: such a recording has the rows of snapshots and prepared transactions too.
 
-    `record.bytes_max`, `record.age_s_max` and `record.segment_bytes` count here too.
+    `record.bytes_max`, `record.age_s_max` and `record.segment_bytes` apply here too.
 
-    Ends with 0 on Ctrl-C and after --seconds.
+    Exits with 0 on Ctrl-C and after --seconds.
     """
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 

@@ -16,23 +16,26 @@ from cdcd.cli.output import say
     "file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Make the records as a daemon with this configuration would. Without it: as the one that recorded.",
+    help="Produce the records of a daemon with this configuration. Without this option: those of the daemon that "
+    "recorded.",
 )
 @click.option(
     "--output",
     type=click.Choice(["stdout", "topics", "nothing"]),
     default="stdout",
     show_default=True,
-    help="Where the records go: one JSON object a line; the topics of --config; or nowhere.",
+    help="Destination of the records: one JSON object per line; the topics of --config; or nothing.",
 )
 @click.option(
     "--from",
     "begin",
     default="",
     metavar="LSN|TIME",
-    help="Begin with the first commit at or after this LSN or time.",
+    help="Start at the first commit at or after this LSN or time.",
 )
-@click.option("--to", "end", default="", metavar="LSN|TIME", help="End with the last commit up to there.")
+@click.option(
+    "--to", "end", default="", metavar="LSN|TIME", help="End at the last commit up to this LSN or time."
+)
 @click.option(
     "--redact",
     "target",
@@ -71,8 +74,8 @@ def command(
       cdcd replay recording --redact /tmp/for-the-issue
       cdcd replay recording --redact /tmp/copy --column 'public.*=null' --column 'public.*.id=replace'
 
-    A segment that was torn when the daemon was killed is read up to the tear, and the output says so. A segment
-    that was altered is refused, with its name and the offset.
+    If a segment is incomplete because the daemon was killed, the command reads it up to that place and reports that.
+    A segment that was altered is an error with its name and the offset.
     """  # noqa: D301  click wants the character, and not a backslash
     if output == "topics" and file is None:
         raise click.UsageError("--output topics needs --config, which names the topics.")

@@ -10,17 +10,21 @@ from cdcd.cli.removal import run
 
 @click.command("reset")
 @config_option()
-@click.option("--topics", is_flag=True, help="Also delete the topics of its tables, and cdcd's other topics.")
+@click.option(
+    "--topics", is_flag=True, help="Also delete the topics of the pipeline's tables, and cdcd's other topics."
+)
 @checkpoint_of_option()
-@click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
+@click.option(
+    "--yes", is_flag=True, help="Do it. Carry out the plan. Without this option, the command changes nothing."
+)
 def command(file: Path, topics: bool, checkpoint_of: str, yes: bool) -> int:
     """Restart a stopped pipeline without its slot and checkpoint.
 
     The next `cdcd run` makes a new slot and reads the tables again (snapshot.mode). The topics stay unless --topics is
     given: consumers get all rows again, as op r. Rows that are deleted before the next start leave no record.
 
-    Without --yes, only shows what would be removed. If the command fails in the middle, run it again. Until then
-    `cdcd run` refuses to start, with exit code 6.
+    Without --yes, it only shows the objects that it would remove. If the command fails in the middle, run it again.
+    Until then `cdcd run` refuses to start, with exit code 6.
 
     \b
     Exits with

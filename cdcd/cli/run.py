@@ -31,16 +31,15 @@ _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:>2}  {meaning}" for code, me
 @click.option(
     "--accept-gap",
     is_flag=True,
-    help="Go on although slot and checkpoint do not meet. What was committed in between is never delivered; "
-    "without this, such a gap ends the daemon with exit code 6.",
+    help="Continue although slot and checkpoint have a gap between them. Changes that were committed in the gap are "
+    "never delivered. Without this option, a gap ends the daemon with exit code 6.",
 )
 def command(file: Path, *, accept_gap: bool) -> int:
     """Stream committed changes to Kafka until stopped.
 
-    SIGTERM or SIGINT finishes what is in flight and exits with 0; a second one exits at once, and what was in
-    flight is delivered by the next start. SIGHUP reads the configuration again, and the log says what changed and
-    what needs a restart. A second instance with the same configuration waits and takes over
-    when this one ends.
+    SIGTERM or SIGINT finishes the current batch and exits with 0. A second signal exits at once; the next start
+    delivers the rest. SIGHUP reads the configuration again, and the log names the changed keys and those that need a
+    restart. A second instance with the same configuration waits and takes over when this one ends.
     """
     # As pid 1 of a container, a signal without a handler is ignored, also while modules load.
     signal.signal(signal.SIGTERM, _leave)

@@ -33,9 +33,9 @@ _NAMED_MAX: Final = 5
 def command() -> None:
     """Ask a running daemon to read tables, and show the progress.
 
-    A request is a logical message in the source's WAL, which the daemon meets in the stream; one that is down meets it
-    later. From SQL: SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{"action": "start", "tables":
-    ["public.orders"]}').
+    A request is a logical message in the source's WAL. The daemon reads it in the stream, also if it was stopped when
+    the request was sent. From SQL: SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{"action": "start",
+    "tables": ["public.orders"]}').
     """
 
 
@@ -47,20 +47,20 @@ def command() -> None:
     multiple=True,
     required=True,
     metavar="SCHEMA.TABLE",
-    help="A published table, or a partitioned one whose partitions are. May be repeated.",
+    help="A published table, or a partitioned table with published partitions. May be repeated.",
 )
-@click.option("--where", default="", metavar="SQL", help="Only rows that satisfy this condition.")
+@click.option("--where", default="", metavar="SQL", help="Read only rows that satisfy this condition.")
 @click.option(
-    "--id", "request", default="", help="A name for the request, shown in the status. [default: made up]"
+    "--id", "request", default="", help="Name of the request in the status. [default: a generated name]"
 )
-@click.option("--wait", "waits", is_flag=True, help="Wait until all is read, and show how far it is.")
+@click.option("--wait", "waits", is_flag=True, help="Wait until all rows are read, and show the progress.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Wait no longer; the request goes on. 0: without limit.",
+    help="Limit for the wait, in seconds; the request itself goes on. 0: no limit.",
 )
 def start(
     *, file: Path, tables: tuple[str, ...], where: str, request: str, waits: bool, timeout_s: float
@@ -131,9 +131,9 @@ def cancel(file: Path, tables: tuple[str, ...]) -> int:
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="A table for people, or an object for programs.",
+    help="Output format: a table for people, or a JSON object for programs.",
 )
-@click.option("--watch", is_flag=True, help="Look again every second until nothing is left to read.")
+@click.option("--watch", is_flag=True, help="Repeat every second until all tables are read.")
 def status(file: Path, form: str, watch: bool) -> int:
     """Show every table that is read, waits or was read, by what is committed in Kafka.
 

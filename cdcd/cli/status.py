@@ -19,7 +19,7 @@ def command(file: Path, form: str, all_tables: bool, url: str) -> int:
     """Show the health of a pipeline, its problems and their fixes.
 
     Asks PostgreSQL (slot, WAL, instances, publication, prepared transactions), Kafka (the checkpoint) and the daemon's
-    HTTP at the same time, and changes nothing. No daemon has to run.
+    HTTP at the same time, and changes nothing. The command also works without a running daemon.
 
     \b
     Exits with

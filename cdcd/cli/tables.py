@@ -18,13 +18,13 @@ from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES
 @url_option()
 @click.pass_context
 def command(context: click.Context, file: Path | None, form: str, all_tables: bool, url: str) -> int:
-    """Show the state of each table, stop a table, or let it come back.
+    """Show the state of each table, stop a table, or bring it back.
 
     Without a command: list every table with state, position, lag, rows, last error and the command that helps. Tables
-    that need somebody come first. POSITION is the LSN up to which Kafka has the changes of the table. Asks PostgreSQL,
-    Kafka and the daemon's HTTP, and changes nothing.
+    that need attention come first. POSITION is the LSN up to which Kafka has the changes of the table. It asks
+    PostgreSQL, Kafka and the daemon's HTTP, and changes nothing.
 
-    A fault of a table sets that table aside: its changes have no records from there on, and all other tables go on.
+    A fault of a table sets that table aside: its later changes have no records, and all other tables go on.
 
     \b
     Exits with

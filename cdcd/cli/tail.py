@@ -18,14 +18,15 @@ from cdcd.cli.output import say
     type=click.Choice(["topics", "slot"]),
     default="topics",
     show_default=True,
-    help="topics: what the pipeline delivered. slot: what is committed from now on, by a temporary slot.",
+    help="topics: records that the pipeline delivered. slot: changes that are committed from now on, by a temporary "
+    "slot.",
 )
 @click.option(
     "--table",
     "tables",
     multiple=True,
     metavar="SCHEMA.TABLE",
-    help="Only of this table; * and ? stand for any characters and for one. May be repeated.",
+    help="Only this table. * stands for any characters, ? for one character. May be repeated.",
 )
 @click.option(
     "--where",
@@ -34,10 +35,13 @@ from cdcd.cli.output import say
     help="Only rows that satisfy the condition (CEL): \"row.status == 'open'\".",
 )
 @click.option(
-    "--json", "as_objects", is_flag=True, help="One JSON object a line: topic, key and the whole record."
+    "--json",
+    "as_objects",
+    is_flag=True,
+    help="Print one JSON object per line: topic, key and the whole record.",
 )
 @click.option(
-    "--beginning", is_flag=True, help="Begin with the oldest record of the topics, not with the next one."
+    "--beginning", is_flag=True, help="Start at the oldest record of the topics instead of the next one."
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N changes.")
 def command(
@@ -52,17 +56,17 @@ def command(
 ) -> int:
     """Show changes as they come, from the topics or a slot.
 
-    From the topics, only what is committed is shown (read_committed), in the order of each partition. No group stores
-    an offset. From a slot, Kafka is not asked. The slot is temporary, so it is gone when the command ends, also when
-    the command is killed.
+    From the topics, it shows committed records only (read_committed), in the order of each partition. It stores no
+    offsets in a consumer group. From a slot, it does not use Kafka. The slot is temporary: PostgreSQL drops it when
+    the command ends, also if the command is killed.
 
     \b
-    A condition is CEL, as in filters.tables. It is evaluated here, and never goes to a server:
+    A condition is CEL, as in filters.tables. The command evaluates it, and never sends it to a server:
       row.status == 'open' && (row.total > 100 || row.note == null)
       row.id in [1, 2] && row['Mixed Case'] != 'x'
-    It is judged on the row after the change, and on the row before a delete.
+    It is evaluated on the row after the change, and on the row before a delete.
 
-    Ends with 0 on Ctrl-C, when its output is closed, and after --limit.
+    Exits with 0 on Ctrl-C, when its output is closed, and after --limit.
     """  # noqa: D301  click wants the character, and not a backslash
     if source == "slot" and beginning:
         raise click.UsageError("--beginning is for --from topics: a new slot has no past.")

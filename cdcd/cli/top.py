@@ -22,13 +22,13 @@ SILENT: Final = 10
 @click.command("top")
 @config_option()
 @url_option()
-@click.option("--once", is_flag=True, help="Print it once, without a screen.")
+@click.option("--once", is_flag=True, help="Print the screen once, and exit.")
 def command(file: Path, url: str, *, once: bool) -> int:
     """Show a running daemon on the terminal, live.
 
     Lag, rates, slot, open transactions, spool, and the busiest tables. The screen is a client of the daemon's
     /v1/status, and asks once a second. If the daemon is down, the screen says so and goes on when the daemon is back.
-    Without a terminal, the same is printed once.
+    If the output is not a terminal, the screen is printed once.
 
     \b
     Keys

@@ -21,7 +21,7 @@ FOUND_NOTHING = 10
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="Number of records that are shown, the newest.",
+    help="Number of newest records to show.",
 )
 @click.option(
     "--mirror-status",
@@ -43,8 +43,8 @@ def command(file: Path, *, last: int, mirror: TextIO | None, table: str, key: tu
       cdcd trace public.orders 5
       cdcd trace public.order_items order_id=5 line=2
 
-    The command reads all topics of the table from their beginning, which takes long for large topics. The table itself
-    is not read. Exits with 0 if there is a record, and with 10 if there is no record.
+    The command reads all topics of the table from their beginning, which takes a long time for large topics. The
+    command does not read the table itself. Exits with 0 if there is a record, and with 10 if there is no record.
     """  # noqa: D301  click wants the character, and not a backslash
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 

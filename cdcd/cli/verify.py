@@ -37,7 +37,7 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     type=click.Choice(["topics", "mirror"]),
     default="topics",
     show_default=True,
-    help="What is held against the tables: the topics, or the lakehouse tables that `cdcd mirror` makes of them.",
+    help="Data to compare with the tables: the topics, or the lakehouse tables of `cdcd mirror`.",
 )
 @click.option(
     "--mirror",
@@ -56,14 +56,14 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
 @click.option(
     "--since",
     metavar="LSN",
-    help="Only rows that have changed since this LSN, by what the topics say, such as 0/16B3748.",
+    help="Only rows with a record after this LSN, such as 0/16B3748.",
 )
 @click.option(
     "--sample",
     type=click.FloatRange(min=0, max=100, min_open=True),
     default=100.0,
     metavar="PERCENT",
-    help="Read only this part of the pages of each table, other ones each time. [default: 100]",
+    help="Percentage of the pages of each table to read, other pages each time. [default: 100]",
 )
 @click.option(
     "--rate",
@@ -71,7 +71,7 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     default=20.0,
     show_default=True,
     metavar="MIB",
-    help="MiB of rows that are read from PostgreSQL each second, at most; 0: without limit.",
+    help="Maximum rate of rows that are read from PostgreSQL, in MiB per second. 0: no limit.",
 )
 @click.option(
     "--timeout",
@@ -80,7 +80,7 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the pipeline may take to deliver what was committed before the snapshot.",
+    help="Time for the pipeline to deliver all commits before the snapshot, in seconds.",
 )
 @click.option(
     "--format",
@@ -88,7 +88,7 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Lines for people, or an object for programs.",
+    help="Output format: lines for people, or a JSON object for programs.",
 )
 @click.option(
     "--show",
@@ -97,15 +97,17 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     default=10,
     show_default=True,
     metavar="N",
-    help="Differences of each table that are shown; all of them are counted.",
+    help="Number of differences to show for each table. The report counts all of them.",
 )
 @click.option(
     "--repair",
     is_flag=True,
-    help="Ask the daemon to read the rows that differ again, wait for that, and compare once more.",
+    help="Ask the daemon to read the rows that differ again, wait for it, and compare once more.",
 )
 @click.option(
-    "--continuous", is_flag=True, help="Go on until stopped: a slice of the tables every --interval."
+    "--continuous",
+    is_flag=True,
+    help="Run until stopped, and compare a part of the tables every --interval seconds.",
 )
 @click.option(
     "--interval",
@@ -114,7 +116,7 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --continuous: from the beginning of a slice to that of the next one.",
+    help="With --continuous: seconds between the starts of two comparisons.",
 )
 @click.option(
     "--port",
@@ -124,11 +126,11 @@ _FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "di
     metavar="PORT",
     help="With --continuous: port of /metrics and /healthz, at the host in http.host; 0: any free one.",
 )
-@click.option("--no-values", is_flag=True, help="Show keys and names of columns, and no values.")
+@click.option("--no-values", is_flag=True, help="Show keys and names of columns, but no values.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Where the rows of the topics are kept meanwhile, on disk. [default: the system's temporary one]",
+    help="Directory for the rows of the topics during the comparison. [default: the system's temporary directory]",
 )
 def command(
     *,
@@ -151,10 +153,10 @@ def command(
 ) -> int:
     """Compare the topics, or a mirror, with the tables at one moment.
 
-    A snapshot of PostgreSQL is taken, the topics are folded as far as that snapshot sees, and the two are compared,
-    value by value, while writers and daemon go on. Nothing waits for it. The daemon must run.
+    It takes a snapshot of PostgreSQL, builds rows from the records of all transactions that the snapshot sees, and
+    compares both, value by value. Writers and the daemon keep running. Nothing waits for it. The daemon must run.
 
-    With --target mirror, the tables of the lakehouse are compared, by Spark. The mirror must run too.
+    With --target mirror, Spark compares the tables of the lakehouse. The mirror must run too.
 
     \b
     Exits with
@@ -256,7 +258,7 @@ def _verify_mirror(
 
     from cdcd.mirror.verifying.mirror import MirrorTarget  # noqa: PLC0415  loads pyspark
 
-    require_json(config, "cdcd verify", "A mirror reads JSON: mirror a pipeline with format.value: json.")
+    require_json(config, "cdcd verify", "A mirror reads JSON. Mirror a pipeline with format.value: json.")
     check_records(config)
     if config.fields.renames:
         raise ConfigError(

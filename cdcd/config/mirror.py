@@ -51,8 +51,8 @@ class SourceConfig(Section):
     )
     properties: Properties = Field(
         default_factory=dict,
-        description="Names of Kafka's Java client, passed through: security.protocol, sasl.jaas.config and so on. What "
-        "the guarantees rest on is refused: the topics are always read with read_committed.",
+        description="Names of Kafka's Java client, passed through: security.protocol, sasl.jaas.config and so on. The "
+        "mirror refuses properties that would break its guarantees: it always reads topics with read_committed.",
     )
     properties_files: dict[PropertyName, FilePath] = Field(
         default_factory=dict,
@@ -90,7 +90,8 @@ class PipelineTopics(Section):
     """The topics of the pipeline, as the daemon's configuration has them under the same names."""
 
     prefix: TopicName = Field(
-        description="What the pipeline's topics begin with.", json_schema_extra={"default_from": "{name}"}
+        description="Beginning of the names of the pipeline's topics.",
+        json_schema_extra={"default_from": "{name}"},
     )
     schemas: TopicName = Field(
         description="Topic with the descriptions of tables.",
@@ -158,7 +159,7 @@ Buckets = Annotated[int, Field(ge=1, le=4096), AfterValidator(_power_of_two)]
 
 
 class TablesConfig(Section):
-    """Which tables, and what is kept of them."""
+    """Choice of tables, and their form."""
 
     include: TablePatterns | None = Field(
         None,
@@ -172,7 +173,7 @@ class TablesConfig(Section):
     )
     json_as: Literal["string", "variant"] = Field(
         "string",
-        description="What json and jsonb become. With variant, Iceberg tables that have one are of format 3.",
+        description="Type of columns json and jsonb. With variant, Iceberg tables that have one are of format 3.",
     )
 
     on_incompatible: Literal["reload", "stop"] | None = Field(
@@ -183,48 +184,49 @@ class TablesConfig(Section):
     )
     on_incompatible_for: dict[TablePattern, Literal["reload", "stop"]] = Field(
         default_factory=dict,
-        description="The same for some tables: pattern to reload or stop. The first that fits holds.",
+        description="The same for some tables: pattern to reload or stop. The first matching pattern applies.",
     )
     buckets: Buckets | None = Field(
         None,
         description="Number of buckets into which the rows of a new mirror are divided by a hash of the key, a power "
         "of two. 1: the table has no buckets. A batch reads and writes only the buckets of its keys. null: about "
         "one for each file of "
-        "maintenance.target_file_bytes where the size of the table is known (--snapshot, --relayout), else 1. A table "
-        "that is there keeps its own until `cdcd mirror --relayout`.",
+        "maintenance.target_file_bytes where the size of the table is known (--snapshot, --relayout), else 1. An "
+        "existing table keeps its number until `cdcd mirror --relayout`.",
     )
     buckets_for: dict[TablePattern, Buckets] = Field(
         default_factory=dict,
-        description="The same for some tables: pattern to number. The first that fits holds.",
+        description="The same for some tables: pattern to number. The first matching pattern applies.",
     )
     partition_by: dict[TablePattern, list[Text]] = Field(
         default_factory=dict,
-        description="By what the rows of new mirrors are partitioned, for those who read them: pattern to fields. A "
+        description="Partition fields of new mirrors: pattern to fields. A "
         "field is a column, or a transform of a column: years(c), months(c), days(c), hours(c), bucket(16, c), "
-        "truncate(4, c). The first pattern that fits holds. A table that is there keeps its own until "
-        "`cdcd mirror --relayout`.",
+        "truncate(4, c). The first matching pattern applies. An existing table keeps its number until `cdcd mirror "
+        "--relayout`.",
     )
     deletes: Literal["remove", "mark"] = Field(
         "remove",
         description="Treatment of a mirror's row that the source deletes. remove: it goes. mark: it stays with its "
         "last values, and the column _cdcd_deleted is true; false in all other rows. Truncates and changes of the key "
-        "are deletes too. A mirror that was made with the other value stops until `cdcd mirror --relayout`.",
+        "are deletes too. A mirror that was created with the other value stops until `cdcd mirror --relayout`.",
     )
     deletes_for: dict[TablePattern, Literal["remove", "mark"]] = Field(
         default_factory=dict,
-        description="The same for some tables: pattern to remove or mark. The first that fits holds.",
+        description="The same for some tables: pattern to remove or mark. The first matching pattern applies.",
     )
 
 
 class BatchesConfig(Section):
-    """How much at a time."""
+    """Size and interval of batches."""
 
     interval_s: float = Field(
         60,
         ge=0,
         le=86_400,
         description="Least time from one batch to the next, in seconds: how late the mirror is, and how many versions "
-        "and small files its tables get. Below 30, a table that changes all the time wears out within days.",
+        "and small files its tables get. Below 30, the metadata of a table that changes all the time grows too large "
+        "within days.",
     )
     records_max: int = Field(
         500_000,
@@ -234,7 +236,7 @@ class BatchesConfig(Section):
         "behind, it comes back to each table after this number of records of all topics together. A larger number "
         "costs less CPU for each record, and takes more memory.",
     )
-    threads: int = Field(2, ge=1, le=64, description="Tables that are worked on at the same time.")
+    threads: int = Field(2, ge=1, le=64, description="Number of tables that are processed at the same time.")
     driver_writes: bool = Field(
         True,
         description="Whether the driver may read and write the files of small tables by itself, which costs less CPU "
@@ -261,18 +263,23 @@ class MaintenanceConfig(Section):
 
     interval_s: Annotated[float, Field(ge=1, le=2_592_000)] | None = Field(
         600,
-        description="How often tables are tidied up, beside the stream, in seconds. null: never by the mirror.",
+        description="Interval of maintenance (small files, former versions), in seconds. null: the mirror does no "
+        "maintenance.",
     )
     keep_s: int = Field(86_400, ge=0, le=315_360_000, description="How long former versions can be read.")
-    keep_versions: int = Field(10, ge=1, le=1_000_000, description="How many are kept whatever their age.")
+    keep_versions: int = Field(
+        10, ge=1, le=1_000_000, description="Number of former versions that are kept whatever their age."
+    )
     versions_max: Annotated[int, Field(ge=10, le=1_000_000)] | None = Field(
         500,
         description="Number of former versions above which the oldest go whatever their age, in Iceberg, whose "
         "metadata grows with each version. Versions that a consistent point names stay. null: no limit.",
     )
-    small_files_min: int = Field(8, ge=2, le=100_000, description="So many small files are written together.")
+    small_files_min: int = Field(
+        8, ge=2, le=100_000, description="Number of small files from which they are written together."
+    )
     target_file_bytes: int = Field(
-        128 * MIB, ge=64 * KIB, le=16 * GIB, description="How large files should be."
+        128 * MIB, ge=64 * KIB, le=16 * GIB, description="Size of files after maintenance, in bytes."
     )
 
 
@@ -286,7 +293,7 @@ class MirrorHttpConfig(ListenConfig):
 
 
 class MirrorLogConfig(LogConfig):
-    """What the mirror says, to standard output."""
+    """The log of the mirror, on standard output."""
 
     format: Literal["json", "console"] = Field(
         "console",
@@ -316,16 +323,17 @@ class MirrorConfig(Section):
         description="only: all records of the pipeline's topics are appended to one table, the log, and no tables are "
         "made of them. none: tables are mirrored, without a log.",
     )
-    tables: TablesConfig = Field(description="Which tables, and what is kept of them.")
-    batches: BatchesConfig = Field(description="How much at a time.")
+    tables: TablesConfig = Field(description="Choice of tables, and their form.")
+    batches: BatchesConfig = Field(description="Size and interval of batches.")
     maintenance: MaintenanceConfig = Field(description="Small files and former versions.")
     http: MirrorHttpConfig = Field(description="/metrics and /healthz, which fails while a table is stopped.")
     log: MirrorLogConfig = Field(
-        description="What the mirror says, to standard output. What Spark and Java say goes to standard error."
+        description="The log of the mirror, on standard output. Lines of Spark and Java go to standard error."
     )
     spark: dict[str, PropertyValue] = Field(
         default_factory=dict,
-        description="Settings of Spark, such as spark.driver.memory and spark.sql.catalog.*; they win over cdcd's own.",
+        description="Settings of Spark, such as spark.driver.memory and spark.sql.catalog.*. They override cdcd's "
+        "settings.",
     )
 
     @model_validator(mode="before")

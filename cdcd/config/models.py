@@ -52,70 +52,68 @@ class Config(Section):
         "from it.",
         json_schema_extra={"example": "shop"},
     )
-    postgres: PostgresConfig = Field(description="Where the changes come from.")
+    postgres: PostgresConfig = Field(description="The source: a PostgreSQL database.")
     kafka: KafkaConfig = Field(description="Where the records go.")
     tables: TablesConfig = Field(
-        description="Which tables of the publication the pipeline has. All by default."
+        description="Tables of the publication that the pipeline delivers. All by default."
     )
-    topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
-    key: KeyConfig = Field(description="What makes the keys of records.")
+    topics: TopicsConfig = Field(description="Names and contents of topics.")
+    key: KeyConfig = Field(description="Columns of the keys of records.")
     partitioner: PartitionerConfig = Field(
-        description="Which partition a record goes to. The key chooses it by default."
+        description="Choice of the partition of a record. By default, the key chooses it."
     )
     fields: FieldsConfig = Field(
-        description="Names of fields that are not those of their columns, and constant fields. None by default."
+        description="Names of fields that differ from their columns, and constant fields. None by default."
     )
-    columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
-    format: FormatConfig = Field(description="How keys and values of records are written.")
-    money: MoneyConfig = Field(description="How amounts of the type money are read.")
-    cloudevents: CloudEventsConfig = Field(
-        description="How records are CloudEvents, if format.value is cloudevents."
-    )
+    columns: ColumnsConfig = Field(description="Columns whose values readers of the topics must not see.")
+    format: FormatConfig = Field(description="Format of keys and values of records.")
+    money: MoneyConfig = Field(description="Digits of the type money.")
+    cloudevents: CloudEventsConfig = Field(description="Form of CloudEvents, if format.value is cloudevents.")
     event_flattening: EventFlatteningConfig = Field(
         description="Records whose value is the row itself. Off by default."
     )
     outbox: OutboxConfig = Field(
-        description="Events that an application publishes in the transaction that they tell of. Off by default."
+        description="Events that an application publishes in the transaction of the change. Off by default."
     )
     heartbeat: HeartbeatConfig = Field(
-        description="A record, watermarks, and a query on the source, at an interval. Off by default."
+        description="Heartbeats, watermarks, and a query on the source, at an interval. Off by default."
     )
-    filters: FiltersConfig = Field(
-        description="Which rows of tables the topics have. All of them by default."
-    )
+    filters: FiltersConfig = Field(description="Rows of tables that are delivered. By default, all rows.")
     routes: RoutesConfig = Field(
-        description="Which topics the rows of tables go to. All to the table's own one by default."
+        description="Topics for rows of tables. By default, all rows go to the topic of their table."
     )
     registry: RegistryConfig = Field(
         description="The schema registry that keys, values and data in avro or protobuf need, by Confluent's API."
     )
-    spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
+    spool: SpoolConfig = Field(description="Storage for changes of transactions that are not committed yet.")
     record: RecordConfig = Field(
         description="A recording of the stream, which `cdcd replay` reads. Off by default."
     )
-    snapshot: SnapshotConfig = Field(description="Rows that are in the tables already.")
+    snapshot: SnapshotConfig = Field(description="Reading of rows that exist already.")
     http: HttpConfig = Field(
         description="Server for the page at /, the status, /metrics, /healthz and /readyz."
     )
     security: SecurityConfig = Field(
-        description="Whether what weakens the pipeline's protection is a warning or ends the start."
+        description="Whether a weakness in the pipeline's protection is a warning or ends the start."
     )
-    ready: ReadyConfig = Field(description="When /readyz says that the pipeline keeps up.")
-    log: LogConfig = Field(description="What is logged, to standard error.")
+    ready: ReadyConfig = Field(description="Limits for /readyz.")
+    log: LogConfig = Field(description="The log, on standard error.")
     startup_timeout_s: float = Field(
         60,
         ge=0,
         le=86_400,
         description="How long PostgreSQL and Kafka may be unreachable at the start before the process ends "
-        "with an error, so that a wrong address is heard of. Once it has streamed, it reconnects for ever. With "
+        "with an error, so that a wrong address is noticed. After the first stream, it reconnects without a limit. "
+        "With "
         "spool.durable, it does not end for Kafka before the durable log could begin or go on.",
     )
     shutdown_timeout_s: float = Field(
         30,
         ge=0,
         le=3600,
-        description="After SIGTERM: time for committing what is in flight. Then the process ends anyway; "
-        "nothing is lost, it comes again. Should be below the service manager's own limit.",
+        description="After SIGTERM: time to commit the current batch, in seconds. Then the process ends anyway. "
+        "Nothing is lost, because the next start delivers the batch again. Set it below the limit of the service "
+        "manager.",
     )
 
     _file_with_secrets: Path | None = PrivateAttr(None)

@@ -37,8 +37,8 @@ _TABLE: Final = (
     Code(
         "machine.memory",
         "This machine",
-        "How large a message the memory limit of the control group allows ([sizing](sizing.md)). A warning: it allows "
-        "none of 1 MiB.",
+        "How large a message the memory limit of the control group allows ([sizing](sizing.md)). A warning: the limit "
+        "is too small for a message of 1 MiB.",
     ),
     Code(
         "machine.files",
@@ -99,7 +99,7 @@ _TABLE: Final = (
     Code(
         "server.money",
         "PostgreSQL",
-        "How many digits of money stand behind the point, by the database's default of lc_monetary. A warning: the "
+        "Number of decimal digits of money, by the database's default of lc_monetary. A warning: the "
         "role or `postgres.dsn` sets another lc_monetary. An error: that setting hides the default.",
         (2,),
     ),
@@ -128,17 +128,18 @@ _TABLE: Final = (
     Code("server.synchronous", "PostgreSQL", "`synchronous_standby_names` would let commits wait for cdcd."),
     Code("server.activities", "PostgreSQL", "`track_activities`, which a second instance of cdcd needs."),
     Code("server.prepared", "PostgreSQL", "`max_prepared_transactions`, for `postgres.two_phase`."),
-    Code("server.memory", "PostgreSQL", "From which size on transactions are streamed, or spilled."),
+    Code("server.memory", "PostgreSQL", "Size from which PostgreSQL streams or spills a transaction."),
     Code("wal.level", "PostgreSQL", "`wal_level` must be logical.", (3,)),
     Code("wal.senders", "PostgreSQL", "A free WAL sender (`max_wal_senders`).", (3,)),
     Code("wal.timeout", "PostgreSQL", "`wal_sender_timeout`, after which a silent connection ends."),
-    Code("wal.keep", "PostgreSQL", "How much WAL an outage may cost, and when the slot is given up for it."),
+    Code("wal.keep", "PostgreSQL", "How much WAL PostgreSQL keeps during an outage, and when it removes the slot."),
     Code("slot.capacity", "PostgreSQL", "A free replication slot (`max_replication_slots`).", (3,)),
     Code("slot.state", "PostgreSQL", "The slot: kind, database, WAL, and what its creation waits for.", (3, 6)),
     Code("slot.active", "PostgreSQL", "Another session reads the slot.", (3,)),
     Code("slot.two_phase", "PostgreSQL", "The slot decodes prepared transactions at PREPARE."),
     Code("slot.idle", "PostgreSQL", "`idle_replication_slot_timeout` would invalidate the slot of a stopped pipeline."),
-    Code("slot.failover", "PostgreSQL", "Whether the slot can follow to a new primary (`postgres.failover`).", (2,)),
+    Code("slot.failover", "PostgreSQL", "Whether the slot exists on a new primary after a failover "
+    "(`postgres.failover`).", (2,)),
     Code(
         "publication.state",
         "PostgreSQL",
@@ -233,7 +234,7 @@ _TABLE: Final = (
     Code(
         "key.columns",
         "PostgreSQL",
-        "Whether the keys that `key.columns` chooses can be made: columns that exist and whose former values are sent.",
+        "Whether the keys of `key.columns` are possible: the columns exist, and PostgreSQL sends their former values.",
         (2,),
     ),
     Code(
@@ -299,7 +300,7 @@ _TABLE: Final = (
     Code(
         "outbox.public",
         "PostgreSQL",
-        "Whoever may connect can publish events of the outbox, because every role may write logical messages.",
+        "Every role that may connect can publish events of the outbox, because every role may write logical messages.",
     ),
     Code("outbox.unpublished", "PostgreSQL", "The publication lacks a table of `outbox.tables`."),
     Code(
@@ -310,13 +311,13 @@ _TABLE: Final = (
     Code(
         "snapshot.watermark",
         "PostgreSQL",
-        "EXECUTE on `pg_logical_emit_message`, by which rows that are read beside the stream get their place in it.",
+        "EXECUTE on `pg_logical_emit_message`, which cdcd needs to place rows that it reads beside the stream.",
         (3,),
     ),
     Code(
         "snapshot.signals",
         "PostgreSQL",
-        "Which requests for snapshots are followed, and whether a stranger's condition would run as a superuser.",
+        "Which requests for snapshots cdcd accepts, and whether a stranger's condition would run as a superuser.",
     ),
     Code("kafka.unreachable", "Kafka", "Kafka does not answer.", (4,)),
     Code("kafka.refused", "Kafka", "Kafka refuses the connection: user, password, certificates or rights.", (4,)),
@@ -332,8 +333,9 @@ _TABLE: Final = (
         (4, 7),
     ),
     Code("topic.missing", "Kafka", "A topic that does not exist, and whether the broker would create it.", (4,)),
-    Code("topic.replicas", "Kafka", "Fewer replicas than `min.insync.replicas`: cdcd waits; or too few to lose one."),
-    Code("topic.write", "Kafka", "The right to write to topics that do not exist yet, which Kafka does not tell."),
+    Code("topic.replicas", "Kafka", "Fewer replicas than `min.insync.replicas`, so that cdcd waits; or too few "
+    "replicas to lose one."),
+    Code("topic.write", "Kafka", "The right to write to topics that do not exist yet, which Kafka cannot report."),
     Code("topic.rights", "Kafka", "The rights to write to a topic, and to read the checkpoint.", (4,)),
     Code("topic.leader", "Kafka", "A partition of a topic has no leader.", (4,)),
     Code("topic.checkpoint", "Kafka", "The checkpoint's topic: compacted, one partition, of this pipeline.", (4,)),
@@ -353,8 +355,9 @@ _TABLE: Final = (
     Code("registry.setting", "Schema registry", "A certificate or a program of `registry` that cannot be used.", (2,)),
     Code("registry.mode", "Schema registry", "Whether the registry takes new schemas.", (4,)),
     Code("registry.types", "Schema registry", "Whether the registry takes schemas of AVRO, or PROTOBUF.", (4,)),
-    Code("topic.name", "Both sides", "Topics that are the same to Kafka, or whose names Kafka does not allow.", (4,)),
-    Code("position.state", "Both sides", "Whether the slot goes on where the checkpoint in Kafka ends.", (6,)),
+    Code("topic.name", "Both sides", "Topics that Kafka cannot distinguish, or whose names Kafka does not allow.",
+(4,)),
+    Code("position.state", "Both sides", "Whether slot and checkpoint belong together, without a gap.", (6,)),
     Code(
         "records.setting",
         "Both sides",
@@ -367,9 +370,9 @@ CODES: Final[Mapping[str, Code]] = {code.name: code for code in _TABLE}
 
 _HEAD: Final = """# What `cdcd check` finds
 
-`cdcd check --config FILE` connects to PostgreSQL and to Kafka, changes nothing, and says what is wrong and how to mend
-it. It goes through the steps of `cdcd run` itself, and answers each step that would change something by a look.
-Problems come first. Findings that are in order are only counted; `--all` lists them.
+`cdcd check --config FILE` connects to PostgreSQL and to Kafka, changes nothing, and reports each problem with its
+fix. It goes through the steps of `cdcd run`. Where `cdcd run` would change something, `cdcd check` only looks.
+Problems come first. The output only counts the findings that are in order; `--all` lists them.
 `--format json` gives an object for programs:
 
     {"exit_code": 10, "findings": [
@@ -377,13 +380,13 @@ Problems come first. Findings that are in order are only counted; `--all` lists 
 
 | level | meaning |
 |---|---|
-| error | `cdcd run` would end, at its start or with the first record that is concerned, or would wait for ever. |
-| warning | It works now, and will hurt somebody some day. A pipeline in order has no warning. |
-| unknown | Nobody can tell without changing something. It was not checked, and the fix says what it takes. |
+| error | `cdcd run` would end or wait without end, at its start or at the first affected record. |
+| warning | The pipeline works now, and this will cause a problem later. A healthy pipeline has no warnings. |
+| unknown | cdcd cannot check this without a change. The fix names what is needed. |
 | ok | As it should be. |
 
-The exit code is 0 without an error, and 10 with one. If a side could not be asked at all, it is that side's code: 3 for
-PostgreSQL, 4 for Kafka, 2 for a wrong setting.
+The exit code is 0 without an error, and 10 with one. If PostgreSQL does not answer, it is 3; if Kafka does not
+answer, 4; if a setting is wrong, 2.
 
 Kafka tells rights only for topics that exist. For the right to write to a topic that does not exist yet, `cdcd check`
 reads the ACLs. That needs Describe on the cluster, and a login by password, because only the broker knows the principal
@@ -391,12 +394,13 @@ of a certificate or token. Without the ACLs, `cdcd check` only asks whether the 
 `topic.write` that the right to write was not checked. The finding `topic.rights` reports a right that is missing.
 
 To ask for the right on the transactional id, cdcd sends a request with a timeout that no broker allows. The broker
-looks at the right first, and refuses the timeout before it changes anything. The request is only sent while no
+checks the right first, and then refuses the timeout without changing anything. The request is only sent while no
 instance of the pipeline is active.
 
 ## Codes
 
-A code says what was looked at, and stays the same in later versions. The last column is the exit code of `cdcd run`
+A code names the subject of a check, and stays the same in later versions. The last column is the exit code of `cdcd
+run`
 where the finding is an error.
 
 """

@@ -377,7 +377,7 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
     Definition(
         "cdcd_queue_limit_bytes",
         "gauge",
-        "Size of that queue at which PostgreSQL's stream is not read on.",
+        "Size of that queue at which cdcd stops reading PostgreSQL's stream.",
         _one(lambda t: t.queue_bytes_max),
     ),
     Definition(

@@ -46,7 +46,7 @@ def _check_encryption_key(key: SecretStr) -> SecretStr:
 
 
 class ColumnsConfig(Section):
-    """Which columns' values readers of the topics must not see."""
+    """Columns whose values readers of the topics must not see."""
 
     include: ColumnPatternTexts = Field(
         default=(),
@@ -61,12 +61,13 @@ class ColumnsConfig(Section):
     )
     mask: dict[ColumnPatternText, Text] = Field(
         default_factory=dict,
-        description="Columns whose values are all one text: pattern to that text, such as public.users.name: '***'. "
-        "NULL stays null, here and in the keys below.",
+        description="Columns whose values are replaced by a constant text: pattern to text, such as "
+        "public.users.name: '***'. "
+        "NULL stays null, for this key and the next ones.",
     )
     truncate: dict[ColumnPatternText, Annotated[int, Field(ge=0, le=1_000_000)]] = Field(
         default_factory=dict,
-        description="Columns of text of which only the first characters are kept: pattern to their number.",
+        description="Text columns that are cut after some characters: pattern to number of characters.",
     )
     hash: ColumnPatternTexts = Field(
         default=(),
@@ -93,7 +94,7 @@ class ColumnsConfig(Section):
     former_keys: tuple[Annotated[SecretStr, AfterValidator(_check_hash_key)], ...] = Field(
         default=(),
         strict=False,
-        description="Former values of hash_key and encryption_key. Nothing is hashed or encrypted with them. They "
+        description="Former values of hash_key and encryption_key. cdcd does not hash or encrypt with them. They "
         "authenticate the last checkpoint that was written before a key was replaced, and can be removed after the "
         "next start.",
     )
@@ -101,7 +102,7 @@ class ColumnsConfig(Section):
         False,
         description="Equal values in different columns have different hashes and ciphertexts, which depend on the "
         "names of table and column. A ciphertext begins with the number of its form and an id of its key, and decrypts "
-        "only with these names. Hashed columns cannot be joined then (docs/columns.md, Decrypt a value).",
+        "only with these names. With this option, hashed columns cannot be joined (docs/columns.md, Decrypt a value).",
     )
     encryption_padding_bytes: Annotated[int, Field(ge=0, le=65_536)] = Field(
         0,

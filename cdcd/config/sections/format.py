@@ -14,7 +14,7 @@ _HEX: Final = "hex:"
 
 
 class FormatConfig(Section):
-    """How keys and values of records are written. A mode has the name and the values of Debezium's option."""
+    """Format of keys and values of records. A mode has the name and the values of Debezium's option."""
 
     key: Literal["json", "json_schema", "avro", "protobuf"] = Field(
         "json",
@@ -154,15 +154,16 @@ class EventFlatteningConfig(Section):
     enabled: bool = Field(
         False,
         description="Whether the value of a record is the row (after; of a delete before) instead of the envelope. "
-        "TRUNCATE has no record then. Logical messages and events of an outbox are as without. `cdcd mirror` and `cdcd "
+        "With this option, TRUNCATE has no record. Logical messages and events of an outbox do not change. `cdcd "
+        "mirror` and `cdcd "
         "verify` refuse such topics, because they do not tell which change comes first. Each format has flattened "
-        "records. Readers see other values from the next record on, so change it together with the topics' prefix.",
+        "records. Readers get other values from the next record on, so also change the prefix of the topics.",
     )
     delete_tombstone_handling_mode: Literal[
         "drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone"
     ] = Field(
         "tombstone",
-        description="What a delete becomes. drop: nothing. tombstone: a record without a value, if topics.tombstones "
+        description="Form of a delete. drop: no record. tombstone: a record without a value, if topics.tombstones "
         "is true. delete-to-tombstone: the same, also if it is false. rewrite: the old row (without REPLICA IDENTITY "
         "FULL its key only, the rest null) with the field __deleted: true; all other records have __deleted: false. "
         "rewrite-with-tombstone: that and, if topics.tombstones is true, a record without a value after it. A table "
@@ -175,13 +176,15 @@ class EventFlatteningConfig(Section):
     )
     add_fields_prefix: Prefix = Field(
         "__",
-        description="What the names of added fields begin with. A field that a table has a column of the same name as "
+        description="Beginning of the names of added fields. A field that a table has a column of the same name as "
         "is left out of its records, and the event flattening.collision names it.",
     )
     add_headers: Annotated[tuple[Reference, ...], Field(strict=False)] = Field(
-        (), description="The same as headers of the record. A header whose field is null is left out."
+        (),
+        description="Fields of the envelope and of source to add as headers of the record. A header whose field "
+        "is null is left out.",
     )
-    add_headers_prefix: Prefix = Field("__", description="What the names of added headers begin with.")
+    add_headers_prefix: Prefix = Field("__", description="Beginning of the names of added headers.")
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:
@@ -235,7 +238,7 @@ class MoneyConfig(Section):
         None,
         ge=0,
         le=DIGITS_MAX,
-        description="How many digits of money stand behind the point. null: as many as in the database's default of "
+        description="Number of decimal digits of money. null: as many as in the database's default of "
         "lc_monetary, which cdcd asks the server for when it connects: 0 for Japan, 2 for most, 3 for Kuwait. Set it "
         "where the amounts were written by sessions with another lc_monetary than that default.",
     )

@@ -28,7 +28,7 @@ class OAuthConfig(Section):
 
     provider: Literal["none", "command", "msk", "azure"] = Field(
         "none",
-        description="Where tokens come from. none: librdkafka needs none of cdcd, for example with "
+        description="Source of tokens. none: librdkafka gets its tokens itself, for example with "
         "sasl.oauthbearer.method: oidc in properties. command: a program prints them. msk: IAM of Amazon MSK "
         "(extra cdcd[msk]). azure: Entra ID, for Event Hubs (extra cdcd[azure]). All but none need "
         "sasl.mechanism: OAUTHBEARER in properties.",
@@ -64,8 +64,9 @@ class KafkaTransactionConfig(Section):
         4 * MIB,
         ge=KIB,
         le=GIB,
-        description="Source transactions share a Kafka transaction until their records have this size. Larger ones "
-        "cost less each, and readers with read_committed wait longer for the first record. One that is larger by "
+        description="Source transactions share a Kafka transaction until their records have this size. A larger "
+        "transaction costs less per record, but readers with read_committed wait longer for its first record. One "
+        "that is larger by "
         "itself is handed over in parts of three times this size, or of half of queue_bytes_max where that is less.",
     )
     records_max: int = Field(
@@ -108,15 +109,15 @@ class KafkaConfig(Section):
         "come twice.",
     )
     transactional_id: TransactionalId = Field(
-        description="Names the one writer: a newer instance with the same id shuts out an older one. "
-        "Changing it gives up that protection for the moment of the change.",
+        description="Transactional id of the producer: a newer instance with the same id fences an older one. "
+        "During a change of this key, this protection is missing.",
         json_schema_extra={"default_from": "cdcd-{name}"},
     )
     properties: Properties = Field(
         default_factory=dict,
         description="librdkafka's own names, passed through: security.protocol, sasl.*, ssl.*, "
-        "compression.type, linger.ms, message.max.bytes, partitioner and so on. Those that the guarantees "
-        "rest on are refused.",
+        "compression.type, linger.ms, message.max.bytes, partitioner and so on. cdcd refuses properties that would "
+        "break its guarantees.",
     )
     properties_files: dict[PropertyName, FilePath] = Field(
         default_factory=dict,
@@ -131,8 +132,7 @@ class KafkaConfig(Section):
         20 * MIB,
         ge=64 * KIB,
         le=2 * GIB,
-        description="Records that wait for the broker. When they are more, PostgreSQL's stream is not read "
-        "on.",
+        description="Records that wait for the broker. Above this size, cdcd stops reading PostgreSQL's stream.",
     )
     oversized: Literal["fail", "dead_letter", "claim_check"] = Field(
         "fail",
@@ -150,7 +150,7 @@ class KafkaConfig(Section):
         description="Directory for oversized: claim_check, where the consumers can read it. Never cleaned "
         "by cdcd.",
     )
-    retry: RetryConfig = Field(description="Pace of starting again after Kafka failed.")
+    retry: RetryConfig = Field(description="Back-off after a failure of Kafka.")
 
     @field_serializer("properties")
     def _show_properties(self, properties: dict[str, str | SecretStr]) -> dict[str, str]:

@@ -64,7 +64,7 @@ class ReaderConfig(Section):
 
 
 class PostgresConfig(Section):
-    """Where the changes come from."""
+    """The source: a PostgreSQL database."""
 
     dsn: Dsn = Field(
         description="Any libpq URI or key=value string; sslmode and the like as libpq has them. Needs a "
@@ -170,8 +170,8 @@ class PostgresConfig(Section):
         10,
         ge=0.1,
         le=600,
-        description="Longest time between two status updates. Must stay well below the server's "
-        "wal_sender_timeout (60 s), after which it hangs up.",
+        description="Longest time between two status updates. It must be well below the server's wal_sender_timeout "
+        "(60 s), after which the server closes the connection.",
     )
     connect_timeout_s: int = Field(
         10,
@@ -183,16 +183,16 @@ class PostgresConfig(Section):
         5,
         ge=1,
         le=600,
-        description="How long the active instance may be silent before a standby ends its sessions and takes over: "
-        "frozen, cut off, on a machine that is gone. Longer for servers that stand still for seconds now and then, "
-        "and where values of hundreds of MB meet a busy machine.",
+        description="Time without a sign of the active instance after which a standby ends its sessions and takes "
+        "over, in seconds. The instance may be frozen, cut off, or on a lost machine. Set it higher for servers that "
+        "sometimes stand still for seconds, and for values of hundreds of MB on a busy machine.",
     )
     prepared_warning_age_s: float = Field(
         PREPARED_WARNING_AGE_S,
         ge=1,
         le=2_592_000,
-        description="Age at which an undecided prepared transaction is warned of: it holds the slot, and so "
-        "the WAL.",
+        description="Age of an undecided prepared transaction from which cdcd warns, in seconds. Such a transaction "
+        "holds the slot, and so the WAL.",
     )
     wal_warning_s: float = Field(
         3600,
@@ -205,10 +205,11 @@ class PostgresConfig(Section):
         5,
         ge=0,
         le=600,
-        description="What PostgreSQL's fast shutdown gets: it waits until everything sent is confirmed, and "
-        "for ever if Kafka is away. After this time the connection is closed; the rest comes again.",
+        description="Time limit for PostgreSQL's fast shutdown, in seconds. The server waits until all sent changes "
+        "are confirmed, without end if Kafka does not answer. After this time, cdcd closes the connection. PostgreSQL "
+        "sends the rest again later.",
     )
-    retry: RetryConfig = Field(description="Pace of reconnecting to PostgreSQL.")
+    retry: RetryConfig = Field(description="Back-off of connections to PostgreSQL.")
 
     @model_validator(mode="after")
     def _has_one_password(self) -> "PostgresConfig":

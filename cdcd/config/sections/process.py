@@ -22,11 +22,11 @@ from cdcd.core.retry import Delays
 
 
 class SpoolConfig(Section):
-    """Where changes of undecided transactions wait."""
+    """Storage for changes of transactions that are not committed yet."""
 
     directory: FilePath = Field(
-        description="Directory for what does not fit into memory, created if missing. Should be on a disk: "
-        "where the system's temporary directory is in memory, name another. The files are unlinked when "
+        description="Directory for what does not fit into memory, created if missing. Use a directory on a disk. If "
+        "the system's temporary directory is in memory, name another one. The files are unlinked when "
         "they are created, so that nothing is left when the process ends.",
         json_schema_extra={"default_from": "{tmp}/cdcd-{name}"},
     )
@@ -51,14 +51,14 @@ class SpoolConfig(Section):
     durable_directory: FilePath | None = Field(
         None,
         description="Directory for that log, created if missing, on a disk that outlives the process and its machine's "
-        "restart. It belongs to one pipeline. What is in there is delivered at the next start with Kafka, also when "
-        "durable is off again. null: there is no log.",
+        "restart. It belongs to one pipeline. The next start with Kafka delivers the log, also if durable is off by "
+        "then. null: there is no log.",
     )
     durable_bytes_max: int = Field(
         64 * GIB,
         ge=MIB,
         le=1024 * TIB,
-        description="Largest size of that log. When it is reached, or the disk is full, nothing more is confirmed: "
+        description="Largest size of that log. At this size, or if the disk is full, cdcd confirms nothing more, and "
         "PostgreSQL keeps the WAL from there on.",
     )
     durable_after_s: float = Field(
@@ -116,7 +116,8 @@ class ListenConfig(Section):
     enabled: bool = Field(True, description="Whether the HTTP server runs.")
     host: Text = Field(
         "127.0.0.1",
-        description="Address to listen on; 0.0.0.0 for all. Who reaches it may read, unless reading needs a token.",
+        description="Address to listen on; 0.0.0.0 for all. Everybody who reaches the address may read, unless "
+        "reading needs a token.",
     )
     port: int = Field(
         9464, ge=0, le=65535, description="Port to listen on. 0: any free one, which is logged."
@@ -136,8 +137,8 @@ class HttpConfig(ListenConfig):
         30,
         ge=1,
         le=3600,
-        description="/healthz fails when the event loop has been stuck for so long, so that a supervisor "
-        "restarts it.",
+        description="/healthz fails when the event loop has been stuck for this time, in seconds, so that a "
+        "supervisor restarts the process.",
     )
     certificate_file: FilePath | None = Field(
         None,
@@ -164,7 +165,7 @@ class HttpConfig(ListenConfig):
     )
     tokens_file: FilePath | None = Field(
         None,
-        description="File that holds the lines of tokens, instead of tokens. SIGHUP reads it again.",
+        description="File with the lines of tokens, instead of tokens. SIGHUP reads it again.",
     )
 
     read_token: Token | None = Field(
@@ -196,10 +197,10 @@ class HttpConfig(ListenConfig):
 
 
 class LogConfig(Section):
-    """What is logged, to standard error."""
+    """The log, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least level that is shown."
+        "info", description="Lowest level that is logged."
     )
     format: Literal["auto", "json", "console"] = Field(
         "auto",
@@ -209,7 +210,7 @@ class LogConfig(Section):
 
 
 class ReadyConfig(Section):
-    """When /readyz says that the pipeline keeps up."""
+    """Limits for /readyz."""
 
     lag_bytes_max: Annotated[int, Field(ge=0, le=1024 * TIB)] | None = Field(
         GIB, description="Largest distance between the server's WAL and what is delivered. null: any."
@@ -217,7 +218,7 @@ class ReadyConfig(Section):
     during_snapshot: bool = Field(
         False,
         description="Whether the active instance is ready while it reads the rows of the first snapshot, which come "
-        "before the stream. How far it lags does not count meanwhile. true lets a rollout go on that waits until all "
+        "before the stream. The lag does not count during this time. true lets a rollout go on that waits until all "
         "instances are ready; the Helm chart sets it.",
     )
     lag_s_max: Annotated[float, Field(ge=0, le=2_592_000)] | None = Field(
@@ -229,11 +230,12 @@ class RetryConfig(Section):
     """How long to wait before the next attempt: doubled each time, with jitter."""
 
     initial_s: float = Field(
-        0.5, ge=0.01, le=60, description="Wait before the second attempt; the first follows at once."
+        0.5,
+        ge=0.01,
+        le=60,
+        description="Wait before the second attempt, in seconds; the first attempt follows at once.",
     )
-    max_s: float = Field(
-        30, ge=0.01, le=3600, description="Longest wait: how late an outage's end is noticed at worst."
-    )
+    max_s: float = Field(30, ge=0.01, le=3600, description="Longest wait between two attempts, in seconds.")
 
     @model_validator(mode="after")
     def _ordered(self) -> "RetryConfig":
@@ -247,7 +249,7 @@ class RetryConfig(Section):
 
 
 class SecurityConfig(Section):
-    """Whether what weakens the pipeline's protection is a warning or ends the start."""
+    """Whether a weakness in the pipeline's protection is a warning or ends the start."""
 
     strict: bool = Field(
         False,

@@ -34,8 +34,8 @@ class FilterConfig(Section):
     )
     on_error: Literal["keep", "leave_out"] = Field(
         "keep",
-        description="What becomes of a row for which keep has no answer, such as after a division by zero or an "
-        "ordering of NULL. The event filter.failed tells of it either way.",
+        description="Treatment of a row for which keep has no answer, for example after a division by zero or an "
+        "ordering of NULL. The event filter.failed reports both.",
     )
     old_row: Literal["required", "assumed"] = Field(
         "required",
@@ -94,8 +94,8 @@ class TableRoutesConfig(Section):
         min_length=1,
         max_length=RULES_MAX,
         description="The first rule that is true for a row names its topic. If no rule is true, the row goes to the "
-        "table's own topic. An update by which a row goes elsewhere is a delete in the former topic, and an insert "
-        "in the new one.",
+        "table's own topic. An update that moves a row to another topic is a delete in the former topic, and an "
+        "insert in the new one.",
     )
     on_error: Literal["own_topic", "next_rule"] = Field(
         "own_topic",

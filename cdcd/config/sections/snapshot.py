@@ -19,7 +19,7 @@ def _check_token(token: SecretStr) -> SecretStr:
 
 
 class SnapshotConfig(Section):
-    """Rows that are in the tables already."""
+    """Reading of rows that exist already."""
 
     mode: Literal["initial", "never", "only", "when_needed"] = Field(
         "initial",
@@ -40,13 +40,14 @@ class SnapshotConfig(Section):
         "meanwhile. incremental: beside the stream; every table needs a key.",
     )
     parallelism: int = Field(
-        4, ge=1, le=64, description="Connections that read. More than the source can spare slow it down."
+        4, ge=1, le=64, description="Connections that read. Too many readers slow the source down."
     )
     chunk_bytes: int = Field(
         MIB,
         ge=8 * KIB,
         le=64 * MIB,
-        description="How much of a table, on disk, is read at a time. Up to parallelism chunks are in memory, and "
+        description="Size of the part of a table that is read at a time, in bytes on disk. Up to parallelism chunks "
+        "are in memory, and "
         "one more for each table that is being read.",
     )
     added_tables: bool | None = Field(
@@ -66,12 +67,13 @@ class SnapshotConfig(Section):
         None,
         description="Tables of which only changes are delivered, as patterns like those of postgres.tables, such as "
         "those that Spark reads (cdcd mirror --snapshot). An interrupted snapshot leaves them out too. "
-        "On demand they are read like any other.",
+        "A request reads them like any other table.",
     )
     signals: Literal["all", "without_where", "off"] = Field(
         "without_where",
-        description="Which requests by logical message (cdcd snapshot, pg_logical_emit_message) are followed, of those "
-        "that signals_from allows. all: also those with a where, which PostgreSQL evaluates as this role, in a READ "
+        description="Kinds of requests by logical message (cdcd snapshot, pg_logical_emit_message) that cdcd accepts, "
+        "if signals_from allows the sender. all: also those with a where, which PostgreSQL evaluates as this role, in "
+        "a READ "
         "ONLY transaction with a timeout; a superuser's functions can do harm even there.",
     )
     signals_from: Literal["authorized", "anybody"] = Field(

@@ -38,24 +38,24 @@ class KeyConfig(Section):
 
 
 class TablesConfig(Section):
-    """Which tables of the publication the pipeline has. PostgreSQL sends the changes of the others all the same."""
+    """Tables of the publication that the pipeline delivers. PostgreSQL sends the changes of the others all the same."""
 
     include: TablePatterns | None = Field(
         None,
         description="Tables that the pipeline has, as patterns like those of postgres.tables. null: all that are "
-        "published. For a publication that others use too; if it is cdcd's alone, leave tables out of the publication, "
-        "which spares the network.",
+        "published. Use it for a publication that others use too. If only cdcd uses the publication, leave tables out "
+        "of the publication, which saves network traffic.",
     )
     exclude: TablePatterns | None = Field(
         None,
         description="Of these, tables that the pipeline leaves out. They have no topic, description or snapshot, "
-        "and their changes are skipped. A table that comes in later is read like one that is added to the publication "
-        "(snapshot.added_tables).",
+        "and their changes are skipped. If later patterns add a table, cdcd reads it like a table that is added to "
+        "the publication (snapshot.added_tables).",
     )
 
     on_error: Literal["set_aside", "stop"] = Field(
         "set_aside",
-        description="What becomes of a table with a fault of its own: its topic is refused, a record is too large, a "
+        description="Reaction to a fault of one table: its topic is refused, a record is too large, a "
         "rule cannot be followed, its rows cannot be read. set_aside: its changes have no records from there on, all "
         "other tables go on, and the table comes back by `cdcd tables resume` or by itself. stop: cdcd ends.",
     )
@@ -97,7 +97,7 @@ class TableFieldsConfig(Section):
     rename: dict[Text, Text] = Field(
         default_factory=dict,
         description="Columns whose field has another name: column to field. It has that name in rows, keys, schemas "
-        "and descriptions. All other keys of the configuration go by the name of the column.",
+        "and descriptions. All other keys of the configuration use the name of the column.",
     )
     constants: dict[Text, Text] = Field(
         default_factory=dict,

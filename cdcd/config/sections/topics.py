@@ -35,7 +35,7 @@ class TopicCreationConfig(Section):
 
     enabled: bool = Field(
         True,
-        description="Whether missing topics are created. false: a missing one is an error that names it.",
+        description="Whether cdcd creates missing topics. false: a missing topic is an error that names it.",
     )
     partitions: int = Field(
         1,
@@ -55,17 +55,17 @@ class TopicCreationConfig(Section):
 
 
 class TopicsConfig(Section):
-    """What the topics are called and what goes into them."""
+    """Names and contents of topics."""
 
     prefix: TopicName = Field(
-        description="What the topics begin with, and `source.name` in records.",
+        description="Beginning of the names of topics, and `source.name` in records.",
         json_schema_extra={"default_from": "{name}"},
     )
     name: TopicTemplate = Field(
         DEFAULT,
         description="Topic of a table, with {prefix}, {schema} and {table}. A topic must begin with {prefix}. and have "
         "a second point after it. Two tables with one topic are refused, at the start and by `cdcd check`. Choose it "
-        "before the first start: rows that are in topics of other names stay there.",
+        "before the first start, because records in topics of other names stay there.",
     )
     names: dict[TableName, TopicName] = Field(
         default_factory=dict,
@@ -77,7 +77,7 @@ class TopicsConfig(Section):
     create: TopicCreationConfig = Field(description="Creation of missing topics.")
     on_added_partitions: Literal["warn", "stop"] = Field(
         "warn",
-        description="What happens if somebody adds partitions to a topic while cdcd runs. Kafka's producers then send "
+        description="Reaction if somebody adds partitions to a topic while cdcd runs. Kafka's producers then send "
         "most keys to other partitions, so the records of one row lie in two, between which there is no order. warn: "
         "the event topic.partitions. stop: cdcd also ends with exit code 4. The next start goes on.",
     )
@@ -86,21 +86,21 @@ class TopicsConfig(Section):
     )
     skipped_operations: list[Literal["c", "u", "d", "t"]] = Field(
         default_factory=list,
-        description="Operations that have no records: c (insert), u (update), d (delete), t (truncate). The halves of "
-        "an update that changes the key count as d and c. Positions go on as if the records were there. Without c, u "
-        "or d the topics do not tell the tables any more: `cdcd mirror` and `cdcd verify` refuse them. u needs "
-        "snapshot.mode: never, snapshot.added_tables: false and snapshot.signals: off, because an update may carry a "
-        "row that a snapshot does not meet. Needs format.value: json or json_schema.",
+        description="Operations that have no records: c (insert), u (update), d (delete), t (truncate). An update "
+        "that changes the key counts as d and c. Positions are the same as with these records. Without c, u or d, the "
+        "topics do not have all changes of the tables, so `cdcd mirror` and `cdcd verify` refuse them. u needs "
+        "snapshot.mode: never, snapshot.added_tables: false and snapshot.signals: off, because a snapshot may miss a "
+        "row that only an update has. Needs format.value: json or json_schema.",
     )
     tombstones: bool = Field(
         True,
-        description="Whether a delete is followed by a record without value, which compaction needs to "
-        "forget.",
+        description="Whether a delete is followed by a record without a value, which compaction needs to remove the "
+        "key.",
     )
     transaction_metadata: bool = Field(
         False,
-        description="Debezium's provide.transaction.metadata: whether each record of a change names its transaction "
-        "and its place in it (transaction), and topics.transaction has the records BEGIN and END of each transaction, "
+        description="Debezium's provide.transaction.metadata: each record of a change has its transaction and its "
+        "number in it (field transaction), and topics.transaction has a BEGIN and an END record for each transaction, "
         "with counts. Needs format.value: json or json_schema.",
     )
     transaction: TopicName = Field(

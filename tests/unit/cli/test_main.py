@@ -95,7 +95,7 @@ def test_the_version_is_the_packages():
 def test_an_unknown_command_is_an_error_of_one_line_with_a_hint(capsys):
     assert exit_of("rnu") == 2
     assert capsys.readouterr().err == (
-        "error: No such command 'rnu'. Did you mean run?\nhint: `cdcd --help` shows what there is.\n"
+        "error: No such command 'rnu'. Did you mean run?\nhint: `cdcd --help` lists commands and options.\n"
     )
 
 
@@ -103,7 +103,7 @@ def test_an_unknown_option_is_an_error_of_one_line_with_a_hint(capsys):
     assert exit_of("version", "--loud") == 2
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("error: No such option")
-    assert second == "hint: `cdcd version --help` shows what there is."
+    assert second == "hint: `cdcd version --help` lists commands and options."
 
 
 @pytest.mark.parametrize(
