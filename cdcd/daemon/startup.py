@@ -33,6 +33,7 @@ from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.rules.expressions import look_at_filters, look_at_routes
 from cdcd.daemon.rules.outbox import look_at_outbox
+from cdcd.daemon.rules.queries import look_at_queries
 from cdcd.daemon.settings import start_settings
 from cdcd.daemon.snapshot_driver import MakeComparer
 from cdcd.daemon.start_requests import StartRequests
@@ -219,6 +220,7 @@ class Startup:
             await self.kafka.check_marked({names.qualified(table) for table in ready.published.values()})
         await self._look_at_filters(ready)
         await self._look_at_routes(ready)
+        await self._look_at_queries(ready)
         await self._look_at_outbox(ready)
         self._ledger = Ledger(ready.flushed)
         self.telemetry.durable_from = None if ready.logged is None else ready.checkpoint.position.end_lsn
@@ -266,6 +268,15 @@ class Startup:
             raise found.refused[0]
         for table in found.unmatched:
             self.observe(RoutesUnmatched(table=table))
+
+    async def _look_at_queries(self, ready: Ready) -> None:
+        """Refuse queries of tables that do not return the columns of their tables."""
+        if not self.config.snapshot.queries:
+            return
+        assert self._made.sql is not None
+        found = await look_at_queries(self.config, self._made.sql, ready.published)
+        if found.refused and not self._sets_aside:
+            raise found.refused[0]
 
     async def _look_at_outbox(self, ready: Ready) -> None:
         """Refuse an outbox that cannot work, and report its tables that are not published."""

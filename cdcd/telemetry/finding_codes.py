@@ -291,6 +291,13 @@ _TABLE: Final = (
     ),
     Code("filters.unmatched", "PostgreSQL", "A filter of `filters.tables` matches no published table."),
     Code(
+        "snapshot.query",
+        "PostgreSQL",
+        "Whether the queries of `snapshot.queries` return the columns of their tables, with their names and types.",
+        (2,),
+    ),
+    Code("snapshot.query_unmatched", "PostgreSQL", "A name in `snapshot.queries` is that of no published table."),
+    Code(
         "routes.rule",
         "PostgreSQL",
         "Whether the rules of `routes.tables` fit the published tables: columns, types and replica identity.",

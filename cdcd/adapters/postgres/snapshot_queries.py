@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from cdcd.adapters.postgres.replication import identifier, literal
-from cdcd.core.snapshot.reading import KeyQuery, PageQuery, SourceTable
+from cdcd.core.snapshot.reading import ROWS, KeyQuery, PageQuery, SourceTable
 
 TID_RANGE_SINCE: Final = 140000
 """First server version with TID range scans. For older servers, the query lists every item of the pages."""
@@ -229,8 +229,12 @@ def names(query: PageQuery | KeyQuery) -> str:
     return f"SELECT to_regclass({literal(part)})::oid, to_regclass({literal(query.table.sql_name)})::oid"
 
 
-def copy_pages(query: PageQuery, server_version: int, block_size: int) -> str:
-    """Return the COPY command for the rows on these pages."""
+def copy_pages(query: PageQuery, server_version: int, block_size: int, chosen: str = "") -> str:
+    """Return the COPY command for the rows on these pages.
+
+    Args:
+        chosen: the table's query in `snapshot.queries`; "": it has none.
+    """
     if server_version >= TID_RANGE_SINCE:
         pages = f"ctid >= '({query.begin},0)'::tid AND ctid < '({query.end},0)'::tid"
     else:
@@ -239,7 +243,7 @@ def copy_pages(query: PageQuery, server_version: int, block_size: int) -> str:
             f"FROM generate_series({query.begin}, {query.end - 1}) page, "
             f"generate_series(1, {items_per_page(block_size)}) item))"
         )
-    return _copy(query, pages)
+    return _copy(query, pages, chosen=chosen)
 
 
 def copy_keys(
@@ -247,6 +251,7 @@ def copy_keys(
     keys: Sequence[Sequence[str]],
     equalities: Mapping[str, Equality],
     leaves: Sequence[str] | None = None,
+    chosen: str = "",
 ) -> str:
     """Return the COPY command for the rows with these keys.
 
@@ -255,14 +260,23 @@ def copy_keys(
         equalities: comparisons of key columns whose types are not built in. A column without an entry is compared
             by `=` with literals without a type, so that the column's type decides what is equal.
         leaves: partitions to read instead of the table; None: the table itself.
+        chosen: as for `copy_pages`.
     """
     condition = _has_key(query, keys, equalities)
     if leaves is None:
-        return _copy(query, condition)
+        return _copy(query, condition, chosen=chosen)
     if not leaves:
         return _copy(query, "false", f"ONLY {query.table.sql_name}")
     selects = " UNION ALL ".join(_select(query, condition, f"ONLY {leaf}") for leaf in leaves)
-    return f"COPY ({selects}) TO STDOUT"
+    return f"COPY ({by_query(selects, query.table, chosen)}) TO STDOUT"
+
+
+def by_query(select: str, table: SourceTable, chosen: str) -> str:
+    """Return the SELECT for the rows that the table's query makes of the rows of `select`; "": these rows."""
+    if not chosen:
+        return select
+    # A comment at the end of the query ends with the line.
+    return f"SELECT {_columns(table)} FROM ({chosen.replace(ROWS, f'({select})')}\n) AS cdcd_rows"
 
 
 def _has_key(query: KeyQuery, keys: Sequence[Sequence[str]], equalities: Mapping[str, Equality]) -> str:
@@ -284,8 +298,9 @@ def _has_key(query: KeyQuery, keys: Sequence[Sequence[str]], equalities: Mapping
     return f"({' OR '.join(f'({row})' for row in rows)})"
 
 
-def _copy(query: PageQuery | KeyQuery, rows: str, relation: str = "") -> str:
-    return f"COPY ({_select(query, rows, relation or relation_of(query))}) TO STDOUT"
+def _copy(query: PageQuery | KeyQuery, rows: str, relation: str = "", chosen: str = "") -> str:
+    select = by_query(_select(query, rows, relation or relation_of(query)), query.table, chosen)
+    return f"COPY ({select}) TO STDOUT"
 
 
 def _select(query: PageQuery | KeyQuery, rows: str, relation: str) -> str:

@@ -17,6 +17,7 @@ connection is lost, or for a reason that passes by itself.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Self
 
 from psycopg import pq
@@ -143,7 +144,11 @@ class SnapshotReader:
         condition_timeout_s: float,
         types: Mapping[int, TypeDescription] = BUILTIN_TYPES,
         mark: Mark | None = None,
+        queries: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._queries = queries
+        self._judged: dict[tuple[str, str], str] = {}
+        """Why a table's query does not fit its columns, by table and `SourceTable.columns`; "": it fits."""
         self._session = session
         self._types = types
         self._mark = mark
@@ -168,6 +173,7 @@ class SnapshotReader:
         condition_timeout_s: float = CONDITION_TIMEOUT_S,
         mark: Mark | None = None,
         types: Mapping[int, TypeDescription] = BUILTIN_TYPES,
+        queries: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
         """Connect. Raises what `connection.open_session` raises. The caller owes `close`.
 
@@ -177,6 +183,7 @@ class SnapshotReader:
             condition_timeout_s: the same limit for a query with a request's condition; the shorter limit counts.
             mark: writes the watermark after the rows, on a session of another role; None: this session writes it.
             types: descriptions of the types of key columns with values in binary form.
+            queries: queries of tables by `schema.table` (`snapshot.queries`).
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
@@ -205,6 +212,7 @@ class SnapshotReader:
             condition_timeout_s=min(limits, default=0.0),
             mark=mark,
             types=types,
+            queries=queries,
         )
         reader._conversion = conversion
         return reader
@@ -270,21 +278,58 @@ class SnapshotReader:
         found = await self._lock_and_check(query)
         if not isinstance(found, Checked):
             return found
+        chosen = self._queries.get(query.table.name, "")
+        if chosen and (problem := await self._judge(query.table, chosen)):
+            await self._session.query(self._undo, _what(query))
+            return Refused(problem, hint=CORRECT_QUERY)
         if isinstance(query, PageQuery):
             # Rows of an old snapshot are on the planned pages, rows of a new snapshot on the current pages.
             fits = self._imported or found.pages <= query.end
-            if fits and not found.generated and snapshot_queries.is_whole(query):
+            if fits and not found.generated and not chosen and snapshot_queries.is_whole(query):
                 copy = snapshot_queries.copy_table(query)
             else:
-                copy = snapshot_queries.copy_pages(query, self.server_version, self._block_size)
+                copy = snapshot_queries.copy_pages(query, self.server_version, self._block_size, chosen)
         else:
             try:
                 keys = _texts(query, self._types)
             except WithoutReaderError as error:
                 await self._session.query(self._undo, _what(query))
                 return Refused(str(error))
-            copy = snapshot_queries.copy_keys(query, keys, await self._compare(query), found.leaves)
+            copy = snapshot_queries.copy_keys(query, keys, await self._compare(query), found.leaves, chosen)
         return await self._copy(query, copy, found, bytes_max)
+
+    async def misfit(self, table: SourceTable, chosen: str) -> str:
+        """Return why a query cannot read the table; "" if it can. The server neither plans nor runs the query.
+
+        An error ends the transaction, if there is one.
+        """
+        plain = snapshot_queries.description(table)
+        described = []
+        for select in (plain, snapshot_queries.by_query(plain, table, chosen)):
+            outcome = await self._session.run_in_one_trip([], select.encode("utf-8", "surrogateescape"))
+            if outcome.errors:
+                return f"the query in snapshot.queries fails: {outcome.errors[0].text_of_rows}"
+            described.append(outcome.results[-1])
+        ours, theirs = described
+        for place, column in enumerate(table.relation.columns):
+            types = [(each.ftype(place), each.fmod(place)) for each in (ours, theirs)]
+            if types[0] != types[1]:
+                (oid, modifier), (other, other_modifier) = types
+                *_, ((wanted, given),) = await self._session.query(
+                    f"SELECT format_type({oid}, {modifier}), format_type({other}, {other_modifier})",
+                    f"reading {table.name}",
+                )
+                return (
+                    f"the query in snapshot.queries gives {column.name} the type {given}, and the column has "
+                    f"{wanted}"
+                )
+        return ""
+
+    async def _judge(self, table: SourceTable, chosen: str) -> str:
+        place = (table.name, table.columns)
+        if place not in self._judged:
+            self._judged[place] = await self.misfit(table, chosen)
+        return self._judged[place]
 
     async def _lock_and_check(self, query: PageQuery | KeyQuery) -> Checked | Changed | Refused:
         """Begin the transaction, lock the table, and check that it is still the table of the plan.
@@ -390,6 +435,10 @@ class SnapshotReader:
         if step in ("end", "watermark"):
             raise refused(f"{what}: ending it", answer, self._session.names)
         await self._session.query(self._undo, what)
+        if step == "rows" and query.table.name in self._queries and _kind(answer) not in (_BUSY, _AGAIN):
+            return Refused(
+                f"the query in snapshot.queries fails: {_of_condition(step, answer)}", hint=CORRECT_QUERY
+            )
         # PostgreSQL parses the whole command before its first step, so a syntax error in the condition shows up there.
         if _has_request(query) and (step == "rows" or answer.sqlstate == _SYNTAX_ERROR):
             return Refused(f"the condition fails: {_of_condition(step, answer)}", hint=_CORRECT)
@@ -443,6 +492,10 @@ class SnapshotReader:
 _SAVEPOINT: Final = "SAVEPOINT chunk"
 _WATERMARK: Final = f"SELECT pg_logical_emit_message(true, {literal(WATERMARK)}, '')"
 _ALTERED: Final = "its columns were altered"
+CORRECT_QUERY: Final = (
+    "Correct the table's query in snapshot.queries: it returns all columns of the table, with their names and types, "
+    "and writes names of functions and of other tables with their schemas."
+)
 _CORRECT: Final = "Correct the condition of the request, and send the request again."
 
 

@@ -5,7 +5,8 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, SecretStr, field_serializer
 
 from cdcd.config.masking import MASK
-from cdcd.config.types import KIB, MIB, FilePath, Section, TablePatterns
+from cdcd.config.types import KIB, MIB, FilePath, Section, TableName, TablePatterns, Text
+from cdcd.core.snapshot.reading import ROWS
 from cdcd.core.snapshot.signals import NAME_MAX
 
 TOKEN_LENGTH_MIN: Final = 16
@@ -16,6 +17,15 @@ def _check_token(token: SecretStr) -> SecretStr:
     if not TOKEN_LENGTH_MIN <= len(token.get_secret_value()) <= NAME_MAX:
         raise ValueError(f"must have {TOKEN_LENGTH_MIN} to {NAME_MAX} characters")
     return token
+
+
+def _check_query(text: str) -> str:
+    if ROWS not in text:
+        raise ValueError(f"must read the rows of the table as {ROWS}, with an alias: … FROM {ROWS} AS r …")
+    return text
+
+
+SnapshotQuery = Annotated[Text, AfterValidator(_check_query)]
 
 
 class SnapshotConfig(Section):
@@ -68,6 +78,13 @@ class SnapshotConfig(Section):
         description="Tables of which only changes are delivered, as patterns like those of postgres.tables, such as "
         "those that Spark reads (cdcd mirror --snapshot). An interrupted snapshot leaves them out too. "
         "A request reads them like any other table.",
+    )
+    queries: dict[TableName, SnapshotQuery] = Field(
+        default_factory=dict,
+        description="Queries of tables, as <schema>.<table>: the SELECT that reads the rows of the table in place of "
+        "the table itself. {rows} stands for a chunk of the table: SELECT * FROM {rows} AS r WHERE r.kind <> 'old'. "
+        "The query returns the table's columns, with their names and types, among them the key. PostgreSQL runs it as "
+        "the role that reads the table, with search_path = pg_catalog. Changes are not affected.",
     )
     signals: Literal["all", "without_where", "off"] = Field(
         "without_where",

@@ -134,6 +134,9 @@ class Refused:
 Answer = Rows | TooLarge | Changed | Refused
 
 
+ROWS: Final = "{rows}"
+"""Stands for the rows of a table in a query of `snapshot.queries`."""
+
 KEYS_PER_READ: Final = 500
 """Number of rows that one query reads by their keys."""
 

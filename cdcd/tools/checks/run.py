@@ -53,6 +53,7 @@ from cdcd.daemon.rules.keys import (
     look_at_partitions,
 )
 from cdcd.daemon.rules.outbox import check_outbox, look_at_outbox
+from cdcd.daemon.rules.queries import check_queries, look_at_queries
 from cdcd.daemon.rules.readers import ask_about_readers, check_readers
 from cdcd.daemon.settings import (
     TRANSACTION_S,
@@ -270,13 +271,16 @@ def _with_lists(facts: Facts) -> Facts:
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
-    """Check `columns`, `fields`, `filters`, `partitioner`, `routes` and `outbox` against the published tables."""
+    """Check `columns`, `fields`, `filters`, `partitioner`, `routes`, `outbox` and `snapshot.queries` against the
+    published tables.
+    """
     bindings = await asyncio.to_thread(_bound_columns, config)
     rules = protections(config.columns, bindings)
     outbox, filters = config.outbox.settings, config.filters.settings
     settings = encoder_settings(config, "", bindings=bindings)
     partitions, fields, routes = settings.chosen_partitions, settings.chosen_fields, config.routes.settings
-    if not any((rules.rules, outbox.is_on, filters, partitions, fields, routes)):
+    queries = config.snapshot.queries
+    if not any((rules.rules, outbox.is_on, filters, partitions, fields, routes, queries)):
         return []
     connection = await connect(
         dsn,
@@ -302,6 +306,8 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
         if routes:
             met_by_routes = await look_at_routes(connection, published.keys(), routes, rules)
             found += check_all_routes(met_by_routes, len(routes))
+        if queries:
+            found += check_queries(await look_at_queries(config, connection, published), len(queries))
         if outbox.is_on:
             hears = config.hears_messages and facts.server_version >= OPTION_SINCE["messages"]
             met = await look_at_outbox(connection, published, outbox, rules, hears_messages=hears)

@@ -225,6 +225,8 @@ class _Work:
             )
         if name in config.outbox.tables:
             raise NotComparableError("its rows are events (outbox.tables), of which no topic has all")
+        if name in config.snapshot.queries:
+            raise NotComparableError("it is read by a query (snapshot.queries)")
         if config.partitioner.columns:
             raise NotComparableError("columns choose the partitions (partitioner.columns)")
 

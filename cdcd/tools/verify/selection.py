@@ -19,7 +19,8 @@ def is_meant(
 
     Args:
         patterns: patterns of the chosen tables; () for all.
-        outbox: tables whose rows are events. No topic has all of these rows, so they cannot be compared.
+        outbox: tables whose rows are events, and tables that are read by a query. No topic has all of these rows, so
+            they cannot be compared.
         filtered: patterns of tables whose topic has only some of their rows.
     """
     if name in outbox or any(pattern.matches_name(name) for pattern in filtered):
@@ -48,6 +49,8 @@ def tell_left_out(config: Config, notice: Notice) -> None:
     """Report tables that are not compared because they are outboxes, or because topics lack some of their rows."""
     for name in config.outbox.tables:
         notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
+    for name in config.snapshot.queries:
+        notice(f"{name} is read by a query (snapshot.queries), and is not compared.")
     for pattern in config.filters.tables:
         notice(f"Tables that match {pattern} have a filter (filters.tables), and are not compared.")
     for pattern in config.routes.tables:
@@ -72,7 +75,7 @@ def chosen(
     """
     filtered = [parse_pattern(pattern, "filters.tables") for pattern in config.filters.tables]
     filtered += [parse_pattern(pattern, "routes.tables") for pattern in config.routes.tables]
-    outbox = config.outbox.tables
+    outbox = {*config.outbox.tables, *config.snapshot.queries}
     has = config.tables.selection.test()
     meant = [
         name
@@ -83,6 +86,7 @@ def chosen(
         raise ConfigError(
             f"The publication {config.postgres.publication} publishes no table that is meant and can be compared.",
             hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?. Tables with a filter "
-            "(filters.tables) or routes (routes.tables) and outbox tables are not compared.",
+            "(filters.tables), routes (routes.tables) or a query (snapshot.queries) and outbox tables are not "
+            "compared.",
         )
     return meant

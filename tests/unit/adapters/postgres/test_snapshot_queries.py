@@ -46,6 +46,23 @@ def test_each_condition_has_brackets_and_a_line_of_its_own_and_empty_ones_are_le
     assert query.endswith("AND (id > 5 -- x\n) AND (id < 9\n)) TO STDOUT")
 
 
+def test_the_query_of_a_table_makes_its_rows_of_those_of_the_chunk():
+    table = replace(TABLE, relation=replace(RELATION, columns=RELATION.columns[:1]))
+    query = replace(pages(), table=table)
+    chunk = "(SELECT \"id\" FROM ONLY public.t WHERE ctid >= '(2,0)'::tid AND ctid < '(5,0)'::tid)"
+    assert copy_pages(query, 180000, 8192, "SELECT * FROM {rows} AS r -- the end") == (
+        f'COPY (SELECT "id" FROM (SELECT * FROM {chunk} AS r -- the end\n) AS cdcd_rows) TO STDOUT'
+    )
+    both = "SELECT * FROM {rows} AS r WHERE r.id IN (SELECT id FROM {rows} AS s)"
+    assert copy_pages(query, 180000, 8192, both).count(chunk) == 2
+    keys = KeyQuery(table, ("id",), ())
+    chosen = "SELECT * FROM {rows} AS r"
+    by_key = copy_keys(keys, [["5"]], {}, None, chosen)
+    assert 'FROM (SELECT * FROM (SELECT "id" FROM ONLY public.t WHERE "id" IN' in by_key
+    leaves = copy_keys(keys, [["5"]], {}, ["a.p", "a.q"], chosen)
+    assert (leaves.count(" AS r"), leaves.count(" UNION ALL ")) == (1, 1)
+
+
 def test_keys_of_one_column_are_one_list_and_those_of_several_are_alternatives():
     one = KeyQuery(TABLE, ("id",), ())
     assert "WHERE \"id\" IN ('1', 'it''s\\')" in copy_keys(one, [["1"], ["it's\\"]], {})
