@@ -40,6 +40,45 @@ def shorten(one: Trial) -> None:
     one.execute("UPDATE t SET note = 'short' WHERE id = 2")
 
 
+def delete_large(one: Trial) -> None:
+    one.execute("DELETE FROM t WHERE id = 2")
+
+
+def insert_large_before(one: Trial) -> None:
+    """The row is read by the first snapshot."""
+    one.create_table()
+    insert_large(one)
+
+
+def send_large_row_elsewhere(one: Trial) -> None:
+    """The first snapshot reads a row that the topic of a route does not take."""
+    created_topics.create_topics(
+        one.reader_servers, f"{one.topic}-large", config={"max.message.bytes": "20000"}
+    )
+    insert_large_before(one)
+
+
+def add_key_column(one: Trial) -> None:
+    one.create_table()
+    one.execute("ALTER TABLE t ADD k serial UNIQUE")
+    one.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+
+
+def drop_key_column(one: Trial) -> None:
+    one.execute("ALTER TABLE t DROP k")
+    one.insert(2)
+
+
+def add_renamed_column(one: Trial) -> None:
+    one.create_table()
+    one.execute("ALTER TABLE t ADD more text")
+
+
+def add_second_field(one: Trial) -> None:
+    one.execute("ALTER TABLE t ADD extra text")
+    one.insert(2)
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of fault, and how it comes and goes.
@@ -78,6 +117,12 @@ def create_all_but_its_topic(one: Trial) -> None:
 def create_all_topics(one: Trial) -> None:
     create_all_but_its_topic(one)
     create(one, one.topic)
+
+
+def like(topic: str) -> str:
+    """A name that Kafka takes for the same."""
+    first, _, last = topic.rpartition(".")
+    return f"{first}_{last}"
 
 
 def create_it_last(one: Trial) -> None:
@@ -144,6 +189,48 @@ KINDS = [
         detected_s=100.0,
     ),
     Kind(
+        "a row of the first snapshot is too large for the client",
+        "size",
+        {"kafka": {"properties": {"message.max.bytes": 20_000}}},
+        before=insert_large_before,
+        breaks=nothing,
+        mends=shorten,
+    ),
+    Kind(
+        "a row of the first snapshot is too large for the topic of its route",
+        "broker",
+        {
+            "routes": {
+                "tables": {"public.t": {"rules": [{"when": "row.id == 2", "topic": "<name>.public.t-large"}]}}
+            }
+        },
+        before=send_large_row_elsewhere,
+        breaks=nothing,
+        mends=delete_large,
+    ),
+    Kind(
+        "its topic differs from an existing one in . and _ alone",
+        "topic",
+        before=lambda one: create(one, like(one.topic)),
+        mends=lambda one: created_topics.delete_topic(one.reader_servers, like(one.topic)),
+    ),
+    Kind(
+        "the column of its key is dropped while the daemon runs",
+        "rule",
+        {"key": {"columns": {"public.t": ["k"]}}},
+        before=add_key_column,
+        breaks=drop_key_column,
+        mended={"key": None},
+    ),
+    Kind(
+        "a new column has the name of a renamed field",
+        "rule",
+        {"fields": {"tables": {"public.t": {"rename": {"more": "extra"}}}}},
+        before=add_renamed_column,
+        breaks=add_second_field,
+        mended={"fields": None},
+    ),
+    Kind(
         "a protected column is not there",
         "protection",
         {"columns": {"exclude": ["public.t.secret"]}},
@@ -156,6 +243,8 @@ def filled(value: Any, name: str) -> Any:
     """The sections of a configuration with the pipeline's name in them."""
     if isinstance(value, dict):
         return {key: filled(each, name) for key, each in value.items()}
+    if isinstance(value, list):
+        return [filled(each, name) for each in value]
     return value.replace("<name>", name) if isinstance(value, str) else value
 
 

@@ -613,7 +613,8 @@ class Engine:
         found = self.fates.names(names)
         unknown = [name for name in names if name not in found]
         if unknown:
-            return f"{unknown[0]} is not set aside"
+            present = self.fates.renamed(unknown[0])
+            return f"{unknown[0]} is not set aside" + (f", it was renamed to {present}" if present else "")
         self.fates.ask(tuple(found.values()))
         return ""
 

@@ -88,6 +88,7 @@ class Fate:
         tries: how often the table has come back and failed again.
         retry_at: when the table comes back by itself, in monotonic seconds; None: it has no time yet, or comes back by
             request only.
+        former: the name before the table was renamed while it is set aside; "" if it was not renamed in this session.
     """
 
     oid: int
@@ -98,6 +99,7 @@ class Fate:
     hint: str = ""
     tries: int = 0
     retry_at: float | None = None
+    former: str = ""
 
 
 def fault_of(error: CdcdError) -> str:
@@ -206,7 +208,7 @@ class Fates:
         for oid, fate in self.aside.items():
             name = names.get(oid, fate.name)
             if name != fate.name:
-                fate.name = name
+                fate.former, fate.name = fate.name, name
                 self._is_planned = False
 
     def ask(self, oids: Collection[int]) -> None:
@@ -293,6 +295,10 @@ class Fates:
     def names(self, wanted: Collection[str]) -> dict[str, int]:
         """The oids of tables that are set aside, by these names."""
         return {each.name: each.oid for each in self.aside.values() if each.name in wanted}
+
+    def renamed(self, name: str) -> str:
+        """The present name of a table that had this name and was renamed while it is set aside; "": there is none."""
+        return next((each.name for each in self.aside.values() if each.former == name), "")
 
 
 HINTS: Final[Mapping[str, str]] = {

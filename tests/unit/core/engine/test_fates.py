@@ -25,7 +25,7 @@ from cdcd.core.engine.fates import (
 )
 from cdcd.core.engine.questions import PUBLISHED_S
 from cdcd.core.errors import CdcdError, ConfigError, SinkError
-from cdcd.core.facts import TableResumed, TableSetAside
+from cdcd.core.facts import SnapshotSignalRefused, TableResumed, TableSetAside
 from cdcd.core.protocol.messages import UNCHANGED, Truncate, Update
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES, Signal
@@ -305,9 +305,13 @@ def test_a_table_that_was_renamed_comes_back_by_its_present_name(tmp_path: Path)
     daemon.idle()
     assert daemon.engine.fates.aside[7].name == "public.renamed"
 
-    # WHEN somebody asks for it by its former name, THEN nothing happens
+    # WHEN somebody asks for it by its former name, THEN the answer is its present name
     resume(daemon, 200)
     assert daemon.facts.of(TableResumed) == []
+    refused = daemon.facts.of(SnapshotSignalRefused)
+    assert [each.reason for each in refused] == [
+        "public.t is not set aside, it was renamed to public.renamed"
+    ]
 
     # WHEN somebody asks for it by its present name, THEN it comes back
     daemon.take(transaction(98, 300, requested(Signal(RESUME_TABLES, ("public.renamed",)))))
