@@ -86,6 +86,7 @@ class Pipeline:
         config["postgres"]["lease_s"] = 2.5
         # Settings that only one of the versions knows are left out, so that each version uses its defaults.
         del config["snapshot"]["signals_from"]
+        del config["tables"]["on_error"]
         if config["postgres"]["messages"] is None:
             del config["postgres"]["messages"]
         folder = self.folder / f"{'old' if old else 'new'}{len(self.daemons)}"
