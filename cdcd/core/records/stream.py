@@ -9,11 +9,10 @@ Each format is a subclass with the methods at the end, which make the records of
 message and a heartbeat.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from struct import error
 from typing import Final
 
-from cdcd.core.catalog.protection import ColumnRule
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.wiretext import checked, to_bytes, wire
 from cdcd.core.errors import FatalError
@@ -146,7 +145,7 @@ class RecordStream:
         fragments = self.tables.define(relation, table, types, self.metadata)
         if fragments is not None:
             self._recent = None
-            self._described(fragments, types, self.tables.rules[relation.oid])
+            self._described(fragments)
         self._shapes.define(relation, table, types)
 
     def shape_by(self, shape: Shape) -> None:
@@ -541,12 +540,7 @@ class RecordStream:
         """See `Encoder`. Only topics in JSON are compared with tables."""
         raise NotImplementedError
 
-    def _described(
-        self,
-        fragments: TableFragments,
-        types: Mapping[int, TypeDescription],
-        rules: Sequence[ColumnRule | None],
-    ) -> None:
+    def _described(self, fragments: TableFragments) -> None:
         """Take the new description of a relation. Formats that keep more than `fragments` define this."""
 
     def _try(self, table: TableFragments, column: int, value: Value) -> None:

@@ -12,15 +12,13 @@ the names of such columns, as in JSON.
 Rows of streamed transactions are not drafted, but are kept as frames until the commit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
 from cdcd.core.catalog.hints import HINT
-from cdcd.core.catalog.protection import ColumnRule
-from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.errors import ProtocolError
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import Binary, LogicalMessage, Value
@@ -154,24 +152,16 @@ class RegistryEncoder(RecordStream):
 
     # Schemas.
 
-    def _described(
-        self,
-        fragments: TableFragments,
-        types: Mapping[int, TypeDescription],
-        rules: Sequence[ColumnRule | None],
-    ) -> None:
+    def _described(self, fragments: TableFragments) -> None:
         known = self._avro.get(fragments.relation.oid)
-        flat = None if self._flat is None else self._flat.form_of(fragments, rules)
+        flat = None if self._flat is None else self._flat.form_of(fragments, fragments.described.rules)
         table = AvroTable(
             self._settings,
             self._form,
             fragments,
-            types=types,
-            rules=rules,
-            columns=self.tables.told_forms[fragments.relation.oid].columns,
+            tables=self.tables,
             source=self._chosen.table_source(fragments, self.metadata),
             value_schema=self._value_schema,
-            topics=self.tables.topics_of(fragments.relation.oid),
             flat=flat,
         )
         if self._flat is not None and flat is not None:

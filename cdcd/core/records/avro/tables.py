@@ -1,13 +1,11 @@
 """The parts of a table's records in Avro that are made once: its schemas, and the converters of its columns."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from librt.strings import BytesWriter
 
-from cdcd.core.catalog.protection import ColumnRule
-from cdcd.core.catalog.relations import ColumnForm, TypeDescription
 from cdcd.core.protocol.peek import NULL, TEXT
 from cdcd.core.records.avro.converters import AvroConverter
 from cdcd.core.records.avro.form import AvroForm
@@ -20,6 +18,7 @@ from cdcd.core.records.debezium_json.connect_schema import (
     flat_schema,
     key_struct,
 )
+from cdcd.core.records.debezium_json.known_tables import KnownTables
 from cdcd.core.records.debezium_json.messages import message_schema
 from cdcd.core.records.debezium_json.table_fragments import TableFragments
 from cdcd.core.records.encoder import EncoderSettings
@@ -111,16 +110,16 @@ class AvroTable:
         form: AvroForm,
         fragments: TableFragments,
         *,
-        types: Mapping[int, TypeDescription],
-        rules: Sequence[ColumnRule | None],
-        columns: Sequence[ColumnForm],
+        tables: KnownTables,
         source: AvroTableSource,
         value_schema: Callable[[Schema], Schema],
-        topics: Sequence[str],
         flat: FlatForm | None = None,
     ) -> None:
         self.fragments = fragments
         relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
+        types, rules = fragments.described.types, fragments.described.rules
+        columns = tables.told_forms[relation.oid].columns
+        topics = tables.topics_of(relation.oid)
         modes = settings.modes
         shown = fragments.shown
         fields = dict(

@@ -28,7 +28,7 @@ from cdcd.core.records.cloud_events import STRUCTURED
 from cdcd.core.records.cloudevents.blocks import TransactionFacts
 from cdcd.core.records.debezium_json.pieces import Part
 from cdcd.core.records.debezium_json.strings import escaped
-from cdcd.core.records.debezium_json.table_fragments import Headers
+from cdcd.core.records.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.core.records.debezium_json.transaction_metadata import TableCount, TransactionMetadata
 from cdcd.core.records.encoder import EncoderSettings
 
@@ -108,15 +108,12 @@ class Events:
         data_schema: URL of the data's schema; empty if there is none.
     """
 
-    def __init__(  # noqa: PLR0917  what the attributes of a table's events say
+    def __init__(
         self,
         settings: EncoderSettings,
         form: EventForm,
         kind: str,
-        oid: int = 0,
-        schema: str = "",
-        table: str = "",
-        schema_id: str | None = None,
+        described: TableFragments | None = None,
         metadata: TransactionMetadata | None = None,
     ) -> None:
         self.transaction = -1
@@ -129,11 +126,16 @@ class Events:
         self._version = settings.version.encode()
         self._name = settings.prefix.encode()
         self._database = settings.database.encode()
-        self._table_id = b";table:%d;op:" % oid if oid else b";op:"
-        self._schema = schema.encode()
-        self._table = table.encode()
-        self._qualified = f"{schema}.{table}"
-        self._schema_id = (schema_id or "").encode()
+        self._table_id = b";op:"
+        self._schema = self._table = self._schema_id = b""
+        self._qualified = "."
+        if described is not None:
+            relation = described.relation
+            self._table_id = b";table:%d;op:" % relation.oid
+            self._schema = relation.schema.encode()
+            self._table = relation.name.encode()
+            self._qualified = f"{relation.schema}.{relation.name}"
+            self._schema_id = (described.schema_id or "").encode()
         self._metadata = metadata
         self._count: TableCount | None = None
         self._id = b""

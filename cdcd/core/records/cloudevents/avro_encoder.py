@@ -3,12 +3,9 @@
 The attribute `dataschema` is the URL of the schema in the registry. Rows of streamed transactions are not drafted.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cdcd.core.catalog.protection import ColumnRule
-from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import LogicalMessage
 from cdcd.core.records.avro.around import EventRows
@@ -52,13 +49,8 @@ class AvroEventsEncoder(RegistryEncoder):
         uses = (self._message_key_use, self._message_value_use)
         self._message_uses = tuple([use for use in uses if use is not None])
 
-    def _described(
-        self,
-        fragments: TableFragments,
-        types: Mapping[int, TypeDescription],
-        rules: Sequence[ColumnRule | None],
-    ) -> None:
-        RegistryEncoder._described(self, fragments, types, rules)
+    def _described(self, fragments: TableFragments) -> None:
+        RegistryEncoder._described(self, fragments)
         self._event_tables.describe(fragments, self.metadata)
 
     def _value_schema(self, envelope: Schema) -> Schema:

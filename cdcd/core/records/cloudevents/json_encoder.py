@@ -3,12 +3,10 @@
 Rows of streamed transactions are drafted as for envelopes, and get the attributes after the commit.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cdcd.core.catalog.protection import ColumnRule
-from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.wiretext import to_bytes, wire
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import LogicalMessage
@@ -54,17 +52,13 @@ class JsonEventsEncoder(SnapshotEncoder):
         if self.metadata is not None:
             self.metadata = EventMetadata(settings, self.metadata.topic, form)
 
-    def _described(
-        self,
-        fragments: TableFragments,
-        types: Mapping[int, TypeDescription],
-        rules: Sequence[ColumnRule | None],
-    ) -> None:
+    def _described(self, fragments: TableFragments) -> None:
         settings, relation = self._settings, fragments.relation
         self._event_tables.describe(fragments, self.metadata)
         if self._has_schema:
             topic = adjusted(fragments.topic, settings.name_adjustment)
             keys, modes = fragments.key_columns, settings.modes
+            types, rules = fragments.described.types, fragments.described.rules
             envelope = envelope_schema(
                 fragments.shown, keys, types, topic, rules, modes=modes, constants=fragments.constants
             )
@@ -255,13 +249,8 @@ class FlatJsonEventsEncoder(FlatEncoder):
     def _has_schema(self) -> bool:
         return self._settings.events.data == WITH_SCHEMA
 
-    def _described(
-        self,
-        fragments: TableFragments,
-        types: Mapping[int, TypeDescription],
-        rules: Sequence[ColumnRule | None],
-    ) -> None:
-        FlatEncoder._described(self, fragments, types, rules)
+    def _described(self, fragments: TableFragments) -> None:
+        FlatEncoder._described(self, fragments)
         self._event_tables.describe(fragments, None)
 
     def _event(

@@ -70,16 +70,8 @@ class EventTables:
 
     def describe(self, fragments: TableFragments, metadata: TransactionMetadata | None) -> None:
         """Take the new description of a table."""
-        relation = fragments.relation
-        self._tables[relation.oid] = Events(
-            self._settings,
-            self._form,
-            DATA_CHANGE,
-            relation.oid,
-            relation.schema,
-            relation.name,
-            fragments.schema_id,
-            metadata,
+        self._tables[fragments.relation.oid] = Events(
+            self._settings, self._form, DATA_CHANGE, fragments, metadata
         )
 
     def name_schema(self, fragments: TableFragments, url: bytes) -> None:

@@ -16,8 +16,6 @@ Rows are not drafted: rows of an open transaction are kept as frames.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from cdcd.core.catalog.protection import ColumnRule
-from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.wiretext import checked, wire
 from cdcd.core.facts import Observer, unheard
 from cdcd.core.protocol.messages import Relation
@@ -105,13 +103,10 @@ class FlatEncoder(SnapshotEncoder):
         """Return the frames unchanged, because rows are not drafted."""
         return frames
 
-    def _described(
-        self,
-        fragments: TableFragments,
-        types: Mapping[int, TypeDescription],
-        rules: Sequence[ColumnRule | None],
-    ) -> None:
+    def _described(self, fragments: TableFragments) -> None:
         settings = self._settings
+        described = fragments.described
+        rules = described.rules
         form = self._flat_forms.of_table(fragments, rules)
         schema = b""
         if self._has_schema():
@@ -119,7 +114,7 @@ class FlatEncoder(SnapshotEncoder):
                 flat_schema(
                     fragments.shown,
                     fragments.key_columns,
-                    types,
+                    described.types,
                     adjusted(fragments.topic, settings.name_adjustment),
                     rules,
                     modes=settings.modes,

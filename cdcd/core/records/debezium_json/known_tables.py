@@ -12,9 +12,8 @@ from cdcd.core.catalog.routing import ClaimedTopics
 from cdcd.core.catalog.table_rules import moves
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.cloud_events import CLOUDEVENTS
-from cdcd.core.records.debezium_json.connect_schema import WITH_SCHEMA
 from cdcd.core.records.debezium_json.source_block import OPS
-from cdcd.core.records.debezium_json.table_fragments import TableFragments, Tally
+from cdcd.core.records.debezium_json.table_fragments import DescribedTable, TableFragments, Tally
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.core.records.encoder import HEADER_PIPELINE, EncoderSettings, Record
 from cdcd.core.records.schemas import TableForm, table_form
@@ -147,23 +146,15 @@ class KnownTables:
             tuple(rules),
         )
         fragments = TableFragments(
-            relation,
-            table,
-            types=types,
-            rules=rules,
+            DescribedTable(relation, table, types, rules, fields),
+            self._settings,
             topic=topic,
             tally=tally,
-            unavailable=self._settings.unavailable,
             schema_id=schema_id,
-            announcement=announcement,
             form=self._forms.setdefault(rows, len(self._forms)),
-            key_schema=self._settings.key_format == WITH_SCHEMA,
-            value_schema=self._settings.value_format == WITH_SCHEMA and self._settings.flattening is None,
-            modes=modes,
-            name_adjustment=self._settings.name_adjustment,
             metadata=metadata,
-            fields=fields,
         )
+        fragments.announcement = announcement
         self.fragments[relation.oid] = fragments
         return fragments
 

@@ -10,25 +10,31 @@ because adding quotes to each value would copy it twice.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from cdcd.core.catalog.field_names import Fields, Pairs
-from cdcd.core.catalog.modes import DEFAULTS, Modes
 from cdcd.core.catalog.protection import EXCLUDE, ColumnRule
 from cdcd.core.catalog.relations import TableDescription, TypeDescription, key_columns
 from cdcd.core.catalog.wiretext import wire
 from cdcd.core.errors import SourceError
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.debezium_json.changes import Place, Plan, put_whole
-from cdcd.core.records.debezium_json.connect_schema import CLOSING, envelope_schema, key_struct, opening
+from cdcd.core.records.debezium_json.connect_schema import (
+    CLOSING,
+    WITH_SCHEMA,
+    envelope_schema,
+    key_struct,
+    opening,
+)
 from cdcd.core.records.debezium_json.converter import QUOTED
 from cdcd.core.records.debezium_json.converters import converter_for
 from cdcd.core.records.debezium_json.protected import protect
 from cdcd.core.records.debezium_json.source_block import OPS, TableSource
 from cdcd.core.records.debezium_json.strings import quote
 from cdcd.core.records.debezium_json.transaction_metadata import CountedTableSource, TransactionMetadata
-from cdcd.core.records.encoder import Record
-from cdcd.core.records.schema_names import NONE, adjusted
+from cdcd.core.records.encoder import EncoderSettings, Record
+from cdcd.core.records.schema_names import adjusted
 
 ROW_AT: Final = 2
 """Index of the first column's fragment."""
@@ -48,10 +54,29 @@ class Tally:
         self.counts = [0] * len(OPS)
 
 
+@dataclass(frozen=True, slots=True)
+class DescribedTable:
+    """What the server and the configuration say of a relation.
+
+    Attributes:
+        relation, table: the description in the stream, and that in the catalog.
+        types: types of columns that are not built in, by oid.
+        rules: for each column the rule that protects it, or None; () if no column has a rule.
+        fields: names of fields and constant fields that are chosen; None if no field has another name than its column.
+    """
+
+    relation: Relation
+    table: TableDescription
+    types: Mapping[int, TypeDescription]
+    rules: Sequence[ColumnRule | None] = ()
+    fields: Fields | None = None
+
+
 class TableFragments:
     """A relation with its latest description, prepared for encoding its rows.
 
     Attributes:
+        described: what the fragments are made of.
         plan: how stage 4 converts a row, and into which slots it puts the results.
         places: the same for rows that are written into a buffer (`row_writer.py`); `key_places` has those of the
             key, in the key's order.
@@ -75,6 +100,7 @@ class TableFragments:
         "announcement",
         "constants",
         "converters",
+        "described",
         "empty_row",
         "event_template",
         "form",
@@ -109,37 +135,29 @@ class TableFragments:
 
     def __init__(
         self,
-        relation: Relation,
-        table: TableDescription,
+        described: DescribedTable,
+        settings: EncoderSettings,
         *,
-        types: Mapping[int, TypeDescription],
-        rules: Sequence[ColumnRule | None] = (),
         topic: str,
         tally: Tally,
-        unavailable: str,
         schema_id: str | None = None,
-        announcement: Record | None = None,
         form: int = 0,
-        key_schema: bool = False,
-        value_schema: bool = False,
-        modes: Modes = DEFAULTS,
-        name_adjustment: str = NONE,
         metadata: TransactionMetadata | None = None,
-        fields: Fields | None = None,
     ) -> None:
-        self.relation = relation
+        self.described = described
+        relation, types, fields = described.relation, described.types, described.fields
+        modes, self.relation = settings.modes, relation
         self.shown = relation if fields is None else fields.renamed(relation)
         self.constants: Pairs = () if fields is None else fields.constants
         self.topic = topic
         self.tally = tally
-        self.transaction = -1
         self.schema_id = schema_id
-        self.announcement = announcement
-        self.is_new = True
+        self.announcement: Record | None = None
+        self.transaction, self.is_new = -1, True
         self.form = form
         columns = relation.columns
         self.width = len(columns)
-        rules = rules or [None] * self.width
+        rules = described.rules or [None] * self.width
         self.converters = [
             protect(converter_for(column.type_oid, column.type_modifier, types, modes), rule)
             for column, rule in zip(columns, rules, strict=True)
@@ -147,7 +165,7 @@ class TableFragments:
         self.protected = [rule is not None for rule in rules]
         self.visible = [rule is None or rule.action != EXCLUDE for rule in rules]
         self.placeholders = [
-            converter.unchanged(unavailable).encode("latin-1") for converter in self.converters
+            converter.unchanged(settings.unavailable).encode("latin-1") for converter in self.converters
         ]
         self.modes = [converter.mode for converter in self.converters]
         self.names = [quote(wire(column.name)).encode("latin-1") for column in self.shown.columns]
@@ -182,19 +200,19 @@ class TableFragments:
         self.event_template = [*fragments, b"}"]
         self.old_template = [b"", b"", *row, b"}"]
         position = {column.name: index for index, column in enumerate(columns)}
-        keys = [position[name] for name in key_columns(relation, table)]
+        keys = [position[name] for name in key_columns(relation, described.table)]
         self.key_columns = keys
         self.key_places = [self.places[index] for index in keys]
         self.key_slots = [self.plan[index][0] for index in keys]
         self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
-        schema_name = adjusted(topic, name_adjustment)
+        schema_name = adjusted(topic, settings.name_adjustment)
         head = (
             opening(
                 envelope_schema(
                     self.shown, keys, types, schema_name, rules, modes=modes, constants=self.constants
                 )
             )
-            if value_schema
+            if settings.value_format == WITH_SCHEMA and settings.flattening is None
             else b""
         )
         self.source: TableSource = (
@@ -206,7 +224,7 @@ class TableFragments:
             (b",%b:" if place else b"{%b:") % self.names[index] for place, index in enumerate(keys)
         ]
         self.key_end = b"}"
-        if keys and key_schema:
+        if keys and settings.key_format == WITH_SCHEMA:
             self.key_fragments[0] = (
                 opening(key_struct(self.shown, keys, types, schema_name, rules, modes=modes))
                 + self.key_fragments[0]

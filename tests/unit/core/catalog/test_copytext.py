@@ -9,7 +9,8 @@ from cdcd.core.errors import ProtocolError
 from cdcd.core.protocol.messages import Column, Relation
 from cdcd.core.records.debezium_json.converter import QUOTED
 from cdcd.core.records.debezium_json.snapshot_rows import convert_rows, explain_row
-from cdcd.core.records.debezium_json.table_fragments import TableFragments, Tally
+from cdcd.core.records.debezium_json.table_fragments import DescribedTable, TableFragments, Tally
+from cdcd.core.records.encoder import EncoderSettings
 
 COLUMNS = (("id", 23), ("note", 25), ("price", 1700), ("ratio", 701), ("flag", 16), ("at", 1114))
 
@@ -17,7 +18,10 @@ COLUMNS = (("id", 23), ("note", 25), ("price", 1700), ("ratio", 701), ("flag", 1
 def table(*columns: tuple[str, int]) -> TableFragments:
     relation = Relation(None, 1, "public", "t", "d", tuple(Column(0, name, oid, -1) for name, oid in columns))
     return TableFragments(
-        relation, TableDescription(), types=BUILTIN_TYPES, topic="p.t", tally=Tally(), unavailable="?"
+        DescribedTable(relation, TableDescription(), BUILTIN_TYPES),
+        EncoderSettings("1", "p", "d", unavailable="?"),
+        topic="p.t",
+        tally=Tally(),
     )
 
 

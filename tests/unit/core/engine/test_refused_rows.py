@@ -1,11 +1,10 @@
 """Rows that no record can hold, by their length."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cdcd.core.catalog.relations import Described, TableDescription
+from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.engine.refused_rows import (
     LOOKED_AT_BYTES,
     least_bytes,
@@ -19,8 +18,9 @@ from cdcd.core.errors import SinkError
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Binary, Column, Delete, Insert, Relation, TupleData, Update
 from cdcd.core.protocol.writer import write_message
+from cdcd.core.records.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.core.records.debezium_json.snapshot_rows import SnapshotEncoder
-from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.encoder import Encoder, EncoderSettings
 from cdcd.core.snapshot.reading import Rows
 from tests.unit.core.engine.test_queue import make
 
@@ -41,10 +41,11 @@ def least(values: TupleData, *types: int, in_stream: bool = False) -> int:
     return least_bytes(frame_of(message), in_stream, relation(*types))
 
 
-def encoder(described: Relation | None) -> Any:
-    found = None if described is None else Described(described, (), ())
-    tables = SimpleNamespace(description=lambda _oid: found, topic_of=lambda _oid: "shop.public.t")
-    return SimpleNamespace(tables=tables)
+def encoder(described: Relation | None) -> Encoder:
+    made = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db"))
+    if described is not None:
+        made.define(described, TableDescription(), {})
+    return made
 
 
 @pytest.mark.parametrize("in_stream", [False, True])
