@@ -21,16 +21,8 @@ class TablesNamedByTheChange(EventTables):
     """The events of all tables."""
 
     def describe(self, fragments: TableFragments, metadata: TransactionMetadata | None) -> None:
-        relation = fragments.relation
-        self._tables[relation.oid] = NamedByTheChange(
-            self._settings,
-            self._form,
-            DATA_CHANGE,
-            relation.oid,
-            relation.schema,
-            relation.name,
-            fragments.schema_id,
-            metadata,
+        self._tables[fragments.relation.oid] = NamedByTheChange(
+            self._settings, self._form, DATA_CHANGE, fragments, metadata
         )
 
 
