@@ -36,7 +36,9 @@ class RefusesRows(Shape):
             return False
         return crc32(item[25:]) % ROWS == 0
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        if not self.takes(frame, in_stream):
+            return None
         raise SourceError("the server did not send a part of the key")
 
 

@@ -17,10 +17,13 @@ def _taken(records: list[Record], row: Texts) -> list[Record]:
 class LeavesMovedRows(PartitionShape):
     """An update that moves a row sends no delete to its former partition."""
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        (found,) = super().parts(part, in_stream, now_us)
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        parts = super().parts(frame, in_stream, now_us)
+        if parts is None:
+            return None
+        (found,) = parts
         if found.moves:
-            parted, frame = self._parted[found.oid], found.frame
+            parted = self._parted[found.oid]
             *_, whole = old_and_new(parted, frame, in_stream)
             found.frame = insert_of(parted, frame, in_stream, whole=whole)
             found.moves, found.left = False, found.came
@@ -30,8 +33,11 @@ class LeavesMovedRows(PartitionShape):
 class DeletesInTheNewPartition(PartitionShape):
     """The delete of a row that moves goes where the row is now."""
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        (found,) = super().parts(part, in_stream, now_us)
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        parts = super().parts(frame, in_stream, now_us)
+        if parts is None:
+            return None
+        (found,) = parts
         found.left = found.came
         return [found]
 
@@ -41,8 +47,11 @@ class CountsBothHalves(PartitionShape):
 
     stream: Encoder
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        (found,) = super().parts(part, in_stream, now_us)
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        parts = super().parts(frame, in_stream, now_us)
+        if parts is None:
+            return None
+        (found,) = parts
         if found.moves:
             self.stream.skip(1)
         return [found]

@@ -12,9 +12,9 @@ class DoesNotCountPublished(OutboxShape):
 
     stream: Encoder
 
-    def _publish(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        found = super()._publish(part, in_stream, now_us)
-        if not found or found[0].record is not None:
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        found = super()._publish(frame, in_stream, now_us)
+        if found is not None:
             self.stream.skip(-1)
         return found
 
@@ -24,24 +24,24 @@ class CountsPublishedTwice(OutboxShape):
 
     stream: Encoder
 
-    def _publish(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
         self.stream.skip(1)
-        return super()._publish(part, in_stream, now_us)
+        return super()._publish(frame, in_stream, now_us)
 
 
 class LosesWhatIsRefused(OutboxShape):
     """What cannot be published has no record."""
 
-    def _publish(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        return [each for each in super()._publish(part, in_stream, now_us) if each.record is not None]
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        return super()._publish(frame, in_stream, now_us) or []
 
 
 class PublishesTwice(OutboxShape):
     """An event is a message as well."""
 
-    def _publish(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        found = super()._publish(part, in_stream, now_us)
-        return [*found, Part(part.frame)] if found and found[0].record is not None else found
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        found = super()._publish(frame, in_stream, now_us)
+        return [*found, Part(frame)] if found else found
 
 
 class LeavesPublishedOut(BatchQueue):

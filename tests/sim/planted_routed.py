@@ -12,16 +12,16 @@ from cdcd.core.records.shaping.shape import Part
 class LeavesWhatMoves(RouteShape):
     """A row that goes to another topic stays in its former one."""
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        found = super().parts(part, in_stream, now_us)
-        return found if tag_of(part.frame) == TRUNCATE else found[-1:]
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        found = super().parts(frame, in_stream, now_us)
+        return found if found is None or tag_of(frame) == TRUNCATE else found[-1:]
 
 
 class TruncatesItsOwnTopic(RouteShape):
     """TRUNCATE has a record in the table's own topic only."""
 
-    def _truncates(self, part: Part, in_stream: bool) -> list[Part]:
-        return [part]
+    def _truncates(self, frame: bytes, in_stream: bool) -> list[Part]:
+        return [Part(frame)]
 
 
 class EndsRowsInItsOwnTopic(RouteShape):
@@ -36,9 +36,10 @@ class CountsParts(RouteShape):
 
     stream: Encoder
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        found = super().parts(part, in_stream, now_us)
-        self.stream.skip(len({each.topic for each in found}) - 1)
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        found = super().parts(frame, in_stream, now_us)
+        if found is not None:
+            self.stream.skip(len({each.topic for each in found}) - 1)
         return found
 
 

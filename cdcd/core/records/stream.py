@@ -212,7 +212,7 @@ class RecordStream:
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """See `Encoder`. Requests to the daemon itself do not come here (`skip`)."""
-        if self._shapes.active and self._shapes.takes(frame, in_stream):
+        if self._shapes.active:
             return self._shaped(frame, in_stream, now_us, out)
         return self._encode(frame, in_stream, now_us, out)
 
@@ -222,19 +222,25 @@ class RecordStream:
         size = 0
         try:
             parts = self._shapes.parts(frame, in_stream, now_us)
-            serial = self._serial
-            for part in parts:
-                self._serial = serial
-                size += self._encode_part(part, in_stream, now_us, out)
         except (ValueError, IndexError) as cause:
             # The error that the format raises names the malformed part of the message.
             self._encode(frame, in_stream, now_us, out)
             raise AssertionError("a row was refused in which nothing is wrong") from cause
         except FatalError:
-            out[known:] = [record for record in out[known:] if record[0] == self._settings.schemas_topic]
             self._serial = serial + 1
             raise
-        self._serial = serial + 1
+        if parts is None:
+            return self._encode(frame, in_stream, now_us, out)
+        serial = self._serial
+        try:
+            for part in parts:
+                self._serial = serial
+                size += self._encode_part(part, in_stream, now_us, out)
+        except FatalError:
+            out[known:] = [record for record in out[known:] if record[0] == self._settings.schemas_topic]
+            raise
+        finally:
+            self._serial = serial + 1
         return size
 
     def _encode_part(self, part: Part, in_stream: bool, now_us: int, out: list[Record]) -> int:
@@ -244,16 +250,17 @@ class RecordStream:
             out.append(record)
             return record_bytes(record[1], record[2], record[3])
         known = len(out)
-        came: list[Record] = []
-        if part.moves:
+        if part.moves and part.left is not None and part.came is not None:
+            came: list[Record] = []
             size = self._encode_moved(part.frame, in_stream, now_us, out, came)
-        else:
-            size = self._encode(part.frame, in_stream, now_us, out)
-        if part.left is not None and part.came is not None:
             own = self.tables.topic_of(part.oid)
             put_header(out, known, own, part.left)
             put_header(came, 0, own, part.came)
-        out += came
+            out += came
+        else:
+            size = self._encode(part.frame, in_stream, now_us, out)
+            if part.left is not None:
+                put_header(out, known, self.tables.topic_of(part.oid), part.left)
         if part.topic:
             self._move(part.oid, part.topic, known, out)
         return size
@@ -399,8 +406,11 @@ class RecordStream:
         its WAL record, where the next commit record may begin, so the byte before it is used as its commit LSN
         (`CommitOrder.non_transactional_message`).
         """
+        parts = self._shapes.parts(frame, in_stream, now_us)
+        if parts is None:
+            return self._message_alone(frame, in_stream, last_commit_lsn, now_us, out)
         size = 0
-        for part in self._shapes.parts(frame, in_stream, now_us):
+        for part in parts:
             if part.record is not None:
                 size += self._encode_part(part, in_stream, now_us, out)
             else:

@@ -230,14 +230,17 @@ class FilterShape(Shape):
     def takes(self, item: SpoolItem, in_stream: bool) -> bool:
         return of_row(item, in_stream, self._filters) is not None
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        found = self._filters[peek.relation_of_row(part.frame, in_stream)]
-        frame = self._shaped(found, part.frame, in_stream, now_us)
-        if frame is None:
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        found = of_row(frame, in_stream, self._filters)
+        if found is None:
+            return None
+        shaped = self._shaped(found, frame, in_stream, now_us)
+        if shaped is frame:
+            return None
+        if shaped is None:
             self._left_out(found, 1)
             return []
-        part.frame = frame
-        return [part]
+        return [Part(shaped)]
 
     def _shaped(self, found: RowFilter, frame: bytes, in_stream: bool, now_us: int) -> bytes | None:
         """Return the frame that the event becomes; None if it has no record."""

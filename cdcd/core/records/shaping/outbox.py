@@ -207,11 +207,13 @@ class OutboxShape(Shape):
             return False
         return self._is_published(item, in_stream) or of_row(item, in_stream, self._rows) is not None
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        if peek.tag_of(part.frame) == peek.MESSAGE:
-            return self._publish(part, in_stream, now_us)
-        message = read_message(part.frame, XLOG_HEADER, in_stream=in_stream)
-        oid = peek.relation_of_row(part.frame, in_stream)
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        if not self.takes(frame, in_stream):
+            return None
+        if peek.tag_of(frame) == peek.MESSAGE:
+            return self._publish(frame, in_stream, now_us)
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        oid = peek.relation_of_row(frame, in_stream)
         name = self._names[oid]
         if not isinstance(message, Insert):
             _count(name, IGNORED, self._counts)
@@ -219,11 +221,11 @@ class OutboxShape(Shape):
         try:
             record = self._rows[oid].event(message.new)
         except ValueError as error:
-            self._refuse(name, str(error), part.frame, now_us)
+            self._refuse(name, str(error), frame, now_us)
             _count(name, "c", self._instead)
-            return [part]
+            return None
         _count(name, PUBLISHED, self._counts)
-        return [Part(part.frame, record=record)]
+        return [Part(frame, record=record)]
 
     def _is_published(self, frame: bytes, in_stream: bool) -> bool:
         return (
@@ -232,23 +234,23 @@ class OutboxShape(Shape):
             and peek.message_prefix(frame, in_stream) == PREFIX
         )
 
-    def _publish(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        """Return the event's record; the part itself if the event is refused and is encoded like any other message."""
-        message = read_message(part.frame, XLOG_HEADER, in_stream=in_stream)
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        """Return the event's record; None if the event is refused and is encoded like any other message."""
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, LogicalMessage)
-        left_out = peek.shortened_bytes(part.frame)
+        left_out = peek.shortened_bytes(frame)
         size, most = max(len(message.content), left_out), self._outbox.message_bytes_max
         if size > most or left_out >= 0:
-            self._refuse("", f"it has {size} bytes, and {most} are allowed", part.frame, now_us)
+            self._refuse("", f"it has {size} bytes, and {most} are allowed", frame, now_us)
             return []
         try:
             record = read_event(message.content, self._topics)
         except ValueError as error:
-            self._refuse("", str(error), part.frame, now_us)
+            self._refuse("", str(error), frame, now_us)
             _count("", "m", self._instead)
-            return [part]
+            return None
         _count("", PUBLISHED, self._counts)
-        return [Part(part.frame, record=record)]
+        return [Part(frame, record=record)]
 
     def _refuse(self, table: str, reason: str, frame: bytes, now_us: int) -> None:
         _count(table, REFUSED, self._counts)

@@ -212,12 +212,16 @@ class PartitionShape(Shape):
     def takes(self, item: SpoolItem, in_stream: bool) -> bool:
         return of_row(item, in_stream, self._parted) is not None
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        part.oid = peek.relation_of_row(part.frame, in_stream)
-        old, new = self._parted[part.oid].of_frame(part.frame, in_stream)
-        part.moves = old != new
-        part.came = partition_header(new)
-        part.left = partition_header(old) if part.moves else part.came
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        parted = of_row(frame, in_stream, self._parted)
+        if parted is None:
+            return None
+        old, new = parted.of_frame(frame, in_stream)
+        part = Part(frame, peek.relation_of_row(frame, in_stream))
+        part.came = part.left = partition_header(new)
+        if old != new:
+            part.moves = True
+            part.left = partition_header(old)
         return [part]
 
     def encoded(self, oid: int, given: Lines, encoded: Encoded, topic: str, records: list[Record]) -> None:

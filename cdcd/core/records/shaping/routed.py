@@ -303,10 +303,11 @@ class RouteShape(Shape):
             oid in self._routes for oid in peek.relation_oids(item, in_stream)
         )
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        frame = part.frame
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        if not self.takes(frame, in_stream):
+            return None
         if peek.tag_of(frame) == peek.TRUNCATE:
-            return self._truncates(part, in_stream)
+            return self._truncates(frame, in_stream)
         oid = peek.relation_of_row(frame, in_stream)
         found = self._routes[oid]
         tag = peek.tag_of(frame)
@@ -327,18 +328,18 @@ class RouteShape(Shape):
         parts.append(Part(new_frame, oid, topic))
         return parts
 
-    def _truncates(self, part: Part, in_stream: bool) -> list[Part]:
+    def _truncates(self, frame: bytes, in_stream: bool) -> list[Part]:
         """Return the truncate of all tables in their own topics, and one for each further topic of each table."""
-        message = read_message(part.frame, XLOG_HEADER, in_stream=in_stream)
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, Truncate), "the tag says so"
-        parts = [part]
+        parts = [Part(frame)]
         for oid in message.relation_oids:
             found = self._routes.get(oid)
             if found is None:
                 continue
             alone = Truncate(message.xid, message.cascade, message.restart_identity, (oid,))
-            frame = part.frame[:XLOG_HEADER] + write_message(alone)
-            parts += [Part(frame, oid, topic) for topic in found.topics[1:]]
+            of_table = frame[:XLOG_HEADER] + write_message(alone)
+            parts += [Part(of_table, oid, topic) for topic in found.topics[1:]]
         return parts
 
     def topics(self, oid: int) -> tuple[str, ...]:

@@ -58,15 +58,14 @@ class Part:
         record: the record that is written in place of those of `frame`; None if `frame` is encoded.
     """
 
-    __slots__ = ("came", "frame", "left", "moves", "oid", "record", "topic")
+    moves: bool = False
+    left: Header | None = None
+    came: Header | None = None
 
     def __init__(self, frame: bytes, oid: int = 0, topic: str = "", record: Record | None = None) -> None:
         self.frame = frame
         self.oid = oid
         self.topic = topic
-        self.moves = False
-        self.left: Header | None = None
-        self.came: Header | None = None
         self.record = record
 
 
@@ -100,14 +99,14 @@ class Shape:
         """Return whether the shape may change the event; drafts are not changed."""
         return False
 
-    def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-        """Return what an event becomes that the shape takes.
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        """Return what an event becomes; None if it stays as it is.
 
         Raises:
             ValueError, IndexError: the message is malformed. The format reports how.
             FatalError: the event cannot be shaped.
         """
-        return [part]
+        return None
 
     def rows(self, oid: int, given: Lines, lsn: int, now_us: int) -> list[Lines]:
         """Return what rows of COPY become; `lsn` is the position up to which they are valid."""
@@ -164,16 +163,22 @@ class Shapes:
         """Return whether a shape may change the event."""
         return any(shape.takes(item, in_stream) for shape in self.active)
 
-    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part]:
-        """Return what becomes of an event. ValueError, IndexError: the message is malformed."""
-        parts = [Part(frame)]
+    def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+        """Return what becomes of an event; None if it stays as it is. See `Shape.parts` for the errors."""
+        parts: list[Part] | None = None
         for shape in self.active:
+            if parts is None:
+                parts = shape.parts(frame, in_stream, now_us)
+                continue
             shaped: list[Part] = []
             for part in parts:
-                if part.record is None and shape.takes(part.frame, in_stream):
-                    shaped += [_of_topic(each, part) for each in shape.parts(part, in_stream, now_us)]
-                else:
+                made = None if part.record is not None else shape.parts(part.frame, in_stream, now_us)
+                if made is None:
                     shaped.append(part)
+                    continue
+                for each in made:
+                    _give_topic(each, part)
+                shaped += made
             parts = shaped
         return parts
 
@@ -200,11 +205,10 @@ class Shapes:
         return counts
 
 
-def _of_topic(made: Part, part: Part) -> Part:
-    """Return what a shape has made of a part, in the topic of that part unless it has one of its own."""
+def _give_topic(made: Part, part: Part) -> None:
+    """Give what a shape has made of a part the topic of that part, unless it has one of its own."""
     if part.topic and not made.topic:
         made.oid, made.topic = part.oid, part.topic
-    return made
 
 
 def put_header(records: list[Record], known: int, topic: str, header: tuple[str, bytes]) -> None:

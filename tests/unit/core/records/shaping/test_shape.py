@@ -36,8 +36,10 @@ def shape_of(becomes: Any, word: bytes = b"x") -> Shape:
         def takes(self, item: Any, in_stream: bool) -> bool:
             return isinstance(item, bytes) and peek.tag_of(item) in peek.ROWS and word in item
 
-        def parts(self, part: Part, in_stream: bool, now_us: int) -> list[Part]:
-            found: list[Part] = becomes(part)
+        def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
+            if not self.takes(frame, in_stream):
+                return None
+            found: list[Part] = becomes(Part(frame))
             return found
 
     return Takes()
