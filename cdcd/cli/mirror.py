@@ -127,10 +127,11 @@ def command(
             "or --replay-quarantine.",
             hint="Leave them out, or set change_log to none.",
         )
+    _check_fold(config, consistent or replay or bool(relayout) or bool(tables))
     check_pyspark()
     say = log_to(config.log)
     try:
-        if config.change_log == "only":
+        if config.change_log != "none":
             _append_log(config, say, once=once)
             return 0
         _mirror(
@@ -206,8 +207,14 @@ def _mirror(
 
 
 def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool) -> None:
-    """Append the topics to the log until stopped. Raises what ended it, or the first error that stopped a topic."""
-    from cdcd.mirror.log.job import CONSUMERS, LogJob, LogPlace  # noqa: PLC0415  loads pyspark
+    """Append the topics to the log until stopped, and fold tables of it with `change_log: fold`.
+
+    Raises what ended it, or the first error that stopped a topic or a table.
+    """
+    from cdcd.mirror.base.formats import DeltaBase, IcebergBase  # noqa: PLC0415  loads pyspark
+    from cdcd.mirror.base.job import BaseJob  # noqa: PLC0415
+    from cdcd.mirror.log.job import CONSUMERS, LogJob, LogPlace  # noqa: PLC0415
+    from cdcd.mirror.targets.target import Kind  # noqa: PLC0415
 
     stop = threading.Event()
     settings = settings_of(config)
@@ -220,7 +227,22 @@ def _append_log(config: "MirrorConfig", say: "Observer", *, once: bool) -> None:
         config.target.format,
         f"{config.stream_checkpoint().rstrip('/')}_log",
     )
-    job = LogJob(spark, settings, place, config.kafka.librdkafka(), say)
+    job: LogJob | BaseJob
+    if config.change_log == "only":
+        job = LogJob(spark, settings, place, config.kafka.librdkafka(), say)
+    else:
+        target = target_of(config)
+        properties = {name: str(value) for name, value in config.target.properties.items()}
+        form = IcebergBase(properties) if config.target.format == "iceberg" else DeltaBase(properties)
+        job = BaseJob(
+            spark,
+            settings,
+            place,
+            form,
+            lambda schema: target.name_of(schema, Kind.MIRROR),
+            config.kafka.librdkafka(),
+            say,
+        )
     try:
         job.run(once=once, stop=stop)
     finally:
@@ -381,6 +403,26 @@ def _check_reload(config: "MirrorConfig", source: bool) -> None:
         raise ConfigError(
             "tables.on_incompatible is reload, and nothing says where the database is.",
             hint="Set source to the daemon's configuration, or start with --source FILE.",
+        )
+
+
+def _check_fold(config: "MirrorConfig", commands: bool) -> None:
+    """ConfigError: something is asked for that tables folded from a log do not have yet."""
+    tables, batches = config.tables, config.batches
+    asked = {
+        "--consistent, --snapshot, --relayout or --replay-quarantine": commands,
+        "batches.consistent": batches.consistent,
+        "tables.history": bool(tables.history),
+        "tables.buckets": tables.buckets is not None or bool(tables.buckets_for),
+        "tables.partition_by": bool(tables.partition_by),
+        "tables.deletes": tables.deletes != "remove" or bool(tables.deletes_for),
+        "tables.on_incompatible: reload": "reload"
+        in (tables.on_incompatible, *tables.on_incompatible_for.values()),
+    }
+    if config.change_log == "fold" and (refused := [name for name, is_set in asked.items() if is_set]):
+        raise ConfigError(
+            f"change_log is fold, a preview that does not have {refused[0]} yet.",
+            hint="Leave it out, or set change_log to none.",
         )
 
 

@@ -318,10 +318,10 @@ class MirrorConfig(Section):
         description="The topics of the pipeline, as the daemon's configuration has them under the same names."
     )
     target: TargetConfig = Field(description="Where the tables are kept.")
-    change_log: Literal["none", "only"] = Field(
+    change_log: Literal["none", "only", "fold"] = Field(
         "none",
         description="only: all records of the pipeline's topics are appended to one table, the log, and no tables are "
-        "made of them. none: tables are mirrored, without a log.",
+        "made of them. fold (preview): tables are folded from the log. none: tables are mirrored, without a log.",
     )
     tables: TablesConfig = Field(description="Choice of tables, and their form.")
     batches: BatchesConfig = Field(description="Size and interval of batches.")

@@ -6,9 +6,9 @@ transaction's markers are gaps, not lost records, so `failOnDataLoss` stays on.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -25,6 +25,13 @@ _SECRET: Final = re.compile(r"password|jaas|secret|token", re.IGNORECASE)
 
 Offsets = Mapping[int, int]
 """By partition."""
+
+
+class LooksUpEnds(Protocol):
+    """A client that knows where topics end."""
+
+    def ends(self, topics: Sequence[str], /) -> Mapping[str, Offsets]:
+        """The offset after the last committed record of each partition, of those of `topics` that exist."""
 
 
 _CHEAP: Final = {

@@ -71,6 +71,7 @@ ALSO = {
     "cdcd.mirror.watching.observed": {"telemetry"},
     "cdcd.mirror.watching.status": {"telemetry"},
     # Topics are looked at by the client of Kafka that the daemon has.
+    "cdcd.mirror.base.job": {"adapters.kafka"},
     "cdcd.mirror.log.job": {"adapters.kafka"},
     "cdcd.mirror.log.positions": {"adapters.kafka"},
     # What reads tables, and not topics, is a client of PostgreSQL.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from cdcd.adapters.kafka.client_factory import make_admin
@@ -40,6 +40,33 @@ class TopicStarts:
             SinkUnavailableError: no broker answered in time.
             SinkError: the brokers refuse the request.
         """
+        described = self._described(topics)
+        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        first = self._offsets(described, earliest, IsolationLevel.READ_COMMITTED)
+        return {topic: TopicStart(str(each.topic_id), first[topic]) for topic, each in described.items()}
+
+    def ends(self, topics: Sequence[str]) -> dict[str, dict[int, int]]:
+        """The offset after the last committed record of each partition, of those of `topics` that exist.
+
+        Raises:
+            SinkUnavailableError, SinkError: as `look`.
+        """
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets(self._described(topics), latest, IsolationLevel.READ_COMMITTED)
+
+    def both_ends(self, topics: Sequence[str]) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
+        """Look up where partitions end: first with uncommitted records, then with committed records only.
+
+        Raises:
+            SinkUnavailableError, SinkError: as `look`.
+        """
+        described = self._described(topics)
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        written = self._offsets(described, latest, IsolationLevel.READ_UNCOMMITTED)
+        return written, self._offsets(described, latest, IsolationLevel.READ_COMMITTED)
+
+    def _described(self, topics: Sequence[str]) -> dict[str, Any]:
+        """Those of `topics` that exist, as the client describes them."""
         if not topics:
             return {}
         described: dict[str, Any] = {}
@@ -52,23 +79,31 @@ class TopicStarts:
                     raise self._failure(str(error), retriable=error.args[0].retriable()) from error
             except TimeoutError as error:
                 raise self._failure("no answer in time", retriable=True) from error
-        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-        places = [
-            TopicPartition(topic, part.id) for topic, each in described.items() for part in each.partitions
-        ]
-        first: dict[str, dict[int, int]] = {topic: {} for topic in described}
-        if places:
-            answers = self._client.list_offsets(dict.fromkeys(places, earliest), request_timeout=_TIMEOUT_S)
-            for place, future in answers.items():
-                try:
-                    offset = future.result(_TIMEOUT_S).offset
-                except (KafkaException, TimeoutError) as error:
-                    raise self._failure(str(error) or "no answer in time", retriable=True) from error
-                if offset < 0:
-                    # librdkafka 2.x gives a negative offset and no error if no answer came in time.
-                    raise self._failure("no answer in time", retriable=True)
-                first[place.topic][place.partition] = offset
-        return {topic: TopicStart(str(each.topic_id), first[topic]) for topic, each in described.items()}
+        return described
+
+    def _offsets(
+        self, described: Mapping[str, Any], spec: OffsetSpec, level: IsolationLevel
+    ) -> dict[str, dict[int, int]]:
+        """The offset by `spec` of each partition of the topics."""
+        found: dict[str, dict[int, int]] = {topic: {} for topic in described}
+        asked = {
+            TopicPartition(topic, part.id): spec
+            for topic, each in described.items()
+            for part in each.partitions
+        }
+        if not asked:
+            return found
+        answers = self._client.list_offsets(asked, isolation_level=level, request_timeout=_TIMEOUT_S)
+        for place, future in answers.items():
+            try:
+                offset = future.result(_TIMEOUT_S).offset
+            except (KafkaException, TimeoutError) as error:
+                raise self._failure(str(error) or "no answer in time", retriable=True) from error
+            if offset < 0:
+                # librdkafka 2.x gives a negative offset and no error if no answer came in time.
+                raise self._failure("no answer in time", retriable=True)
+            found[place.topic][place.partition] = offset
+        return found
 
     def _failure(self, reason: str, *, retriable: bool) -> SinkError | SinkUnavailableError:
         if retriable:

@@ -18,8 +18,7 @@ from cdcd.core.errors import SinkError, SourceError
 from cdcd.core.records.gaps import is_gap
 from cdcd.core.records.schema_registrations import is_registration
 from cdcd.core.records.schemas import TableForm, read_form
-from cdcd.mirror.kafka import KafkaSource
-from cdcd.mirror.platform.kafka_admin import Admin, Ends, ReadEnds
+from cdcd.mirror.kafka import KafkaSource, LooksUpEnds
 from cdcd.mirror.records.mode_types import UnreadableFormError
 from cdcd.mirror.records.rule import Rule
 from cdcd.mirror.records.schema import TableSchema
@@ -77,7 +76,7 @@ class Descriptions:
         self,
         spark: SparkSession,
         source: KafkaSource,
-        admin: Admin | ReadEnds | Ends,
+        admin: LooksUpEnds,
         topic: str,
         *,
         variant: bool = False,

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.errors import PositionError, ProtocolError, SinkError
 from cdcd.core.protocol.lsn import Lsn
-from cdcd.mirror.kafka import KafkaSource, Offsets
+from cdcd.mirror.kafka import KafkaSource, LooksUpEnds, Offsets
 from cdcd.mirror.platform.kafka_admin import Admin
 
 TAIL: Final = 64
@@ -119,7 +119,7 @@ def set_aside(spark: SparkSession, source: KafkaSource, admin: Admin, topic: str
 
 
 def newest_checkpoints(
-    spark: SparkSession, source: KafkaSource, admin: Admin, topic: str
+    spark: SparkSession, source: KafkaSource, admin: LooksUpEnds, topic: str
 ) -> tuple[Covered, Covered]:
     """What the last committed record of the checkpoint's topic covers, and the last one of an earlier transaction.
 

@@ -159,7 +159,7 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
     kept = {before.name for before in same.values()}
     steps: list[Step] = [Drop(column.name) for column in old.columns if column.name not in kept]
     renames = {before.name: name for name, before in same.items() if before.name != name}
-    steps += _renames(renames)
+    steps += renames_in_order(renames)
     for column in new.columns:
         before = same.get(column.name)
         if before is None:
@@ -288,7 +288,7 @@ def original_of(name: str) -> str:
     return name.removeprefix(_ASIDE)
 
 
-def _renames(names: dict[str, str]) -> list[Step]:
+def renames_in_order(names: dict[str, str]) -> list[Step]:
     """The renames in an order in which the new name is free; a ring goes by way of a name that nobody has."""
     steps: list[Step] = []
     waiting = dict(names)

@@ -235,6 +235,29 @@ def test_a_log_alone_has_no_tables_to_work_on(
     assert "set change_log to none" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("section", "option", "named"),
+    [
+        ("", "--consistent", "--consistent"),
+        ("batches: {consistent: true}", "--once", "batches.consistent"),
+        ("tables: {history: [public.t]}", "--once", "tables.history"),
+        ("tables: {buckets: 4}", "--once", "tables.buckets"),
+        ("tables: {deletes: mark}", "--once", "tables.deletes"),
+        ("tables: {deletes_for: {public.t: mark}}", "--once", "tables.deletes"),
+    ],
+)
+def test_folded_tables_refuse_by_name_what_they_do_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], section: str, option: str, named: str
+):
+    file = tmp_path / "mirror.yaml"
+    file.write_text(
+        "name: shop\nkafka: {bootstrap_servers: 'b:1'}\ntarget: {location: /lake}\nchange_log: fold\n"
+        f"{section}\n"
+    )
+    assert run("--config", str(file), option) == 2
+    assert named in capsys.readouterr().err
+
+
 @pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark comes with `make spark`")
 def test_a_partition_field_that_is_none_is_refused_with_its_place_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,97 @@
+"""Columns of a base table: which column of the source each one is, and how they get the form of the next fold.
+
+Each column's comment names the relation's oid and the column's number (`pg_attribute.attnum`). Table formats change
+columns one by one, so a process may end in the middle of such changes. The rule: the next changes follow from the
+columns as they are, and not from a plan that was made before.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import StructType
+
+from cdcd.mirror.platform.sql import quoted
+from cdcd.mirror.records.schema import OWN, ColumnSchema, TableSchema
+from cdcd.mirror.targets.evolution import Rename, renames_in_order
+from cdcd.mirror.targets.merge import UNKNOWN
+from cdcd.mirror.targets.reduction import EVENT, LSN
+
+OWN_COLUMNS: Final = {LSN: "bigint", EVENT: "bigint", UNKNOWN: "array<string>"}
+"""Columns that each base table has beside those of the source, with their types in SQL."""
+
+_COMMENT: Final = re.compile(r"cdcd: column (\d+) of relation (\d+)")
+
+
+def digest(schema: TableSchema) -> str:
+    """Short name of a form. Equal forms have equal names."""
+    return hashlib.sha256(schema.to_json().encode()).hexdigest()[:16]
+
+
+def comment(column: ColumnSchema, oid: int | None) -> str:
+    """The comment of a column. It is empty if the description lacks the number or the oid."""
+    return "" if column.id is None or oid is None else f"cdcd: column {column.id} of relation {oid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A column of a table as it is. `number`: (oid, attnum) by its comment; None: the comment says something else."""
+
+    name: str
+    number: tuple[int, int] | None
+
+
+def present(fields: StructType) -> list[Present]:
+    """The columns of the source in a table."""
+    found = []
+    for field in fields:
+        if not field.name.startswith(OWN) or field.name.startswith(f"{OWN}rename_"):
+            match = _COMMENT.fullmatch(field.metadata.get("comment", ""))
+            found.append(Present(field.name, None if match is None else (int(match[2]), int(match[1]))))
+    return found
+
+
+def definition(column: ColumnSchema, oid: int | None) -> str:
+    """The column in SQL, as CREATE TABLE and ADD COLUMN have it."""
+    said = comment(column, oid)
+    return f"{quoted(column.name)} {column.spark.simpleString()}" + (f" COMMENT '{said}'" if said else "")
+
+
+def created(schema: TableSchema) -> str:
+    """The columns of a new table in SQL."""
+    own = [f"{quoted(name)} {type_}" for name, type_ in OWN_COLUMNS.items()]
+    return ", ".join([*[definition(column, schema.oid) for column in schema.columns], *own])
+
+
+def alterations(there: Sequence[Present], schema: TableSchema) -> Iterator[str]:
+    """What stands behind `ALTER TABLE <name>`, in its order, so that the table gets the columns of `schema`.
+
+    A column with another type is not among them (`evolution.Widen`).
+    """
+    wanted = {(schema.oid, column.id): column.name for column in schema.columns if column.id is not None}
+    names = {column.name for column in schema.columns}
+    kept: dict[str, str] = {}
+    for column in there:
+        if column.number is not None and column.number[0] == schema.oid:
+            name = wanted.get(column.number)
+        else:
+            # A column without a number is known by its name, and so is that of another relation.
+            name = column.name if column.name in names else None
+        if name is not None and name not in kept.values():
+            kept[column.name] = name
+    for column in there:
+        if column.name not in kept:
+            yield f"DROP COLUMN {quoted(column.name)}"
+    for step in renames_in_order({name: to for name, to in kept.items() if name != to}):
+        assert isinstance(step, Rename)
+        yield f"RENAME COLUMN {quoted(step.name)} TO {quoted(step.to)}"
+    for new in schema.columns:
+        if new.name not in kept.values():
+            yield f"ADD COLUMN {definition(new, schema.oid)}"
+    numbers = {kept[column.name]: column.number for column in there if column.name in kept}
+    for new in schema.columns:
+        said = comment(new, schema.oid)
+        if said and new.name in numbers and numbers[new.name] != (schema.oid, new.id):
+            yield f"ALTER COLUMN {quoted(new.name)} COMMENT '{said}'"

@@ -1,0 +1,257 @@
+"""What Iceberg and Delta do in their own way for base tables, by SQL alone."""
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from cdcd.core.errors import SinkError
+from cdcd.mirror.base.position import KEPT, NO_VERSION, PROPERTY, Carried, Kept, Node, Position, position_of
+from cdcd.mirror.platform.sql import text
+from cdcd.mirror.targets.table_format import having
+
+MADE_BY: Final = "cdcd.base"
+"""The property of tables that folds have made."""
+
+TOPIC_ID: Final = "cdcd.topic_id"
+"""The property that has Kafka's id of the topic whose changes the table has."""
+
+_FORM: Final = "cdcd.form."
+"""What the property of a form is called, before the form's digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A table as its commits show it.
+
+    Attributes:
+        pin: the current version.
+        nodes: the commits that are known.
+        position: of `pin`. None: it is not known.
+    """
+
+    pin: str
+    nodes: Mapping[str, Node]
+    position: Position | None
+
+
+class BaseFormat(Protocol):
+    """A table format, for tables whose names are in SQL."""
+
+    def create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+        """Create the table, if there is no table with the name."""
+
+    def version(self, spark: SparkSession, name: str) -> Version:
+        """Read the current version."""
+
+    def carrying(self, spark: SparkSession, carried: Carried) -> AbstractContextManager[None]:
+        """The commits that the session makes meanwhile carry this."""
+
+    def guard(self, name: str, pin: str) -> str:
+        """Condition of SQL that is true, and that ends the statement with an error if the table has another version."""
+
+    def keep(self, spark: SparkSession, name: str, version: str, position: Position) -> None:
+        """Keep the position of a version apart from its commit. In Delta, this is a commit."""
+
+    def alter(self, spark: SparkSession, name: str, change: str) -> None:
+        """Run `ALTER TABLE name change`, where `change` changes a column."""
+
+
+def read_form(spark: SparkSession, name: str, digest: str) -> str | None:
+    """Return the form with this digest as JSON. None: the table does not have it."""
+    return properties(spark, name).get(_FORM + digest)
+
+
+def form_property(digest: str, form: str) -> dict[str, str]:
+    """The property that has a form, as JSON. A table gets it before rows of the form are there."""
+    return {_FORM + digest: form}
+
+
+def properties(spark: SparkSession, name: str) -> dict[str, str]:
+    """The table's properties."""
+    return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+
+
+def set_properties(spark: SparkSession, name: str, values: Mapping[str, str]) -> None:
+    """Set properties of the table."""
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_assigned(values)})")
+
+
+def _assigned(values: Mapping[str, str]) -> str:
+    return ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in values.items())
+
+
+def _kept(found: Mapping[str, str]) -> Kept | None:
+    return Kept.from_json(found.get(KEPT, ""))
+
+
+class IcebergBase:
+    """Tables of Iceberg 1.12 or later. Former versions of Iceberg lose the position of a MERGE in silence."""
+
+    def __init__(self, given: Mapping[str, str] | None = None) -> None:
+        self._properties = _ICEBERG | dict(given or {})
+
+    def create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
+        own = _assigned({**self._properties, **properties, MADE_BY: "1"})
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ({own})")
+
+    def version(self, spark: SparkSession, name: str) -> Version:
+        # The reference first: each snapshot that it may name is in the list that is read afterwards.
+        main = spark.sql(f"SELECT snapshot_id FROM {name}.refs WHERE name = 'main'").collect()
+        pin = str(main[0][0]) if main else NO_VERSION
+        rows = spark.sql(f"SELECT snapshot_id, parent_id, summary['{PROPERTY}'] FROM {name}.snapshots")
+        nodes = {
+            str(id_): Node(NO_VERSION if parent is None else str(parent), _carried(said))
+            for id_, parent, said in rows.collect()
+        }
+        position = position_of(pin, nodes)
+        if position is None:
+            position = position_of(pin, nodes, _kept(properties(spark, name)))
+        return Version(pin, nodes, position)
+
+    def carrying(self, spark: SparkSession, carried: Carried) -> AbstractContextManager[None]:
+        return having(spark, {f"spark.sql.iceberg.snapshot-property.{PROPERTY}": carried.to_json()})
+
+    def guard(self, name: str, pin: str) -> str:
+        same = "count(*) = 0" if pin == NO_VERSION else f"max(snapshot_id) = {int(pin)}"
+        return (
+            f"(SELECT CASE WHEN {same} THEN true ELSE CAST(raise_error('{MOVED_ON}') AS boolean) END"
+            f" FROM {name}.refs WHERE name = 'main')"
+        )
+
+    def keep(self, spark: SparkSession, name: str, version: str, position: Position) -> None:
+        set_properties(spark, name, {KEPT: Kept(version, position).to_json()})
+
+    def alter(self, spark: SparkSession, name: str, change: str) -> None:
+        spark.sql(f"ALTER TABLE {name} {change}")
+
+
+class DeltaBase:
+    """Tables of Delta Lake."""
+
+    def __init__(self, given: Mapping[str, str] | None = None) -> None:
+        self._properties = _DELTA | dict(given or {})
+
+    def create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+        if not name.startswith("delta.`"):
+            spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
+        own = _assigned({**self._properties, **properties, MADE_BY: "1"})
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta TBLPROPERTIES ({own})")
+
+    def version(self, spark: SparkSession, name: str) -> Version:
+        kept = _kept(properties(spark, name))
+        for most in (f" LIMIT {_NEWEST}", ""):
+            history = spark.sql(f"DESCRIBE HISTORY {name}{most}").select(
+                "version", "operation", "operationParameters", "userMetadata"
+            )
+            entries = history.collect()
+            nodes = {str(row["version"]): _delta_node(row) for row in entries}
+            pin = str(max(row["version"] for row in entries))
+            position = position_of(pin, nodes, kept)
+            if position is not None or len(entries) < _NEWEST:
+                break
+        return Version(pin, nodes, position)
+
+    def carrying(self, spark: SparkSession, carried: Carried) -> AbstractContextManager[None]:
+        said = json.dumps({PROPERTY: carried.to_json()})
+        return having(spark, {"spark.databricks.delta.commitInfo.userMetadata": said, **_DELTA_MERGE})
+
+    def guard(self, name: str, pin: str) -> str:
+        # Delta has no table of its versions for a subquery. It refuses a statement that another one overtook, and a
+        # commit that did not follow its pinned version says so.
+        return "true"
+
+    def keep(self, spark: SparkSession, name: str, version: str, position: Position) -> None:
+        set_properties(spark, name, {KEPT: Kept(version, position).to_json()})
+
+    def alter(self, spark: SparkSession, name: str, change: str) -> None:
+        has = properties(spark, name)
+        for word, feature in _DELTA_FEATURES.items():
+            if word in change and has.get(feature[0]) != feature[1]:
+                set_properties(spark, name, dict([feature]))
+        spark.sql(f"ALTER TABLE {name} {change}")
+
+
+MOVED_ON: Final = "cdcd: another commit came first"
+"""What the guard says."""
+
+_NEWEST: Final = 20
+"""Number of versions that are read first to find the position."""
+
+_ICEBERG: Final = {
+    "format-version": "2",
+    "write.merge.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "write.parquet.compression-codec": "zstd",
+}
+
+_DELTA: Final = {
+    "delta.columnMapping.mode": "name",
+    "delta.enableDeletionVectors": "true",
+    # A MERGE that did not see what another one committed fails, even if the two changed other files.
+    "delta.isolationLevel": "Serializable",
+}
+
+_DELTA_MERGE: Final = {
+    # The source of a fold gives the same rows each time: it is kept in memory, and read again from the log otherwise.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
+}
+
+_DELTA_FEATURES: Final = {
+    "timestamp_ntz": ("delta.feature.timestampNtz", "supported"),
+    " TYPE ": ("delta.enableTypeWidening", "true"),
+}
+"""Properties that a table must have before a change with this word."""
+
+
+def _carried(said: str | None) -> Carried | None:
+    if said is None:
+        return None
+    try:
+        return Carried.from_json(said)
+    except ValueError:
+        return None
+
+
+def _delta_node(row: Any) -> Node:
+    version, said = row["version"], row["userMetadata"]
+    parameters = row["operationParameters"] or {}
+    if row["operation"] == "RESTORE":
+        # A RESTORE to a time names no version, so its position is not known.
+        return Node(parameters.get("version") or "unknown")
+    carried = None
+    if said is not None:
+        try:
+            carried = _carried(json.loads(said).get(PROPERTY))
+        except (ValueError, AttributeError):
+            carried = None
+    return Node(str(version - 1) if version else NO_VERSION, carried)
+
+
+def check_made(spark: SparkSession, name: str, table: str) -> dict[str, str]:
+    """Return the properties of a table that a fold made. SinkError: something else made it."""
+    try:
+        found = properties(spark, name)
+    except AnalysisException as error:
+        raise SinkError(
+            f"{table}: {name} is no table that a fold can change: {error.getCondition()}.",
+            hint=f"Drop or rename {name}, or give target.namespace another value.",
+        ) from error
+    if found.get(MADE_BY) != "1":
+        raise SinkError(
+            f"{table}: something else than a fold made the table {name}.",
+            hint=f"Drop or rename {name}, or give target.namespace another value. change_log: fold does not take over "
+            "the tables of change_log: none yet.",
+        )
+    return found

@@ -1,0 +1,165 @@
+"""The position of a base table: how far its data is folded, found in the table's own commits.
+
+Each commit of a fold carries what it was made of: the bounds of its part of the log, and the version that its driver
+pinned before. The rule: a commit counts as it says if its parent is the version that it pinned. Otherwise somebody
+committed in between, and the fold may have brought back rows that the commit in between deleted, or missed rows that a
+rollback took away. So the part of such a fold counts as not folded, and the position is at most that of its parent.
+
+A table format gives the commits as nodes. In Iceberg, a node's parent is the parent of the snapshot, so that a
+rollback or another branch leads to other ancestors. In Delta, the parent of a version is the version before it, and the
+parent of a RESTORE is the version that it restored. Commits of others (compaction, an owner's statement) carry nothing,
+and their position is that of their parent.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+NO_VERSION: Final = ""
+"""The pinned version of a table without a commit."""
+
+NO_FORM: Final = ""
+"""The digest of the form of a table without rows."""
+
+PROPERTY: Final = "cdcd.fold"
+"""The name under which commits carry `Carried`: in the summary of a snapshot of Iceberg, in `userMetadata` of Delta."""
+
+KEPT: Final = "cdcd.position"
+"""The property of a table that has the position of one version once more, for the time when its commits are expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What the commit of a fold says of itself.
+
+    Attributes:
+        fold: id of the fold.
+        lsn: bound of the part: the table has every change that committed at or before it.
+        since: lower bound of the part. The fold read the changes after it.
+        pin: version of the table that the driver saw before the statement. NO_VERSION: the table had no commit.
+        form: digest of the form (`columns.digest`) that the rows have after the fold.
+        reached: highest bound of a fold that the data may have. It is `lsn`, except in a commit that changes columns of
+            a table which is not clean.
+        clean: False in such a commit.
+    """
+
+    fold: str
+    lsn: int
+    since: int
+    pin: str
+    form: str
+    reached: int
+    clean: bool = True
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Carried":
+        """What `to_json` wrote. ValueError: the text is something else."""
+        try:
+            data = json.loads(text)
+            return cls(
+                str(data["fold"]),
+                int(data["lsn"]),
+                int(data["since"]),
+                str(data["pin"]),
+                str(data["form"]),
+                int(data["reached"]),
+                bool(data["clean"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no fold is described by {text!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a table is folded.
+
+    Attributes:
+        lsn: the next fold reads the changes after it.
+        reached: highest bound of a fold that the data may have. The next fold's bound is not below it.
+        form: digest of the form that the rows have. NO_FORM: the table never had rows.
+        clean: the table equals the source at `lsn`. False: it has parts of other positions until the next fold.
+    """
+
+    lsn: int = 0
+    reached: int = 0
+    form: str = NO_FORM
+    clean: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A commit of a table. `parent`: NO_VERSION for the first commit. `carried`: None if it is no fold's commit."""
+
+    parent: str
+    carried: Carried | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The position of one version, kept apart from its commit."""
+
+    version: str
+    position: Position
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {"version": self.version, **asdict(self.position)}, separators=(",", ":"), sort_keys=True
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> "Kept | None":
+        """What `to_json` wrote. None: the text is something else."""
+        try:
+            data = json.loads(text)
+            position = Position(
+                int(data["lsn"]), int(data["reached"]), str(data["form"]), bool(data["clean"])
+            )
+            return cls(str(data["version"]), position)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+def position_of(current: str, nodes: Mapping[str, Node], kept: Kept | None = None) -> Position | None:
+    """Return the position of the version `current`.
+
+    Args:
+        current: NO_VERSION: the table has no commit yet.
+        nodes: the commits that the table still knows, by version.
+        kept: a position that was kept apart.
+
+    Returns:
+        None: the position is not known, because no commit that is left says it.
+    """
+    unclean: list[Carried] = []
+    version = current
+    found: Position | None = None
+    while found is None:
+        node = nodes.get(version)
+        if version == NO_VERSION:
+            found = Position()
+        elif kept is not None and kept.version == version:
+            found = kept.position
+        elif node is None:
+            return None
+        elif node.carried is None:
+            version = node.parent
+        elif node.carried.pin == node.parent:
+            carried = node.carried
+            found = Position(carried.lsn, carried.reached, carried.form, carried.clean)
+        else:
+            unclean.append(node.carried)
+            version = node.parent
+    for fold in reversed(unclean):
+        found = Position(
+            min(found.lsn, fold.since), max(found.reached, fold.reached), found.form, clean=False
+        )
+    return found
+
+
+def is_of(fold: str, nodes: Mapping[str, Node]) -> bool:
+    """Whether one of the commits is that of the fold with this id."""
+    return any(node.carried is not None and node.carried.fold == fold for node in nodes.values())

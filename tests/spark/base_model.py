@@ -1,0 +1,129 @@
+"""A log as the append query writes it, filled by the model of a source (`source_model.Source`) instead of by Kafka."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from cdcd.core.records.schemas import read_form
+from cdcd.mirror.base.fold import Folded, Place, fold
+from cdcd.mirror.base.formats import BaseFormat, DeltaBase, IcebergBase
+from cdcd.mirror.jars import DELTA
+from cdcd.mirror.log.table import COLUMNS, create
+from cdcd.mirror.records.descriptions import Form
+from cdcd.mirror.records.types import rules, table_schema
+from tests.spark.source_model import Source
+
+TOPIC = "shop.public.docs"
+
+
+def form_of(fingerprint: str, *columns: tuple[str, int, str], oid: int = 16384, **more: Any) -> Form:
+    """The form of a table `docs` with the key `id`. A column is (name, attnum, form)."""
+    oids = {"int64": 20, "int32": 23, "text": 25}
+    described = {
+        "schema": "public", "table": "docs", "topic": TOPIC, "oid": oid, "key": ["id"], "last_id": 9, "rewritten": 0,
+        "fingerprint": fingerprint,
+        "columns": [
+            {"name": name, "id": number, "type": form, "type_oid": oids[form], "modifier": -1, "form": form,
+             "default": more.get(name)}
+            for name, number, form in columns
+        ],
+    }  # fmt: skip
+    _, form = read_form(json.dumps(described).encode())
+    return Form(table_schema(fingerprint, form, mirrored=True), rules(form, mirrored=True))
+
+
+DOCS = (("id", 1, "int64"), ("n", 2, "int32"), ("title", 3, "text"), ("body", 4, "text"))
+
+
+class Lake:
+    """One log and one base table."""
+
+    def __init__(self, spark: SparkSession, folder: str, name: str, table_format: str) -> None:
+        self.spark = spark
+        is_delta = table_format == DELTA
+        self.format: BaseFormat = DeltaBase() if is_delta else IcebergBase()
+        self.log = f"delta.`{folder}/log`" if is_delta else f"lake.{name}.log"
+        self.table = f"delta.`{folder}/docs`" if is_delta else f"lake.{name}.docs"
+        self.table_format = table_format
+        self.forms = {"form-1": form_of("form-1", *DOCS)}
+        self._written = [0, 0, 0]
+        create(spark, self.log, table_format)
+
+    def write(self, source: Source) -> None:
+        """Append to the log what the source has written since."""
+        rows = []
+        for number, records in enumerate(source.log):
+            rows += [as_row(record) for record in records[self._written[number] :]]
+            self._written[number] = len(records)
+        self.append(rows)
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        types = ", ".join(f"`{column}` {type_}" for column, type_ in COLUMNS.items())
+        frame = self.spark.createDataFrame([tuple([row.get(c) for c in COLUMNS]) for row in rows], types)
+        if self.table_format == DELTA:
+            frame.coalesce(1).write.format("delta").mode("append").insertInto(self.log)
+        else:
+            frame.coalesce(1).writeTo(self.log).append()
+
+    def fold(self, bound: int, *, spark: SparkSession | None = None, **more: Any) -> Folded:
+        return fold(spark or self.spark, self.format, self.place(**more), self.described, bound)
+
+    def place(self, **more: Any) -> Place:
+        return Place("public.docs", TOPIC, self.table, self.log, **more)
+
+    def described(self, ids: Collection[str]) -> Mapping[str, Form]:
+        return {id_: self.forms[id_] for id_ in ids if id_ in self.forms}
+
+    def rows(self) -> set[tuple[Any, ...]]:
+        rows = self.spark.table(self.table).select("id", "n", "title", "body").collect()
+        assert len(rows) == len({row["id"] for row in rows}), "a key is there twice"
+        return {tuple(row) for row in rows}
+
+
+def as_row(
+    record: Mapping[str, Any], names: Collection[str] = ("id", "n", "title", "body")
+) -> dict[str, Any]:
+    """A record of the model as a row of the log."""
+
+    def row(values: Any) -> dict[str, Any] | None:
+        return None if values is None else dict(zip(names, values, strict=True))
+
+    where = {
+        "schema": "public", "table": "docs", "commit_lsn": record["commit_lsn"],
+        "event_serial_no": record["event_no"], "schema_id": record["schema_id"], "ts_us": 1_700_000_000_000_000,
+    }  # fmt: skip
+    value = {
+        "before": row(record["before"]),
+        "after": row(record["after"]),
+        "source": where,
+        "op": record["op"],
+    }
+    return {
+        "topic": TOPIC, "part": record["partition"], "off": record["offset"], "topic_id": "T", "tbl": "public.docs",
+        "schema_id": record["schema_id"], "lsn": record["commit_lsn"], "ord": record["event_no"], "op": record["op"],
+        "key": None if record["key"] is None else bytearray(json.dumps({"id": record["key"][0]}).encode()),
+        "unchanged": _text(record.get("unchanged")), "oldkey": _key(record.get("old_key")),
+        "newkey": _key(record.get("new_key")), "kind": "truncate" if record["op"] == "t" else "change",
+        "value": bytearray(json.dumps(value).encode()),
+    }  # fmt: skip
+
+
+def _text(values: Any) -> str | None:
+    return None if values is None else json.dumps(values)
+
+
+def _key(key: Any) -> str | None:
+    return None if key is None else json.dumps({"id": key[0]})
+
+
+def expected(source: Source, lsn: int) -> set[tuple[Any, ...]]:
+    """The rows of the source as of an LSN."""
+    then = max([at for at in source.after if at <= lsn], default=0)
+    return {(row["id"], row["n"], row["title"], row["body"]) for row in source.after.get(then, {}).values()}
+
+
+def bounds(source: Source) -> Iterator[int]:
+    """The LSNs of the source's commits, in their order."""
+    yield from sorted(source.after)
