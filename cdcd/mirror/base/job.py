@@ -52,7 +52,7 @@ class BaseJob:
         stopped: why tables and topics are left as they are, by name.
     """
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         spark: SparkSession,
         settings: MirrorSettings,
