@@ -10,7 +10,7 @@ folded again at once, from a lower bound at which it was clean.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 from uuid import uuid4
@@ -43,7 +43,7 @@ from cdcd.mirror.platform.sql import quoted
 from cdcd.mirror.records.changes import PROBLEM, parse
 from cdcd.mirror.records.defaults import default_of, fits
 from cdcd.mirror.records.descriptions import Form
-from cdcd.mirror.records.schema import TableSchema
+from cdcd.mirror.records.schema import ColumnSchema, TableSchema
 from cdcd.mirror.targets.evolution import (
     IncompatibleSchemaError,
     check,
@@ -94,7 +94,7 @@ class Part:
     Attributes:
         schema_id: "" if the records name no form.
         first, last: (LSN, event number) of the first and the last record.
-        truncate: the same of the first truncate. None: there is none.
+        truncate, cut: the same of the first and the last truncate. None: there is none.
     """
 
     schema_id: str
@@ -102,6 +102,7 @@ class Part:
     first: tuple[int, int]
     last: tuple[int, int]
     truncate: tuple[int, int] | None
+    cut: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ class _Folding:
         mine = [part for part in parts if not is_other(found[part.schema_id].schema, newest.schema)]
         self._check_relation(parts, mine, has, newest)
         mine.sort(key=lambda part: part.last)
-        path = Path(has, [found[part.schema_id] for part in mine] or [newest])
+        path = Path(has, _without_lost_defaults(mine, found) or [newest])
         if there is None:
             check(path.schema)
             given = form_property(digest(path.schema), path.schema.to_json()) | {TOPIC_ID: min(topic_ids)}
@@ -267,6 +268,7 @@ class _Folding:
                 sf.min(at).alias("first"),
                 sf.max(at).alias("last"),
                 sf.min(sf.when(sf.col("kind") == "truncate", at)).alias("truncate"),
+                sf.max(sf.when(sf.col("kind") == "truncate", at)).alias("cut"),
                 sf.collect_set("topic_id").alias("topic_ids"),
             )
             .collect()
@@ -278,6 +280,7 @@ class _Folding:
                 tuple(row["first"]),
                 tuple(row["last"]),
                 None if row["truncate"] is None else tuple(row["truncate"]),
+                None if row["cut"] is None else tuple(row["cut"]),
             )
             for row in rows
         ]
@@ -483,6 +486,43 @@ class _Folding:
                 raise
             return False
         return True
+
+
+def _without_lost_defaults(parts: Sequence[Part], found: Mapping[str, Form]) -> list[Form]:
+    """The forms of the parts. A lost default is not lost for rows that a truncate ended.
+
+    TRUNCATE writes a table again, so that PostgreSQL forgets which value older rows have in a new column. It leaves no
+    such row. This holds if the truncate comes after every change that lacks the column.
+    """
+    cut = max([part.cut for part in parts if part.cut is not None], default=None)
+    forms = [found[part.schema_id] for part in parts]
+    if cut is None:
+        return forms
+    known = [
+        ({column.id for column in form.schema.columns}, part.last)
+        for form, part in zip(forms, parts, strict=True)
+    ]
+
+    def is_ended(column: ColumnSchema) -> bool:
+        return column.id is not None and all(last < cut for ids, last in known if column.id not in ids)
+
+    return [
+        Form(
+            replace(
+                form.schema,
+                columns=tuple(
+                    [
+                        replace(column, default_lost=False)
+                        if column.default_lost and is_ended(column)
+                        else column
+                        for column in form.schema.columns
+                    ]
+                ),
+            ),
+            form.rules,
+        )
+        for form in forms
+    ]
 
 
 def exists(spark: SparkSession, name: str) -> bool:
