@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
@@ -163,7 +162,7 @@ class BaseJob:
         except CdcdError as error:
             self._stop(table, error)
             return None
-        except PySparkException as error:
+        except Exception as error:  # noqa: BLE001  formats raise classes of Java, of which PySpark knows a part
             self._stop(
                 table,
                 SinkError(
