@@ -412,6 +412,11 @@ class Config(Section):
         return f"publication={postgres.publication} messages={self.hears_messages} origin={postgres.origin}{counted}"
 
     @property
+    def writes_truncates(self) -> bool:
+        """Whether TRUNCATE, and the end of former rows, have records. Flattened records have none for them."""
+        return self.topics.writes_truncates and not self.event_flattening.enabled
+
+    @property
     def hears_messages(self) -> bool:
         """Whether the server is asked to send logical messages."""
         messages = self.postgres.messages

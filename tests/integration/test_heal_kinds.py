@@ -234,3 +234,40 @@ def test_a_pipeline_that_has_delivered_nothing_is_not_healed(
     assert refused.returncode == PositionError.exit_code, refused.stderr
     assert "has no checkpoint" in refused.stdout + refused.stderr
     assert not database.execute(f"SELECT FROM pg_replication_slots WHERE slot_name = 'cdcd_{unique}'")
+
+
+@pytest.mark.postgres(only=[18])
+def test_values_that_the_topic_lacks_are_sent_and_flattened_tables_are_named(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a topic without the records that had a large value, as after compaction
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, large text)")
+    database.execute("ALTER TABLE t ALTER large SET STORAGE EXTERNAL")
+    database.execute("INSERT INTO t SELECT g, 0, repeat('x', 9000) FROM generate_series(1, 3) g")
+    topics = {"truncate": False, "create": {"config": {"cleanup.policy": "compact"}}}
+    snapshot = {"mode": "never"}
+    process = daemon(
+        configuration(unique, database.dsn(), broker.bootstrap_servers, topics=topics, snapshot=snapshot)
+    )
+    process.await_streaming()
+    database.execute("UPDATE t SET n = 1")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert process.stop() == 0
+    # WHEN the slot is lost
+    drop_slot(database.dsn(), f"cdcd_{unique}")
+    healed = run_cdcd("heal", "--yes", "--config", str(process.config_path))
+    assert healed.returncode == 0, healed.stderr
+    # THEN the values are sent
+    rows = rows_of(broker, unique, f"{unique}.public.t").values()
+    assert [len(row["large"]) for row in rows] == [9000] * 3
+    # AND a pipeline that flattens is told which rows stay
+    process.config = {**process.config, "event_flattening": {"enabled": True}}
+    process.write_config()
+    told = run_cdcd("heal", "--yes", "--config", str(process.config_path))
+    assert told.returncode == 0, told.stderr
+    events = [json.loads(line) for line in (told.stdout + told.stderr).splitlines() if line[:1] == "{"]
+    (unhealed,) = [event for event in events if event["event"] == "table.unhealed"]
+    assert unhealed["table"] == "public.t"
+    assert "flattened" in unhealed["reason"]
+    (needed,) = [event for event in events if event["event"] == "snapshot.needed"]
+    assert "stay in the topic" in needed["hint"]

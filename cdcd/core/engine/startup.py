@@ -172,6 +172,22 @@ ENDED_ROWS_HINT: Final = (
 )
 """Hint about the effect of `snapshot.mode: when_needed`; `cdcd check` shows it too."""
 
+HEALED_OR_LEFT_HINT: Final = (
+    "The topic of each table is compared with the table, and gets a record for each difference: deletes, updates and "
+    "inserts. Where a topic cannot be compared (the event table.unhealed), the table is read again, and rows that were "
+    "deleted since the slot was lost stay in the topic, because topics.truncate, topics.skipped_operations or "
+    "event_flattening leaves out truncate records. `cdcd mirror --snapshot` replaces the table of a mirror."
+)
+"""`HEALED_ROWS_HINT` without truncate records."""
+
+
+def gap_hint(*, heals: bool, truncate: bool) -> str:
+    """Return what a start does about rows from before a gap; `cdcd check` shows it too."""
+    if heals:
+        return HEALED_ROWS_HINT if truncate else HEALED_OR_LEFT_HINT
+    return ENDED_ROWS_HINT if truncate else LEFT_ROWS_HINT
+
+
 TABLES_NAMED: Final = 20
 """Maximum number of tables that the event names of those that are read again after a gap."""
 
@@ -381,9 +397,7 @@ class Start:
     def ensure_publication(self) -> Step:
         reason = self.positions.reads_because
         if reason is not None:
-            hint = ENDED_ROWS_HINT if self.settings.truncate else LEFT_ROWS_HINT
-            if self._heals:
-                hint = HEALED_ROWS_HINT
+            hint = gap_hint(heals=self._heals, truncate=self.settings.truncate)
             self._observe(SnapshotNeeded(message=reason.message, hint=hint))
         found = self.positions.found
         self._published = yield EnsurePublication(known_roots(None if found is None else found.settings))

@@ -151,7 +151,7 @@ class _Rehearsal:
                 None,
                 str(end.value.checkpoint.position),
                 self._found is not None,
-                Reading(tables, beside, outdated, self._config.topics.writes_truncates),
+                Reading(tables, beside, outdated, self._config.writes_truncates),
                 tuple(self._changed),
                 self._ignored,
                 self._sharers,
@@ -178,7 +178,7 @@ class _Rehearsal:
         names = {table.oid: table.qualified for table in self._facts.tables}
         beside = self._facts.slot is not None or config.method != EXPORTED
         tables = frozenset(wanted(names, config.exclude or ()).values())
-        return Reading(tables, beside, ends_rows=self._config.topics.writes_truncates)
+        return Reading(tables, beside, ends_rows=self._config.writes_truncates)
 
     # Requests, in their order.
 

@@ -185,7 +185,7 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         signals=config.snapshot.signals,
         when_needed=config.snapshot.mode == WHEN_NEEDED,
         heals=config.snapshot.lost_slot == "heal",
-        truncate=config.topics.writes_truncates,
+        truncate=config.writes_truncates,
         signals_from_anybody=config.snapshot.signals_from == "anybody",
         outbox_messages=config.outbox.messages,
         pipeline=config.name,

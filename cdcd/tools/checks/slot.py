@@ -8,7 +8,7 @@ from typing import Final
 
 from cdcd.adapters.postgres.inspection import Facts, Wanted
 from cdcd.adapters.postgres.slot import FAILOVER_SINCE, check_slot
-from cdcd.core.engine.startup import ENDED_ROWS_HINT, HEALED_ROWS_HINT, LEFT_ROWS_HINT
+from cdcd.core.engine.startup import gap_hint
 from cdcd.core.errors import CdcdError, PositionError
 from cdcd.core.protocol.versions import ALTER_TWO_PHASE_SINCE
 from cdcd.telemetry.findings import Finding, named, of_error
@@ -92,10 +92,8 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
 
 def _replaced(name: str, why: str, wanted: Wanted) -> Finding:
     """Return the finding for an unusable slot, which the next start replaces."""
-    hint = ENDED_ROWS_HINT if wanted.truncate else LEFT_ROWS_HINT
-    what = "reads the tables again"
-    if wanted.heals:
-        hint, what = HEALED_ROWS_HINT, "heals the topics (snapshot.lost_slot)"
+    hint = gap_hint(heals=wanted.heals, truncate=wanted.truncate)
+    what = "heals the topics (snapshot.lost_slot)" if wanted.heals else "reads the tables again"
     return Finding(
         "warning",
         "slot.state",

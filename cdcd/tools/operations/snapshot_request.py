@@ -132,7 +132,7 @@ async def _checked(
     published = await catalog.published()
     oids: list[int] = []
     keys = ChosenKeys(config.key.rules)
-    ends_rows = config.topics.writes_truncates
+    ends_rows = config.writes_truncates
     left_out = {name for oid, name in (await catalog.sent()).items() if oid not in published}
     for table in signal.tables:
         if table in left_out:

@@ -13,7 +13,16 @@ from cdcd.core.engine.checkpoint import Checkpoint, RecordSettings, Seal, Source
 from cdcd.core.engine.exported import ExportedTables
 from cdcd.core.engine.logged import DurableLog, LoggedSession, LogOwner
 from cdcd.core.engine.record_settings import CHANGES, FORMS, ROOTS
-from cdcd.core.engine.startup import ASKED_MESSAGES, LEFT_ROWS_HINT, STEPS, Ready, Start, StartSettings
+from cdcd.core.engine.startup import (
+    ASKED_MESSAGES,
+    HEALED_OR_LEFT_HINT,
+    HEALED_ROWS_HINT,
+    LEFT_ROWS_HINT,
+    STEPS,
+    Ready,
+    Start,
+    StartSettings,
+)
 from cdcd.core.engine.startup_requests import (
     BindColumns,
     ConnectCatalog,
@@ -361,6 +370,15 @@ def test_without_truncate_records_former_rows_stay_and_the_event_says_so():
     (said,) = world.said(SnapshotNeeded)
     assert isinstance(said, SnapshotNeeded)
     assert said.hint == LEFT_ROWS_HINT
+
+
+def test_healing_without_truncate_records_tells_which_rows_stay():
+    for truncate, hint in ((True, HEALED_ROWS_HINT), (False, HEALED_OR_LEFT_HINT)):
+        world = World(slot=None, found=replace(HERE, snapshot=Progress(known=KNOWN)))
+        world.start(replace(HEALS, truncate=truncate))
+        (said,) = world.said(SnapshotNeeded)
+        assert isinstance(said, SnapshotNeeded)
+        assert said.hint == hint
 
 
 def test_a_first_start_ends_no_former_rows():
