@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from cdcd.tools.heal.comparer import TopicComparer
 
 _PLAN = """\
-`cdcd heal` would make the slot {slot} again, and compare each topic of the pipeline {name} with its table at the slot's
-first position. Each difference becomes a record: deletes, updates, inserts. Where a topic cannot be compared for
-certain, a truncate record ends the former rows, and the table is read again. Changes since the last delivery that were
-undone or overwritten have no records.
+`cdcd heal` would make the slot {slot} again, and compare each topic of the pipeline {name} with its table at the
+slot's first position. Each difference becomes a record: deletes, updates, inserts. If a topic cannot be compared
+reliably, a truncate record ends the former rows, and the table is read again. Changes since the last delivery that
+were undone or overwritten have no records.
 
 Nothing was changed. Stop the daemon, and run the command with --yes.
 """

@@ -125,7 +125,7 @@ def command(
         raise ConfigError(
             "change_log is only, so there are no tables for batches.consistent, --consistent, --snapshot, --relayout "
             "or --replay-quarantine.",
-            hint="Leave them out, or set change_log to none.",
+            hint="Remove these options, or set change_log to none.",
         )
     _check_fold(config, consistent or replay or bool(relayout) or bool(tables))
     check_pyspark()

@@ -142,9 +142,9 @@ EXIT_CODES: dict[int, str] = {
     6: "slot, checkpoint and server do not belong together",
     7: "another instance is the writer",
     8: "a limit on disk, memory or size is reached",
-    9: "what was waited for was cancelled, or took longer than --timeout",
+    9: "the awaited request was cancelled, or took longer than --timeout",
     10: "`cdcd check`, `cdcd status` or `cdcd mirror status` found an error, `cdcd verify` a difference, "
-    "`cdcd adopt` what it cannot take over, or `cdcd trace` no record",
+    "`cdcd adopt` an option that it cannot take over, or `cdcd trace` no record",
     11: "Kafka Connect refuses `cdcd adopt`, or could not be reached",
     12: "`cdcd verify` found no difference, but could not compare everything",
     13: "`cdcd status` and `cdcd tables` found tables that are set aside, and nothing else wrong",

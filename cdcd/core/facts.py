@@ -1013,7 +1013,8 @@ class MessagesKept(Fact):
     level: ClassVar[Level] = "warning"
     topic: str
     hint: str = (
-        "Set postgres.messages: true if readers need them, or postgres.messages: asked to drop the messages that "
+        "Set postgres.messages: true if readers need these messages, or postgres.messages: asked to drop the messages "
+        "that "
         "nobody asks for."
     )
 

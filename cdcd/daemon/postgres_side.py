@@ -151,7 +151,8 @@ class PostgresSide:
                     role=held.role,
                     holder=held.application_name,
                     client=held.client,
-                    hint=f"As a superuser, end it ({end}), and take CONNECT from a role that has no business here.",
+                    hint=f"As a superuser, end it ({end}), and revoke CONNECT from roles that do not need this "
+                    f"database.",
                 )
             )
 
@@ -254,8 +255,8 @@ class PostgresSide:
         state = await read_slot(sql, postgres.slot)
         if state is None:
             raise PositionError(
-                f"Slot {postgres.slot} is not there any more: it was dropped while it was in use, and what was "
-                "committed since then is lost to this pipeline.",
+                f"Slot {postgres.slot} is not there any more: it was dropped while it was in use, and changes since "
+                f"then are lost to this pipeline.",
                 hint=MISSING_SLOT_HINT,
             )
         self._telemetry.retained_wal_bytes = state.retained_bytes

@@ -321,6 +321,7 @@ def stopped_hint(config: Config) -> str:
     """Return the hint for a log that cannot be written."""
     folder = config.spool.durable_directory
     return (
-        f"PostgreSQL keeps the WAL from now on. Bring Kafka back; watch the room of PostgreSQL's disk. If {folder} is "
+        f"PostgreSQL keeps the WAL from now on. Bring Kafka back, and watch the free space of PostgreSQL's disk. If "
+        f"{folder} is "
         "full: make room, or raise spool.durable_bytes_max, then restart cdcd."
     )

@@ -53,8 +53,8 @@ from cdcd.daemon.tables import NewTables
 from cdcd.telemetry.state import Telemetry
 
 HINT: Final = (
-    "The pipeline goes on without a recording. Make room, or correct record.directory; then restart cdcd, or wait for "
-    "its next session."
+    "The pipeline goes on without a recording. Free disk space, or correct record.directory. Then restart cdcd, or "
+    "wait for its next session."
 )
 
 

@@ -41,7 +41,8 @@ def refuse_host(host: str, listen: ListenConfig) -> Reply | None:
     if name and (_is_address(name) or _is_known(name, listen)):
         return None
     return text(
-        MISDIRECTED, "This name is not one of the server's. Ask by an address, or add the name to http.hosts."
+        MISDIRECTED,
+        "The server does not answer under this host name. Use an IP address, or add the name to http.hosts.",
     )
 
 

@@ -52,7 +52,7 @@ NAME_MAX: Final = 200
 """Maximum number of tables, and of characters of a name, in an event about a request."""
 
 REFUSED_HINT: Final = (
-    "If you do not know this address, keep it from the port: http.host, a firewall, a NetworkPolicy."
+    "If you do not know this address, close the port for it: by http.host, a firewall or a NetworkPolicy."
 )
 
 _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -116,7 +116,7 @@ class _Actions:
 
     def _refusal(self, asked: Request) -> Reply | None:
         if is_cross_site(asked.headers):
-            return problem(403, "A page of another site may not ask for actions.")
+            return problem(403, "A page of another site may not request actions.")
         tokens = self._current().http.action_tokens()
         if not tokens or self._ask is None:
             return problem(403, OFF)
@@ -164,7 +164,7 @@ class _Actions:
                 accepted = await self._in_thread(lambda: ask(config, signal))
         except TimeoutError:
             return problem(
-                504, f"PostgreSQL did not answer within {ANSWER_S_MAX:.0f} s. The request may come yet."
+                504, f"PostgreSQL did not answer within {ANSWER_S_MAX:.0f} s. The request may still arrive."
             )
         except TransientError as error:
             return problem(503, error.message, hint=error.hint)

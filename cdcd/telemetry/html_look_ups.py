@@ -76,7 +76,7 @@ def check_page(pipeline: str, looked: Looked[Sequence[Finding]]) -> str:
         yield "<section><h2>Findings of <code>cdcd check</code></h2>"
         findings = looked.answer
         if findings is None:
-            yield _missing(looked, "The checks run now. The page shows them in a few seconds.")
+            yield _missing(looked, "The checks run now. The page shows their findings in a few seconds.")
         else:
             yield f"<p>{_counts(findings)} at {_time(looked.at)} UTC. The page runs them again after ten minutes. "
             yield "<code>cdcd check</code> runs them at once.</p>"
@@ -103,7 +103,9 @@ def records_page(pipeline: str, table: str, looked: Looked[Sequence[LastRecord]]
         yield f"<section><h2>Last records of {escape(table)}</h2>"
         records = looked.answer
         if records is None:
-            yield _missing(looked, "The records are being looked up. The page shows them in a few seconds.")
+            yield _missing(
+                looked, "The records are being looked up. The page shows their findings in a few seconds."
+            )
         elif not records:
             yield f'<p class="soft">Kafka has no record of the table ({_time(looked.at)} UTC).</p>'
         else:

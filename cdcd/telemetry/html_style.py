@@ -86,7 +86,7 @@ async function refresh() {
       last = new Date();
       away.hidden = true;
     } catch {
-      away.textContent = `cdcd does not answer. This is how it was at ${last.toLocaleTimeString()}.`;
+      away.textContent = `cdcd does not answer. This page shows the state at ${last.toLocaleTimeString()}.`;
       away.hidden = false;
     }
   }

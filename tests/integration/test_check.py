@@ -92,9 +92,10 @@ def test_what_exists_is_looked_into(database: Database, broker: KafkaBroker, che
     found = check(name, database.dsn(), broker.bootstrap_servers, snapshot={"mode": "never"})
     assert found.exit_code == 0
     assert [level for level, _ in found.about("replica identity")] == ["warning"]
-    assert ("warning", "does not publish delete, truncate: consumers will not hear of them") in found.about(
-        f"publication cdcd_{name}"
-    )
+    assert (
+        "warning",
+        "does not publish delete, truncate: consumers do not get these operations",
+    ) in found.about(f"publication cdcd_{name}")
     ((level, slot),) = found.about(f"slot cdcd_{name}")
     assert (level, slot.startswith("nobody reads it; keeps ")) == ("ok", True)
 

@@ -115,7 +115,7 @@ def test_a_slot_by_which_rows_were_delivered_stays_and_the_end_says_how_it_is_fr
         assert process.wait() == 3
         kept = process.await_event("slot.kept", slot=f"cdcd_{unique}")
         assert "cdcd drop" in kept["hint"]
-        assert "`cdcd drop` frees the slot" in process.await_event("fatal")["hint"]
+        assert "`cdcd drop` removes the slot" in process.await_event("fatal")["hint"]
         assert slots(database) == 1
         # AND the next start goes on with what is left
         database.execute(f"GRANT SELECT ON u TO {unique}")

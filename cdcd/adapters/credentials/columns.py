@@ -68,8 +68,8 @@ def bindings_of(columns: ColumnsConfig, checkpoint: Checkpoint | None) -> Bindin
     except ValueError as error:
         raise PositionError(
             f"The checkpoint does not say which columns are protected: {error}.",
-            hint="Start the version of cdcd that wrote the checkpoint, or a newer one. If something else writes to the "
-            "checkpoint topic, take its right away.",
+            hint="Start the version of cdcd that wrote the checkpoint, or a newer one. If another program writes to "
+            "the checkpoint topic, revoke its right.",
         ) from error
     return found
 

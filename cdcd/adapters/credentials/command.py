@@ -165,8 +165,8 @@ class _Running:
     @property
     def _hint(self) -> str:
         return (
-            f"Run the command of {self._command.key} by hand, as the user and in the environment of cdcd, and mend "
-            "what it says."
+            f"Run the command of {self._command.key} by hand, as the user and in the environment of cdcd, and correct "
+            f"the fault that it reports."
         )
 
 

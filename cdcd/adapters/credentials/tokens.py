@@ -93,7 +93,7 @@ class Tokens:
             if token.expires_at <= self._clock():
                 raise TransientError(
                     "kafka.oauth: the token has expired already when it comes.",
-                    hint="Set this machine's clock, and let the provider give tokens that live for minutes.",
+                    hint="Set this machine's clock, and let the provider issue tokens that are valid for minutes.",
                 )
         except CdcdError as error:
             failure = (
@@ -135,7 +135,8 @@ def bounded(provider: Provider, what: str, timeout_s: float) -> Provider:
         except TimeoutError:
             raise TransientError(
                 f"{what} gave no token within {timeout_s:g} s",
-                hint="Check that this machine can reach what gives tokens (metadata service, STS, Entra ID).",
+                hint="Check that this machine can reach the service that issues tokens (metadata service, STS, Entra "
+                "ID).",
             ) from None
 
     return fetch

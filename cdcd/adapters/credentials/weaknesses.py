@@ -208,7 +208,7 @@ def weak_token(text: str) -> str:
     for word in _WORDS:
         rest = rest.replace(word, "")
     if len(rest) < REST_LENGTH_MIN:
-        return "it is made of words that are tried first"
+        return "it consists of common words, which an attacker tries first"
     return ""
 
 

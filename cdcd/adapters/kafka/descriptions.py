@@ -128,8 +128,8 @@ class SchemasTopic:
             raise SinkError(
                 f"Pipeline {owner} writes to topic {topic}, as its description in topic {self.name} says. A second "
                 f"pipeline in the same topics would mix the rows of two databases.",
-                hint=f"Give pipeline {self.pipeline} a topics.prefix of its own. If pipeline {owner} is gone for good, "
-                f"delete what it left, topic {self.name} included: `cdcd drop --topics` with its configuration.",
+                hint=f"Give pipeline {self.pipeline} a topics.prefix of its own. If pipeline {owner} no longer "
+                f"exists, delete its objects, also topic {self.name}: `cdcd drop --topics` with its configuration.",
             )
 
     def read(self, take: Callable[[bytes], object]) -> None:

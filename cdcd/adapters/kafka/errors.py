@@ -117,7 +117,9 @@ _TABLE: Final[tuple[_Row, ...]] = (
         "message.timestamp.* limits the times of records.",
     ),
     _Row("UNSUPPORTED_COMPRESSION_TYPE", SinkError, "Choose another compression.type in kafka.properties."),
-    _Row("INVALID_REQUIRED_ACKS", SinkError, "Take acks out of kafka.properties: cdcd needs acks=all."),
+    _Row(
+        "INVALID_REQUIRED_ACKS", SinkError, "Remove acks from kafka.properties, because cdcd needs acks=all."
+    ),
     _Row(
         "INVALID_TRANSACTION_TIMEOUT",
         SinkError,
@@ -145,15 +147,15 @@ _TABLE: Final[tuple[_Row, ...]] = (
         "LEADER_NOT_AVAILABLE NOT_LEADER_FOR_PARTITION REPLICA_NOT_AVAILABLE FENCED_LEADER_EPOCH UNKNOWN_LEADER_EPOCH "
         "OFFSET_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR NOT_CONTROLLER",
         TransientError,
-        "Another broker takes over, or the only one comes and goes; cdcd tries again.",
+        "Another broker takes over, or the only broker restarts. cdcd tries again.",
     ),
     _Row(
         "KAFKA_STORAGE_ERROR LOG_DIR_NOT_FOUND",
         TransientError,
-        "A broker has trouble with its disk: see its log.",
+        "A broker has a disk error. See its log.",
     ),
     _Row(
-        "THROTTLING_QUOTA_EXCEEDED", TransientError, "A quota of the broker holds us back; cdcd tries again."
+        "THROTTLING_QUOTA_EXCEEDED", TransientError, "A quota of the broker delays cdcd, which tries again."
     ),
     _Row(
         "INVALID_PRODUCER_EPOCH INVALID_PRODUCER_ID_MAPPING UNKNOWN_PRODUCER_ID OUT_OF_ORDER_SEQUENCE_NUMBER "
@@ -169,12 +171,12 @@ _TLS_FILE: Final = re.compile(r"\bssl\.[a-z.]+ failed")
 _PROPERTIES: Final = frozenset({"_INVALID_ARG", "_CONFLICT", "_NOT_CONFIGURED"})
 
 _OUR_TRUST: Final = (
-    "The broker's certificate is not signed by what ssl.ca.location in kafka.properties holds, has expired, or is for "
-    "another name than kafka.bootstrap_servers and the brokers' advertised.listeners have."
+    "The broker's certificate is not signed by a CA in ssl.ca.location of kafka.properties, has expired, or has "
+    "another name than kafka.bootstrap_servers and the brokers' advertised.listeners."
 )
 _OUR_CERTIFICATE: Final = (
-    "The broker refuses our certificate, or wants one: check ssl.certificate.location and ssl.key.location in "
-    "kafka.properties; it must not have expired, and be signed by what the broker trusts."
+    "The broker refuses cdcd's certificate, or requires one: check ssl.certificate.location and ssl.key.location in "
+    "kafka.properties; it must not have expired, and a CA that the broker trusts must have signed it."
 )
 
 _AGAIN: Final = (

@@ -103,8 +103,8 @@ transaction in twenty was refused.
 
 
 OPEN_HINT: Final = (
-    "cdcd tries again. If another producer has the transaction open, stop it. If nobody has, it hangs: "
-    "docs/troubleshooting.md says how to end it."
+    "cdcd tries again. If another producer has the transaction open, stop it. If no producer has it open, it hangs: "
+    "docs/troubleshooting.md shows how to end it."
 )
 """Hint for a transaction in the checkpoint topic whose outcome is unknown."""
 
@@ -687,7 +687,7 @@ class Sink:
 def _stopped() -> TransientError:
     return TransientError(
         "The session ended while Kafka had not yet acknowledged its last records.",
-        hint="Nothing is to be done: the next session sends them again.",
+        hint="You need not do anything, because the next session sends them again.",
     )
 
 

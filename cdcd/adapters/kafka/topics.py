@@ -249,9 +249,7 @@ def checkpoint_problem(admin: Admin, name: str) -> str:
     except SinkError:
         # Reading settings needs its own right (DescribeConfigs); without it, cdcd relies on the operator.
         return ""
-    return (
-        "" if policy == "compact" else f"has cleanup.policy={policy}: the position would be deleted some day"
-    )
+    return "" if policy == "compact" else f"has cleanup.policy={policy}, so Kafka would delete the position"
 
 
 def message_limits(admin: Admin, names: Sequence[str]) -> dict[str, int]:

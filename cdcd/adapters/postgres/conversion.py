@@ -26,8 +26,8 @@ NEVER_CONVERTED: Final = ("MULE_INTERNAL",)
 """Encodings that PostgreSQL cannot convert to UTF-8, so that cdcd can decode only ASCII."""
 
 HINT_NAME: Final = (
-    "Rename it (ALTER TABLE … RENAME), or leave the table out of the publication. What PostgreSQL has written of it "
-    "already stays in the WAL: if cdcd stops at this place again, restart the pipeline from scratch (cdcd reset)."
+    "Rename it (ALTER TABLE … RENAME), or leave the table out of the publication. Changes of the table that are in "
+    "the WAL keep the former name. If cdcd stops at this place again, restart the pipeline from scratch (cdcd reset)."
 )
 
 _ASK: Final = (

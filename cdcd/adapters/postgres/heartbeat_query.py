@@ -32,7 +32,8 @@ _HINTS: Final = {
     "42601": "Correct the statement. It must be one statement of SQL.",
     "42501": "Grant the role of postgres.dsn what the statement needs, as GRANT INSERT, UPDATE, SELECT ON the table.",
     "25006": "The server is read-only. The query runs on the primary.",
-    "57014": "The statement took longer than heartbeat.action_timeout_s. Make it cheaper, or raise that.",
+    "57014": "The statement took longer than heartbeat.action_timeout_s. Make the statement faster, or raise this "
+    "limit.",
     "55P03": "Another session held a lock for half of heartbeat.action_timeout_s. pg_locks says which.",
 }
 """Hints by SQLSTATE."""

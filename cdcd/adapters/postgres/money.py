@@ -80,7 +80,7 @@ def hidden(found: MoneyLocale) -> ConfigError:
     """Return the error for a number of money digits that cdcd cannot find out."""
     return ConfigError(
         f"cdcd cannot see the database's default of lc_monetary, because the role {found.role} or postgres.dsn sets "
-        f"lc_monetary to {found.own}. So the number of digits of money behind the point is not known.",
+        f"lc_monetary to {found.own}. So the number of decimal digits of money is not known.",
         hint=f"{reset(found)} Or set money.digits to the number of digits that the currency has (Japan: 0, most: 2, "
         "Kuwait: 3).",
     )
@@ -92,9 +92,7 @@ def reset(found: MoneyLocale) -> str:
     cdcd itself needs no such setting.
     """
     role = sql.Identifier(found.role).as_string(None)
-    return (
-        f"Take the setting away: ALTER ROLE {role} RESET lc_monetary; (with IN DATABASE if it is set there)."
-    )
+    return f"Remove the setting: ALTER ROLE {role} RESET lc_monetary; (with IN DATABASE if it is set there)."
 
 
 async def look_at_money(dsn: Dsn, *, application_name: str, connect_timeout_s: float) -> MoneyLocale:

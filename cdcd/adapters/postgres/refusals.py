@@ -64,7 +64,7 @@ _LOST_SLOT: Final = (
 )
 _SNAPSHOT_GONE: Final = (
     "The session that exported the snapshot has ended, and the snapshot with it. "
-    "Start again: a new one is taken."
+    "Start again, which takes a new snapshot."
 )
 
 _PUBLICATION: Final = (
@@ -81,8 +81,8 @@ _CREDENTIALS: Final = (
 )
 
 _CLIENT_CERTIFICATE: Final = (
-    "Check sslcert and sslkey in postgres.dsn: a client certificate that has not expired, signed by what the server's "
-    "ssl_ca_file holds."
+    "Check sslcert and sslkey in postgres.dsn: a client certificate that has not expired, signed by a CA in the "
+    "server's ssl_ca_file."
 )
 
 _ROLE_LIMIT: Final = (
@@ -106,8 +106,8 @@ _TOO_LARGE_TO_SEND: Final = (
     "PostgreSQL cannot send a row or a logical message of more than 1 GB, and the text of a bytea is twice its size. "
     "If a bytea is the reason, postgres.binary: true sends up to 1 GB of it. Or leave the column out of the "
     "publication (PostgreSQL 15: ALTER PUBLICATION {publication} SET TABLE with a column list), or the table "
-    "(ALTER PUBLICATION {publication} DROP TABLE). Changes in the WAL are read with what the publication had then: "
-    "if this one still stops the slot, drop the slot and read the tables again (`cdcd reset`)."
+    "(ALTER PUBLICATION {publication} DROP TABLE). PostgreSQL decodes changes with the publication of their time. If "
+    "this change still stops the slot, drop the slot and read the tables again (`cdcd reset`)."
 )
 """palloc and StringInfo refuse more than 1 GB (MaxAllocSize in memutils.h, stringinfo.c)."""
 
@@ -183,13 +183,13 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean,text,text,boolean) TO {role}; (without the last "
         "boolean before PostgreSQL 17)",
     ),
-    Refusal("42501", "", SourceError, "Grant role {role} what the message names."),
+    Refusal("42501", "", SourceError, "Grant role {role} the right that the message names."),
     Refusal(
         "53300",
         "",
         TransientError,
-        "Every connection or WAL sender slot is taken: raise max_connections or max_wal_senders, or end what holds "
-        "them.",
+        "Every connection or WAL sender slot is taken: raise max_connections or max_wal_senders, or end sessions that "
+        "hold them.",
     ),
     Refusal("", "too many c", TransientError, "Raise max_connections or end idle connections."),
     Refusal(
@@ -200,7 +200,8 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "08P01",
         "unsupported startup parameter",
         SourceError,
-        "A pooler stands between: connect to PostgreSQL itself, logical replication needs a session of its own.",
+        "The connection goes through a pooler. Connect to PostgreSQL directly, because logical replication needs its "
+        "own session.",
     ),
     # Server starting or stopping, or session terminated. 57P04: the database was dropped.
     Refusal(
@@ -281,7 +282,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "42704",
         "replication slot",
         PositionError,
-        "The slot was dropped underneath: what changed since then is lost to cdcd. Bring the consumers back to a "
+        "The slot was dropped while it was in use. Changes since then are lost to cdcd. Bring the consumers back to a "
         "known state, and create a new slot with `cdcd run --accept-gap`.",
     ),
     Refusal("42704", "publication", SourceError, _PUBLICATION),
@@ -321,7 +322,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "XX000",
         "could not open relation with OID",
         TransientError,
-        "A table was dropped while it was looked at. Try again.",
+        "A table was dropped while cdcd read its description. Try again.",
     ),
     Refusal("XX001", "", SourceError, "PostgreSQL reports damaged data: see its log before anything else."),
     Refusal(
@@ -332,7 +333,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     Refusal("40", "", TransientError, "cdcd tries again."),
     Refusal("53", "", TransientError, "PostgreSQL is short of a resource: see its log."),
     Refusal("55P03", "", TransientError, "cdcd tries again."),
-    Refusal("58", "", TransientError, "PostgreSQL met a system error: see its log."),
+    Refusal("58", "", TransientError, "PostgreSQL reports a system error. See its log."),
     # Failures in libpq itself: no server has answered yet, so there is no SQLSTATE.
     Refusal("", "definition of service", ConfigError, "Check service and servicefile in postgres.dsn."),
     Refusal(
@@ -341,7 +342,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         ConfigError,
         "sslmode is one of disable, allow, prefer, require, verify-ca, verify-full.",
     ),
-    Refusal("", "invalid integer value", ConfigError, "A number in postgres.dsn is not one."),
+    Refusal("", "invalid integer value", ConfigError, "A value in postgres.dsn must be a number."),
     Refusal(
         "",
         "root certificate file",
@@ -360,7 +361,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "",
         "invalid response to SSL negotiation",
         TransientError,
-        "What listens there is not PostgreSQL. Correct host and port in postgres.dsn.",
+        "Another program than PostgreSQL listens there. Correct host and port in postgres.dsn.",
     ),
     Refusal(
         "",
@@ -372,7 +373,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "",
         "certificate verify failed",
         SourceError,
-        "The server's certificate is not signed by what sslrootcert holds, or it has expired.",
+        "The server's certificate is not signed by a CA in sslrootcert, or it has expired.",
     ),
     # TLS alerts are the server's messages about cdcd's certificate (RFC 8446, 6.2).
     Refusal("", "alert unknown ca", SourceError, _CLIENT_CERTIFICATE),
@@ -394,7 +395,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "",
         "channel binding",
         SourceError,
-        "channel_binding asks for what the server or the connection cannot do.",
+        "The server or the connection does not support the channel_binding that is required.",
     ),
     Refusal("", f"could not create socket: {OUT_OF_FILES}", LimitError, FILES_HINT),
     Refusal(
@@ -416,7 +417,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "Check that PostgreSQL runs and that this is its socket directory.",
     ),
     Refusal(
-        "", "timeout expired", TransientError, "Nothing answered: check host, port, routing and firewall."
+        "", "timeout expired", TransientError, "No server answered. Check host, port, routing and firewall."
     ),
     Refusal("", "session is read-only", TransientError, "No host of the DSN is a primary right now."),
     Refusal(

@@ -523,7 +523,8 @@ class ReplicationStream:
             self._fail(
                 TransientError(
                     f"the server has been silent for {self._silence_s_max:g} s, also when asked for a reply",
-                    hint="The network or the server may be gone without a word; cdcd connects again.",
+                    hint="The network or the server may have failed without closing the connection. cdcd connects "
+                    "again.",
                 )
             )
         else:

@@ -127,7 +127,7 @@ class SharedSnapshot:
             await _needed_wal(
                 connection,
                 slot,
-                "Start the daemon first, with the tables that are read here in snapshot.exclude: it makes the slot. "
+                "Start the daemon first, with these tables in snapshot.exclude. It creates the slot. "
                 "Then read them.",
             )
             digits = await find_money_digits(
@@ -159,7 +159,7 @@ class SharedSnapshot:
         try:
             with translated("preparing to read", {}):
                 await connection.execute(SETTINGS.encode())
-            old_lsn = await _needed_wal(connection, slot, "Start the daemon: it makes the slot.")
+            old_lsn = await _needed_wal(connection, slot, "Start the daemon, which creates the slot.")
             digits = await find_money_digits(
                 dsn, money_digits, application_name=APPLICATION, connect_timeout_s=connect_timeout_s
             )

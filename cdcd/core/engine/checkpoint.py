@@ -50,8 +50,8 @@ _FIELDS: Final = frozenset(
 
 
 MISSING_SLOT_HINT: Final = (
-    "Correct postgres.slot if it names another one. Else read the tables again into a new pipeline, or accept the gap "
-    "with `cdcd run --accept-gap`, which creates the slot again."
+    "Correct postgres.slot if it names another one. Otherwise read the tables again into a new pipeline, or accept "
+    "the gap with `cdcd run --accept-gap`, which creates the slot again."
 )
 """Hint about a slot that is gone. The survey, the start and `cdcd check` use it."""
 
@@ -353,8 +353,8 @@ def refuse_sealed(checkpoint: Checkpoint | None) -> None:
     raise PositionError(
         f"The pipeline is sealed at {Lsn(seal.fence_lsn)} for a handover to the server with system_identifier "
         f"{seal.system_identifier} (token {seal.token}). Nothing more is delivered from the former server.",
-        hint="Finish the handover: `cdcd handover adopt` with the configuration of the new server. Or give it up: "
-        "`cdcd handover cancel` with the configuration of the former one.",
+        hint="To finish the handover: `cdcd handover adopt` with the configuration of the new server. Or cancel it: "
+        "`cdcd handover cancel` with the configuration of the former server.",
     )
 
 
@@ -429,7 +429,7 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
         raise PositionError(
             f"The last run stopped inside the transaction {Lsn(position.commit_lsn)}, with other options "
             f"({checkpoint.stream}) than now ({source.stream}); its events cannot be counted under these.",
-            hint="Run once with the former options until the transaction is through, then change them.",
+            hint="Run once with the former options until the transaction is delivered, then change them.",
         )
     return replace(begin, position=position, flushed_lsn=max(start, checkpoint.flushed_lsn))
 
@@ -455,7 +455,7 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
             f"{source.system_identifier}: this is another cluster, or one that was initialized again.",
             hint="After `cdcd handover adopt`, start cdcd with the configuration of the new server. Otherwise point "
             "postgres.dsn at the old cluster, or give the pipeline a new name. If the old cluster is gone: "
-            "`cdcd run --accept-gap` goes on from the slot's position and leaves out what lies between; "
+            "`cdcd run --accept-gap` continues at the slot's position and leaves out the changes in between; "
             f"`cdcd reset --checkpoint-of {checkpoint.system_identifier}` lets the pipeline begin again.",
         )
     if checkpoint.timeline != source.timeline and source.branched_at is None:
@@ -482,8 +482,8 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
         )
     if source.slot_confirmed is None:
         return PositionError(
-            f"Slot {source.slot} is not there, but Kafka holds changes up to {position}: it was dropped, and what was "
-            "committed since then is lost to this pipeline.",
+            f"Slot {source.slot} is not there, but Kafka holds changes up to {position}: it was dropped, and changes "
+            f"since then are lost to this pipeline.",
             hint=MISSING_SLOT_HINT,
         )
     if source.slot_confirmed > position.end_lsn:

@@ -40,7 +40,7 @@ class TablesRefusedError(TransientError):
     """
 
     def __init__(self, message: str, tables: tuple[AsideTable, ...]) -> None:
-        super().__init__(message, hint="Nothing is to be done for the other tables.")
+        super().__init__(message, hint="The other tables need no action.")
         self.tables = tables
 
 

@@ -18,8 +18,8 @@ from typing import Final, Literal
 from cdcd.core.errors import FatalError, FencedError, PositionError, SinkError, TransientError
 
 KEPT: Final = (
-    "PostgreSQL keeps WAL for slot {slot}, which this process made, until cdcd runs again and goes on from it. If it "
-    "shall not go on, `cdcd drop` frees the slot."
+    "PostgreSQL keeps WAL for slot {slot}, which this process made, until cdcd runs again and goes on from it. If you "
+    "do not need the pipeline any more, `cdcd drop` removes the slot."
 )
 """What the end of a process says of a slot that stays."""
 

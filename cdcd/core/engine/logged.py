@@ -126,14 +126,14 @@ def judge(log: DurableLog, owner: LogOwner, checkpoint: Checkpoint | None, sourc
         raise PositionError(
             f"The durable log {log.folder} holds changes from {Lsn(log.sessions[0].begin)} on, but Kafka has no "
             "checkpoint of this pipeline, so nobody can tell which of them were delivered.",
-            hint="Correct topics.checkpoint or spool.durable_directory. If the pipeline begins again, move "
-            f"{log.folder} away.",
+            hint="Correct topics.checkpoint or spool.durable_directory. If the pipeline starts from scratch, move "
+            "{log.folder} away.",
         )
     confirmed, reached = source.slot_confirmed, checkpoint.position.end_lsn
     if confirmed is None:
         raise PositionError(
             f"Slot {owner.slot} is not there, and the durable log {log.folder} holds changes that were read from it: "
-            "the slot was dropped, or cannot be used any more. What was committed after them is lost to this pipeline.",
+            "the slot was dropped, or cannot be used any more. Later changes are lost to this pipeline.",
             hint=MOVE_AWAY.format(folder=log.folder),
         )
     problem = foreign(log, owner)
@@ -143,8 +143,8 @@ def judge(log: DurableLog, owner: LogOwner, checkpoint: Checkpoint | None, sourc
         raise PositionError(
             f"The durable log {log.folder} is of the server with system_identifier {source.system_identifier}, and the "
             f"checkpoint in Kafka is of {checkpoint.system_identifier}.",
-            hint="Start cdcd against the server that the checkpoint is of. If the log is of no more use, move "
-            f"{log.folder} away.",
+            hint="Start cdcd against the server that the checkpoint is of. If you do not need the log any more, move "
+            "{log.folder} away.",
         )
     sessions = undelivered(log.sessions, reached)
     if not sessions and reached >= confirmed:

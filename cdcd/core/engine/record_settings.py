@@ -31,13 +31,12 @@ class Change:
     hint: str
 
 
-_TOPICS: Final = Change("What was written before stays in the topics of the former names.", _AGAIN)
+_TOPICS: Final = Change("Earlier records stay in the topics of the former names.", _AGAIN)
 _KEYS: Final = Change(
-    "What was written before has keys by the former setting: to compaction and to readers, a row with two keys is two "
-    "rows.",
+    "Earlier records have keys by the former setting. For compaction and readers, a row with two keys is two rows.",
     _NEW_TOPICS,
 )
-FORMS: Final = Change("What was written before has the form of the former setting.", _AGAIN)
+FORMS: Final = Change("Earlier records have the form of the former setting.", _AGAIN)
 
 CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
     {
@@ -45,7 +44,7 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
         "topics.name": _TOPICS,
         "topics.names": _TOPICS,
         "topics.skipped_operations": Change(
-            "What was skipped before is not in the topics. Readers still have the rows whose deletes were skipped.",
+            "The topics lack records that were skipped before. Readers still have the rows whose deletes were skipped.",
             _NEW_TOPICS,
         ),
         "topics.truncate": Change(
@@ -54,7 +53,7 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
         ),
         "key.columns": _KEYS,
         "partitioner.columns": Change(
-            "What was written before stays in its partitions. The records of a row may be in two partitions, between "
+            "Earlier records stay in their partitions. The records of a row may be in two partitions, between "
             "which there is no order.",
             _NEW_TOPICS,
         ),
@@ -64,20 +63,20 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
             _NEW_TOPICS,
         ),
         "routes.tables": Change(
-            "What was written before stays in the topics to which the former rules sent it.", _NEW_TOPICS
+            "Earlier records stay in the topics that the former rules chose.", _NEW_TOPICS
         ),
         "fields.tables": FORMS,
         "columns": Change(
-            "What was written before has the values of the former setting, in clear where it did not protect them.",
+            "Earlier records have the values of the former setting, in clear if it did not protect them.",
             f"Delete those records if nobody may read the values, and read the tables again {_BY}.",
         ),
         "columns.hash_key": Change(
-            "What was written before has hashes by the former key. The same value has another hash now, so hashed "
-            "columns do not join with what was written before.",
+            "Earlier records have hashes by the former key. The same value has another hash now, so hashed columns do "
+            "not join with earlier records.",
             _AGAIN,
         ),
         "columns.encryption_key": Change(
-            "What was written before is encrypted with the former key, and the new key does not decrypt it.",
+            "Earlier records are encrypted with the former key, and the new key does not decrypt them.",
             f"Keep the former key as long as the topics have these records. {_AGAIN}",
         ),
         "format.key": _KEYS,
@@ -92,8 +91,8 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
         "cloudevents": FORMS,
         "event_flattening": FORMS,
         "money.digits": Change(
-            "The database's default of lc_monetary, or money.digits, sets the point of money at another digit now. "
-            "Amounts that were written before differ by a power of ten.",
+            "The database's default of lc_monetary, or money.digits, gives money another number of decimal digits now. "
+            "Earlier amounts differ by a power of ten.",
             _AGAIN,
         ),
         "outbox.tables": FORMS,

@@ -146,7 +146,7 @@ def check_fields(facts: FieldFacts) -> Iterator[Finding]:
             "fields.unmatched",
             KEY,
             said,
-            "Correct the name, or take it out. Names are as PostgreSQL spells them, case included.",
+            "Correct the name, or remove the rule. Names are as PostgreSQL spells them, case included.",
         )
     if facts.tables and not facts.refused:
         yield Finding("ok", "fields.rule", KEY, f"names fields of {named(sorted(facts.tables))}")

@@ -139,7 +139,8 @@ class LogJob:
         except PySparkException as error:
             raise SinkUnavailableError(
                 f"The query of the log ended: {first_lines(error)}",
-                hint="The next query goes on where the log ends. If it ends again, mend what the message names.",
+                hint="The next query goes on where the log ends. If it ends again, correct the fault that the message "
+                "names.",
             ) from error
         if once:
             # A topic that was lost while the query ran stops here.
@@ -191,7 +192,7 @@ class LogJob:
 
     def _tell(self, topic: str, reason: str) -> None:
         hint = (
-            f"The log keeps what it has of {topic}. To go on with the topic as it is now, run this statement in Spark: "
+            f"The log keeps its records of {topic}. To go on with the topic as it is now, run this statement in Spark: "
             f"{positions.let_go_on(self._place.name, topic)}"
         )
         self.stopped[topic] = SinkError(

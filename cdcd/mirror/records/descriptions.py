@@ -354,7 +354,7 @@ class Descriptions:
         except ValueError as error:
             raise SourceError(
                 f"{form.schema}.{form.table}: {error}.",
-                hint="The daemon that wrote the description is newer: bring the mirror to its version.",
+                hint="The daemon that wrote the description is newer. Upgrade the mirror to its version.",
             ) from None
 
 

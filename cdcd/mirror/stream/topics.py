@@ -127,8 +127,8 @@ def policy_problem(topic: str, policy: str, *, is_table: bool) -> TopicUnfit | N
     if not is_table and policy not in {"", "compact"}:
         return TopicUnfit(
             topic,
-            f"has cleanup.policy={policy}: the description of a form is deleted some day, and records of it cannot be"
-            " mirrored then",
+            f"has cleanup.policy={policy}: Kafka deletes descriptions after some time, and then their records cannot "
+            f"be mirrored",
             f"{alter}compact",
         )
     return None

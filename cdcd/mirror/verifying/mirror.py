@@ -168,7 +168,7 @@ class MirrorTarget:
 
     def _say_wait(self, held: SlotWait) -> None:
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"
-        self._notice(f"The snapshot waits for {who or 'open transactions'} to end.")
+        self._notice(f"The snapshot waits until {who or 'open transactions'} end.")
 
     def _report(self, name: str, table: _Table) -> TableReport:
         if table.later:

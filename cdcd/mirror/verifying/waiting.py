@@ -81,7 +81,7 @@ class Waiting:
                 raise NotDeliveredError(
                     f"The mirror has not brought {table} up to {Lsn(lsn)} within {self._timeout_s:g} s."
                     + ("" if stop is None else f" It waits: {stop.message}"),
-                    hint="See in `cdcd mirror status` whether the mirror runs, or give it more time (--timeout).",
+                    hint="Check with `cdcd mirror status` that the mirror runs, or allow more time (--timeout).",
                 )
             looks += 1
             time.sleep(LOOK_S)

@@ -276,7 +276,7 @@ class TableRestored(Fact):
     level: ClassVar[Level] = "warning"
     table: str
     version: int
-    hint: str = "Run one mirror for each table. Read again what was taken from this table in between."
+    hint: str = "Run one mirror for each table. Read again the changes that this table lost in between."
 
 
 @dataclass(frozen=True, slots=True)

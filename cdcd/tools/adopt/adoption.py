@@ -96,8 +96,8 @@ class Adoption:
         """ConfigError: an accepted name is none of an option that stands in the way, so it may be misspelt."""
         if unneeded := sorted(set(accepted) - {"all"} - set(self.blocking)):
             raise ConfigError(
-                f"--accept {unneeded[0]}: no option of this name stands in the way.",
-                hint=f"Those that do: {', '.join(self.blocking) or 'none'}.",
+                f"--accept {unneeded[0]}: no option of this name prevents the takeover.",
+                hint=f"Options that prevent a takeover: {', '.join(self.blocking) or 'none'}.",
             )
 
     def refuse_unasked(self) -> None:
@@ -328,8 +328,8 @@ def _tables_verdict(lists: Lists, choice: Choice) -> Verdict:
         )
     return Verdict(
         Kind.DIFFERENT,
-        f"postgres.tables: {shown}. No pattern says the same, so these are the tables of today. Add a later one to "
-        "the publication.",
+        f"postgres.tables: {shown}. No pattern matches the same tables, so this is the list of the present tables. "
+        f"Add later tables to the publication.",
         keys,
     )
 

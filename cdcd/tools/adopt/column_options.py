@@ -37,14 +37,16 @@ _NOT_COMPARED: Final = (
     "The database was not asked: names that differ in case only may be chosen otherwise, and cdcd refuses to start "
     "with a column of a key, or one that is no text and is cut short."
 )
-_TODAY: Final = "The columns are those of today, because no pattern says the same. Add a later one by hand."
+_TODAY: Final = (
+    "The list has the present columns, because no pattern matches the same ones. Add later columns by hand."
+)
 _LATER: Final = (
     "If a column with a matching name is added later, or a column is renamed so, Debezium would deliver "
     "the column. In cdcd, the column is left out until columns.include is changed."
 )
 _NO_COLUMN: Final = (
     "If the list has no column of a table, Debezium delivers no columns of the table, and cdcd would deliver all of "
-    "them. Such tables are found only with the database. Run this where the database can be reached."
+    "them. Such tables are found only with the database. Run the command where the database can be reached."
 )
 _MASKS: Final = (
     "NULL stays null, where Debezium writes the mask. Columns of enums, uuid and other types that records have as "
@@ -66,7 +68,8 @@ def of_columns(name: str, value: str, known: Known, found: Verdict) -> Verdict:
     if known is None and patterns is None:
         return Verdict(
             Kind.UNKNOWN,
-            "No pattern of columns says the same, and the database was not asked. Run this where it can be reached.",
+            "No pattern matches the same columns, and the database was not asked. Run the command where the database "
+            "can be reached.",
         )
     if name == _INCLUDE and known is None:
         return Verdict(Kind.UNKNOWN, _NO_COLUMN)

@@ -60,7 +60,7 @@ def _of_events(name: str, options: Mapping[str, str], found: Verdict) -> Verdict
     if options.get("value.converter") and not _has_events(options):
         return Verdict(Kind.IRRELEVANT, "value.converter does not have this option.")
     if _is_of_other_data(name, options):
-        return Verdict(Kind.IRRELEVANT, f"It is not for the data that {_DATA} names.")
+        return Verdict(Kind.IRRELEVANT, f"This option does not apply to the data format in {_DATA}.")
     return found
 
 

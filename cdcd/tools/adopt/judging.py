@@ -159,7 +159,7 @@ def _verdict(option: Option, name: str, value: str, references: References) -> V
                 Kind.UNKNOWN,
                 "A config provider of the worker has its value. Write the value, and run this again.",
             )
-        return Verdict(Kind.UNKNOWN, f"Its value is not one that Debezium's manual has: it {error}.")
+        return Verdict(Kind.UNKNOWN, f"Debezium's manual does not have this value: it {error}.")
 
 
 def _defaults(options: Mapping[str, str]) -> Iterator[tuple[Option, Finding]]:
@@ -181,5 +181,5 @@ def _unknown(name: str) -> Verdict:
     )
     return Verdict(
         Kind.UNKNOWN,
-        f"The tables of cdcd's for {where} do not have it. Find out what it does before you go on.",
+        f"The tables of cdcd's for {where} do not have it. Find out what this option does before you continue.",
     )

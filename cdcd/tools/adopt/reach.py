@@ -51,7 +51,7 @@ class Router:
         if self.expression.fullmatch(topic) is None:
             return topic
         found = self.expression.search(topic)
-        assert found is not None, "what matches as a whole is found"
+        assert found is not None, "the whole match is found"
         return topic[: found.start()] + expanded(self.replacement, found) + topic[found.end() :]
 
 

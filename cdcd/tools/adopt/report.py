@@ -68,7 +68,7 @@ def endings(
         yield "NOT TAKEN OVER"
         names = " ".join([shell("--accept", name) for name in adoption.blocking])
         yield from wrapped(
-            "Options are impossible or unknown, and nothing was touched. If you can do without them, add:",
+            "Options are impossible or unknown, and nothing was touched. If you do not need them, add:",
             names,
             width,
         )

@@ -206,7 +206,7 @@ async def _narrow(sql: Connection, plan: Plan, wanted: Narrowing, say: Say) -> N
     if state.connector != "RUNNING":
         raise PositionError(
             f"The connector is {state.connector}, so its slot does not get past the new publication {wanted.name}.",
-            hint=f"Let it go on (curl -X PUT {plan.connector.url}/resume), and run this command again.",
+            hint=f"Resume the connector (curl -X PUT {plan.connector.url}/resume), and run this command again.",
         )
     made_at = await current_lsn(sql)
     say(f"waiting until the connector has confirmed {made_at}")

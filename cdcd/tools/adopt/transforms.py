@@ -39,7 +39,7 @@ from cdcd.tools.adopt.transforms_rows import drop, filter_rows, partition, route
 from cdcd.tools.adopt.transforms_topics import LOGICAL_ROUTERS, OUTBOX, REGEX_ROUTER, outbox, route
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs, lacks, same
 
-_REACHABLE: Final = "Run this where the database can be reached."
+_REACHABLE: Final = "Run the command where the database can be reached."
 _JSON: Final = "org.apache.kafka.connect.json.jsonconverter"
 
 
@@ -91,7 +91,7 @@ def of_former(option: str, options: Mapping[str, str], found: Verdict) -> Verdic
 def flatten(transform: Transform, course: Course) -> Verdict:
     """ExtractNewRecordState: `event_flattening`, whose other keys have rows of their own."""
     if course.flattening is not None:
-        return same("It does nothing: records are flattened before it.")
+        return same("It has no effect, because records are flattened before it.")
     reach = course.reach(transform, skips_tombstones=False)
     if not reach.patterns:
         return NOWHERE
@@ -264,7 +264,7 @@ def _judged(transform: Transform, course: Course) -> Verdict:
     verdict = _alone(transform, course)
     if not before or not verdict.keys:
         return verdict
-    why = f"{verdict.why} It is judged as if transform {before[0]}, which comes before it, were not there."
+    why = f"{verdict.why} cdcd judges this transform as if transform {before[0]}, which comes before it, did not exist."
     return Verdict(Kind.DIFFERENT if verdict.kind is Kind.SAME else verdict.kind, why, verdict.keys)
 
 

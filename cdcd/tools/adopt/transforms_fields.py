@@ -26,7 +26,8 @@ _NO_ROWS: Final = frozenset({"op", "ts_ms", "ts_us", "ts_ns", "source", "transac
 
 NOWHERE: Final = not_needed("Its predicate is true for no table's records, so it changes none of them.")
 _NO_ENVELOPE: Final = same(
-    "It does nothing: records are envelopes here, which have none of the fields that it names. Columns are inside of "
+    "It has no effect, because records are envelopes here, and envelopes have none of the fields that it names. "
+    "Columns are inside of "
     "before and after, which it does not look into."
 )
 _IN_ENVELOPE: Final = (
@@ -38,8 +39,9 @@ _DEFAULTS: Final = (
     "(replace.null.with.default)."
 )
 _TODAY: Final = (
-    "The tables are those of today, because no pattern says the same. Add a later one to the rule by hand."
+    "The list has the present tables, because no pattern matches the same ones. Add later tables to "
 )
+"the rule by hand."
 _BY_KEY: Final = (
     "The database was not asked. If the column is in a key, cdcd names it so there too, and keys have other bytes: "
     "run this where the database can be reached."
@@ -236,7 +238,7 @@ def _column(course: Course, field: str, reach: Reach) -> str | None:
     """
     if field in course.inserted:
         raise RefusedError(
-            f"Field {field} is one that another transform adds. Take it out there (add.fields, static.field), or "
+            f"Another transform adds field {field}. Take it out there (add.fields, static.field), or "
             "give it its last name there, and run this again."
         )
     found = course.renamed.get(field)

@@ -153,7 +153,7 @@ def _scripted_reach(transform: Transform, course: Course, by_hand: str) -> Reach
     nulls = transform.text("null.handling.mode", "keep").lower()
     if nulls == "evaluate":
         raise RefusedError(
-            f"Its script is asked about tombstones too (null.handling.mode: evaluate). {by_hand}"
+            f"Its script also decides about tombstones (null.handling.mode: evaluate). {by_hand}"
         )
     reach = course.reach(transform, skips_tombstones=nulls == "keep")
     regex = transform.text("topic.regex")
@@ -208,7 +208,7 @@ def _columns(script: Script, course: Course, by_hand: str) -> dict[tuple[str, ..
 def partition(transform: Transform, course: Course) -> Verdict:
     """PartitionRouting: `partitioner.columns`, with another hash."""
     if course.flattening is not None:
-        return same("It does nothing: it looks at envelopes, and records are flattened before it.")
+        return same("It has no effect, because it expects envelopes, and records are flattened before it.")
     reach = course.reach(transform, skips_tombstones=True)
     if not reach.patterns:
         return NOWHERE

@@ -83,7 +83,7 @@ def _verdict(transform: Transform, course: Course) -> Verdict:
             ),
             keys,
         )
-    why = f"{' and '.join(keys)}." if keys else "It renames no topic of a table."
+    why = f"{' and '.join(keys)}." if keys else "No table has a topic that it renames."
     return translated(why, keys, notes)
 
 

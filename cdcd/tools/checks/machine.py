@@ -146,7 +146,8 @@ def _spool(config: Config) -> Iterator[Finding]:
             "spool.directory",
             subject,
             f"{directory}: {room >> 20} MiB are free, {larger}",
-            "Make room, or name a directory on another disk in spool.directory. Changes of large open transactions "
+            "Free disk space, or name a directory on another disk in spool.directory. Changes of large open "
+            "transactions "
             "wait there until the transaction ends.",
         )
     else:
@@ -170,7 +171,8 @@ def _durable(config: Config) -> Iterator[Finding]:
             "spool.durable",
             subject,
             f"{found}; {room >> 20} MiB are free, spool.durable_bytes_max is {spool.durable_bytes_max >> 20} MiB",
-            "Make room, or lower spool.durable_bytes_max. On a full disk, PostgreSQL keeps the WAL as without the log.",
+            "Free disk space, or lower spool.durable_bytes_max. On a full disk, PostgreSQL keeps the WAL as without "
+            "the log.",
         )
     else:
         yield Finding("ok", "spool.durable", subject, found)

@@ -250,7 +250,7 @@ def check_timeouts(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "warning",
             "wal.timeout",
             "wal_sender_timeout",
-            "off: a connection that died silently keeps the slot busy until TCP gives up",
+            "off: a connection that failed silently holds the slot until TCP detects it",
             "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf();",
         )
     elif wanted.status_interval_s > timeout_s / 3:
@@ -313,14 +313,14 @@ def check_signals(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             if wanted.signals == "off"
             else "logical messages are not sent (PostgreSQL 14, postgres.messages)"
         )
-        yield Finding("ok", "snapshot.signals", subject, f"{why}: cdcd does not hear `cdcd snapshot`")
+        yield Finding("ok", "snapshot.signals", subject, f"{why}: `cdcd snapshot` has no effect")
     elif wanted.signals_from_anybody and facts.session.emits_anybody:
         yield Finding(
             "warning",
             "snapshot.signals",
             subject,
-            "whoever may connect to the database can start, pause and cancel snapshots (signals_from: anybody)",
-            f"Set snapshot.signals_from: authorized. Or take the right from the others: {revoke_emit(facts)}",
+            "every role that may connect to the database can start, pause and cancel snapshots (signals_from: anybody)",
+            f"Set snapshot.signals_from: authorized. Or revoke the right from the others: {revoke_emit(facts)}",
         )
     elif wanted.signals == "all" and facts.session.superuser:
         yield Finding(
@@ -338,8 +338,8 @@ def check_signals(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "warning",
             "outbox.public",
             "outbox.messages",
-            "whoever may connect to the database can publish events to the topics of outbox.topics",
-            f"Take the right from the others, and give it to the applications: {revoke_emit(facts)}",
+            "every role that may connect to the database can publish events to the topics of outbox.topics",
+            f"Revoke the right from the others, and grant it to the applications: {revoke_emit(facts)}",
         )
 
 

@@ -52,7 +52,7 @@ def check_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "warning",
             "publication.operations",
             name,
-            f"does not publish {', '.join(missing)}: consumers will not hear of them",
+            f"does not publish {', '.join(missing)}: consumers do not get these operations",
             f"ALTER PUBLICATION {quoted} SET (publish = '{', '.join(OPERATIONS)}');",
         )
     for what, tables in (
@@ -137,7 +137,7 @@ def check_patterns(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "warning",
             "publication.tables",
             name,
-            f"has tables that {key} does not name; their changes are sent all the same: "
+            f"has tables that {key} does not name; their changes are still sent: "
             f"{named([table.qualified for table in found.extra])}",
             "cdcd run drops them (postgres.publication_changes)."
             if may and len(members) == len(found.extra)

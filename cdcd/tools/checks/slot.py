@@ -25,9 +25,7 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     name = f"slot {wanted.slot}"
     slot = facts.slot
     if slot is None:
-        found = (
-            "will be created: changes are sent from then on, rows that exist by then as snapshot.mode says"
-        )
+        found = "will be created; later changes are sent, and snapshot.mode decides about rows that exist"
         yield Finding("ok", "slot.state", name, found)
         if facts.session.open_transactions:
             yield Finding(
@@ -86,7 +84,7 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             + (", which cdcd changes when it starts" if altered else ", whatever the stream asks for"),
             ""
             if altered
-            else "Set postgres.two_phase: true to be rid of this warning: before PostgreSQL 18 a slot keeps that mode.",
+            else "To remove this warning, set postgres.two_phase: true. Before PostgreSQL 18, a slot keeps that mode.",
         )
 
 
@@ -135,7 +133,7 @@ def check_retention(facts: Facts, _: Wanted) -> Iterator[Finding]:
             "warning",
             "slot.idle",
             "idle_replication_slot_timeout",
-            f"{idle.shown}: a pipeline that stands still for longer loses its slot",
+            f"{idle.shown}: a pipeline that is stopped for longer loses its slot",
             "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
         )
 

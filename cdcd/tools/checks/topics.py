@@ -105,7 +105,7 @@ def _compacted(name: str, config: Mapping[str, str], table: TableTopic) -> Itera
     loses = []
     if table.outdated:
         loses.append(
-            "the slot was lost, and the next start ends there, because it refuses the record that ends the former rows"
+            "the slot was lost, and the next start will end, because the topic refuses the truncate record of the table"
         )
     if table.truncated:
         loses.append("it refuses the record of a TRUNCATE, which has no key, and cdcd ends then")

@@ -46,7 +46,7 @@ def refuse_lossy(found: Checkpoint | None) -> Checkpoint:
     if found is None:
         raise PositionError(
             "The pipeline has no checkpoint, so any version can begin with it.",
-            hint="Start the version that you want.",
+            hint="Start any version.",
         )
     if found.tables:
         raise PositionError(

@@ -209,7 +209,8 @@ async def _delivered(former: Config, sql: Connection, fence: int, wait_s: float,
         wait_s,
         TransientError(
             f"Slot {name} of the former server was not confirmed up to the fence ({Lsn(fence)}) in {wait_s:g} s.",
-            hint="An instance of the pipeline must run meanwhile: `cdcd status` says what keeps it. A prepared "
+            hint="An instance of the pipeline must run meanwhile: `cdcd status` shows the reason of the delay. A "
+            "prepared "
             "transaction that nobody decides keeps the slot too. Then run the command again.",
         ),
         lambda: say(

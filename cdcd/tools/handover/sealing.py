@@ -96,7 +96,7 @@ def refuse_same_oids(
             f"{', '.join(mixed[:5])}.",
             hint="cdcd mirror would take one column for another. Create these tables again on the new server, so that "
             "they get other oids (DROP TABLE, CREATE TABLE, ALTER SUBSCRIPTION … REFRESH PUBLICATION), and run the "
-            "command again. If no mirror reads the topics: --accept-same-oids.",
+            "command again. If no mirror reads the topics, add --accept-same-oids.",
         )
 
 
@@ -124,7 +124,7 @@ def refuse_other_numbers(
             hint="Programs that were compiled with the schemas of the former server would take one column for another. "
             "Create these tables again on the new server with a column in each place of a dropped one, and drop "
             "those (ALTER TABLE … DROP COLUMN). ALTER SUBSCRIPTION … REFRESH PUBLICATION, and run the command again. "
-            "If all programs go by the schema that each record names: --accept-other-numbers.",
+            "If all programs use the schema that each record names, add --accept-other-numbers.",
         )
 
 
@@ -178,7 +178,7 @@ def sealed(checkpoint: Checkpoint | None, system_identifier: str, fence_lsn: int
     position = checkpoint.position
     if position.end_lsn != fence_lsn or position.events_done:
         raise PositionError(
-            f"The checkpoint is at {position}, and was at {Lsn(fence_lsn)}: an instance was still at work.",
+            f"The checkpoint is at {position}, and was at {Lsn(fence_lsn)}: an instance was still active.",
             hint="Stop all instances of the pipeline, and run the command again.",
         )
     return replace(checkpoint, seal=seal, epoch=checkpoint.epoch + 1)
@@ -192,7 +192,8 @@ def unsealed(checkpoint: Checkpoint | None, system_identifier: str) -> Checkpoin
     if checkpoint is None or checkpoint.seal is None:
         refuse_other_server(checkpoint, system_identifier)
         raise PositionError(
-            "The pipeline is not sealed, so there is nothing to cancel.", hint="`cdcd run` goes on with it."
+            "The pipeline is not sealed, so there is nothing to cancel.",
+            hint="`cdcd run` continues with the former server.",
         )
     if checkpoint.system_identifier != system_identifier:
         raise PositionError(
@@ -236,7 +237,7 @@ def seal_for(
     if tables_sum(published) != seal.tables:
         raise PositionError(
             "The new server publishes other tables than when the handover was prepared.",
-            hint="Publish the same tables as then, adopt, and add the others afterwards.",
+            hint="Publish the tables of that time, run adopt, and add other tables afterwards.",
         )
     return seal
 

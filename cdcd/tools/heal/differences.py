@@ -122,7 +122,7 @@ class HealComparison(TableComparison):
         for shape in self._fold.shapes:
             plan = self._columns.plan(shape)
             if plan.doubtful:
-                raise NotComparableError("the columns of some records are not known for certain")
+                raise NotComparableError("the columns of some records are uncertain")
             if any(place is None and at in plan.unlike for at, place in enumerate(plan.places)):
                 raise NotComparableError(
                     "records lack columns, and no description says which values these had"

@@ -71,7 +71,7 @@ def redact(
         writer.close()
     if writer.failure:
         raise LimitError(
-            f"{target} cannot be written: {writer.failure}.", hint="Make room, or name another folder."
+            f"{target} cannot be written: {writer.failure}.", hint="Free disk space, or name another folder."
         )
     notice(
         f"{number(events, 'input')} of the engine (frames, answers, times) with replaced values are in {target}. The "

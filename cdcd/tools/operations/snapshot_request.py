@@ -57,7 +57,7 @@ def ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, Lsn]:
     """
     if not config.hears_messages or config.snapshot.signals == "off":
         raise ConfigError(
-            "The daemon does not listen: postgres.messages is false or snapshot.signals is off.",
+            "The daemon does not accept requests: postgres.messages is false or snapshot.signals is off.",
             hint="Change that, and restart the daemon.",
         )
     if signal.where and config.snapshot.signals != "all":
@@ -74,7 +74,7 @@ async def _ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, 
         stack.push_async_callback(sql.close)
         if sql.info.server_version < MESSAGES_SINCE:
             raise ConfigError(
-                "PostgreSQL 13 sends no logical messages to its clients, so the daemon would not hear this.",
+                "PostgreSQL 13 sends no logical messages to its clients, so the daemon would not receive the request.",
                 hint="It takes PostgreSQL 14 or newer. On 13, snapshot.added_tables reads tables that are added to the "
                 "publication.",
             )

@@ -116,9 +116,9 @@ def _away(answer: Answer, file: str) -> Iterator[Line]:
         since = f" since {seconds(answer.silent_s)}" if answer.status is not None else ""
         yield Line(f"No daemon answers at {answer.url}{since}.", "error")
         yield Line(f"Start it: {cdcd('run', '--config', file)}. If it runs elsewhere: --url http://host:9464")
-        yield Line(f"What both sides say: {cdcd('status', '--config', file)}")
+        yield Line(f"State of PostgreSQL and Kafka: {cdcd('status', '--config', file)}")
         if answer.status is not None:
-            yield Line("What follows is its last answer.", "soft")
+            yield Line("The screen shows its last answer.", "soft")
     elif answer.status is None:
         yield Line(f"asks {answer.url}", "soft")
 

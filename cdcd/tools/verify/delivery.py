@@ -111,7 +111,7 @@ class Delivery:
                 at = "no checkpoint" if found is None else f"at {Lsn(found.position.end_lsn)}"
                 raise NotDeliveredError(
                     f"The pipeline has not delivered up to {Lsn(lsn)} within {self._timeout_s:g} s: it is {at}.",
-                    hint="Look what holds it up (`cdcd status`), or give it more time (--timeout).",
+                    hint="Find the reason with `cdcd status`, or allow more time (--timeout).",
                 )
             if not said:
                 said = True

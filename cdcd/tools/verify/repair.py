@@ -66,5 +66,5 @@ def _of_table(table: TableReport) -> Iterator[str]:
     if table.faults_in_all:
         yield (
             f"{table.name}: {number(table.faults_in_all, 'record')} that should not be as they are stay in the topic. "
-            "Find out who else writes to it: only cdcd may."
+            "Find out which other program writes to the topic. Only cdcd may write to it."
         )

@@ -58,7 +58,7 @@ def test_a_key_that_is_renamed_alone_stands_in_the_way(value: dict[str, str] | N
 def test_a_value_that_is_renamed_before_it_is_flattened_renames_no_row() -> None:
     options = connector(replaced(renames="id:number"), FLAT, replaced("Key", renames="id:number"))
     found = verdicts(options, KNOWN)
-    assert "It does nothing: records are envelopes here" in found["a"].why
+    assert "It has no effect, because records are envelopes here" in found["a"].why
     assert (found["a"].kind, dict(found["a"].keys)) == (Kind.SAME, {})
     assert found["c"].kind is Kind.IMPOSSIBLE
 
@@ -215,7 +215,7 @@ def test_a_predicate_on_topics_narrows_the_pattern() -> None:
     assert config(options, KNOWN).columns.mask == {"public.orders.email": "x", "public.customers.email": "x"}
     negated = connector(FLAT, {**masked, "negate": "true"}, **topic_predicate("inventory.public.orders"))
     assert config(negated, KNOWN).columns.mask == {"public.customers.email": "x"}
-    assert "those of today" in verdicts(negated, KNOWN)["b"].why
+    assert "the present tables" in verdicts(negated, KNOWN)["b"].why
     assert verdicts(negated)["b"].kind is Kind.UNKNOWN
 
 

@@ -288,7 +288,7 @@ def test_tables_whose_topics_alone_are_kept_are_the_only_ones() -> None:
 def test_expressions_without_a_pattern_leave_out_todays_tables(pattern: str) -> None:
     options = connector(dropping("p"), **topic_predicate(pattern))
     assert config(options, KNOWN).tables.exclude == ("public.orders",)
-    assert "those of today" in verdicts(options, KNOWN)["a"].why
+    assert "the present tables" in verdicts(options, KNOWN)["a"].why
     assert verdicts(options)["a"].kind is Kind.UNKNOWN
 
 

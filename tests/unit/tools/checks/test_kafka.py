@@ -186,7 +186,7 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
             with_orders(COMPACTED),
             with_table(outdated=True),
             ("error", "topic.compacted"),
-            "the slot was lost, and the next start ends there",
+            "the slot was lost, and the next start will end",
         ),
         (
             check_existing,

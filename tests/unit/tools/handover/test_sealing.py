@@ -42,9 +42,9 @@ def refused(call: Callable[[], Any], kind: type[CdcdError] = PositionError) -> s
 def test_a_checkpoint_is_sealed_where_it_was_seen_and_nowhere_else():
     made = sealed(CHECKPOINT, FORMER, 100, SEAL)
     assert made == replace(CHECKPOINT, seal=SEAL, epoch=3)
-    assert "still at work" in refused(lambda: sealed(CHECKPOINT, FORMER, 99, SEAL))
+    assert "still active" in refused(lambda: sealed(CHECKPOINT, FORMER, 99, SEAL))
     inside = replace(CHECKPOINT, position=Position(100, 100, 4))
-    assert "still at work" in refused(lambda: sealed(inside, FORMER, 100, SEAL))
+    assert "still active" in refused(lambda: sealed(inside, FORMER, 100, SEAL))
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_daemon_that_is_down_is_told_with_what_to_do_and_its_last_answer_stays
     assert "cdcd run --config cdcd.yaml" in down
     stale = shown(Answer(URL, status_of(busy()), 75.0))
     assert "since 1 min" in stale
-    assert "What follows is its last answer." in stale
+    assert "The screen shows its last answer." in stale
     assert "public.orders" in stale
 
 
