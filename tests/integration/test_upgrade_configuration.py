@@ -26,6 +26,7 @@ OTHER_DEFAULTS: Final = {
     # A pipeline with a checkpoint of 99c61843 still delivers messages (`messages.kept`).
     "daemon.postgres.messages": (True, None),
     "daemon.postgres.lease_s": (2.5, 5),
+    "daemon.snapshot.added_tables": (False, None),
     "mirror.batches.interval_s": (5, 60),
 }
 """Defaults that changed since 99c61843: the former and the new value. docs/upgrading.md names each of them."""
