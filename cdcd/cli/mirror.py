@@ -401,7 +401,7 @@ def _check_reload(config: "MirrorConfig", source: bool) -> None:
     tables = config.tables
     if not source and "reload" in (tables.on_incompatible, *tables.on_incompatible_for.values()):
         raise ConfigError(
-            "tables.on_incompatible is reload, and nothing says where the database is.",
+            "tables.on_incompatible is reload, but the configuration has no address of the database.",
             hint="Set source to the daemon's configuration, or start with --source FILE.",
         )
 
@@ -430,7 +430,7 @@ def _check_tags(config: "MirrorConfig", *, consistent: bool) -> None:
     """Tags name common LSNs. ConfigError: there are none."""
     if config.batches.tag_interval_s is not None and not (consistent or config.batches.consistent):
         raise ConfigError(
-            "batches.tag_interval_s is set, and batches are not consistent, so that there is nothing to tag.",
+            "batches.tag_interval_s needs consistent batches, because only their common LSNs get tags.",
             hint="Set batches.consistent to true or start with --consistent, or remove batches.tag_interval_s.",
         )
 

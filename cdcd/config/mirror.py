@@ -310,8 +310,8 @@ class MirrorConfig(Section):
     )
     source: FilePath | None = Field(
         None,
-        description="File with the pipeline's configuration, the daemon's, which says where the database is: for "
-        "tables that are read again. --source says the same.",
+        description="File with the configuration of the daemon, which has the address of the database. The mirror "
+        "needs it to read tables again. The option --source is the same.",
     )
     kafka: SourceConfig = Field(description="Where the changes are.")
     topics: PipelineTopics = Field(

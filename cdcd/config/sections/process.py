@@ -94,7 +94,9 @@ class RecordConfig(Section):
         description="Largest size of the recording. The oldest segments are deleted.",
     )
     age_s_max: Annotated[float, Field(ge=60, le=315_360_000)] | None = Field(
-        604_800, description="Segments whose newest event is older are deleted. null: the size alone decides."
+        604_800,
+        description="Age of a segment's newest event from which cdcd deletes the segment, in seconds. null: "
+        "only bytes_max counts.",
     )
     segment_bytes: int = Field(
         64 * MIB,

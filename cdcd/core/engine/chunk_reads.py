@@ -174,7 +174,9 @@ class ChunkReads:
             self._losses[task.number] = self._losses.get(task.number, 0) + 1
             if self._losses[task.number] >= LOSSES_MAX:
                 self._plans.end(
-                    task, f"{LOSSES_MAX} connections that read rows with this where were lost: {reason}"
+                    task,
+                    f"{LOSSES_MAX} connections were lost while they read rows with the condition (where): "
+                    f"{reason}",
                 )
                 return
         self._plans.begin_again(plan, reason, now, is_locked=isinstance(answer, Busy))

@@ -104,16 +104,16 @@ def _agreed(findings: list[Finding]) -> list[Finding]:
         if finding.name.startswith("key.") and any(
             values.get(key, value) != value for key, value in keys.items() if key.startswith("registry.")
         ):
-            why = "cdcd has one setting for keys and values, and takes that of the values."
+            why = "cdcd has one setting for keys and values, and uses the setting of the values."
             finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
         if keys.get("format.key") == "avro" and "avro" not in (
             values.get("format.value"),
             values.get("cloudevents.data"),
         ):
-            why = "cdcd writes keys in Avro beside values or data in Avro only. The key is JSON."
+            why = "cdcd writes keys in Avro only if the values or data are in Avro too. The key is JSON."
             finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
         if keys.get("format.key") == "protobuf" and values.get("format.value") != "protobuf":
-            why = "cdcd writes keys in Protobuf beside values in Protobuf only. The key is JSON."
+            why = "cdcd writes keys in Protobuf only if the values are in Protobuf too. The key is JSON."
             finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
         agreed.append(finding)
     return agreed

@@ -194,7 +194,7 @@ def reached(
     if known is None:
         if translated is None:
             because = (
-                f"No pattern of tables says the same as the expression {'not ' if negated else ''}{expression}"
+                f"No pattern matches the same tables as the expression {'not ' if negated else ''}{expression}"
                 if topic_of is None
                 else f"A transform before it renames topics, and the tables decide which of them {expression} means"
             )

@@ -32,7 +32,7 @@ _NO_ENVELOPE: Final = same(
 )
 _IN_ENVELOPE: Final = (
     "Records are envelopes here, and it changes {fields}, beside the rows in before and after. cdcd writes envelopes "
-    "as Debezium does. Let the consumers read them so, and accept this option. {instead}"
+    "as Debezium does. Let the consumers read these fields as they are, and accept this option. {instead}"
 )
 _DEFAULTS: Final = (
     "NULL stays null in a column that has a default, where the transform writes the default "

@@ -54,8 +54,8 @@ def outcome(verdict: Verdict) -> tuple[int, str]:
     request = verdict.request
     if request is None:
         return CANCELLED, (
-            "The outcome is not known any more: many requests have ended since. `cdcd snapshot status` and the log of "
-            "the daemon (table.read, table.failed) say more."
+            "The outcome is no longer known, because many requests have ended since. See `cdcd snapshot status` and "
+            "the events table.read and table.failed in the log of the daemon."
         )
     took = seconds(max(0, request.ended - request.asked))
     if not request.tables:

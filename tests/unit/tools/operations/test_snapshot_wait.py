@@ -48,7 +48,7 @@ def test_a_request_has_ended_if_a_checkpoint_behind_it_says_so(found: Checkpoint
         ),
         (replace(DONE, complete=0, failed=2, error="cancelled", code=CANCELLED), 9, "cancelled"),
         (Requested("me", ended=9, error="too much", code=2), 2, "refused: too much"),
-        (None, 9, "The outcome is not known any more"),
+        (None, 9, "The outcome is no longer known"),
     ],
 )
 def test_the_exit_code_says_what_kind_of_end_it_was(request_: Requested | None, code: int, text: str):
