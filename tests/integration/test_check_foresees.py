@@ -929,6 +929,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
 
 ELSEWHERE: Final = {
     "machine.files": "both processes need a limit of their own: test_bad_input_limits.py",
+    "snapshot.query": "five bad queries: test_snapshot_queries.py",
     "registry.unreachable": "a registry that is away is waited for: test_avro.py",
     "topic.leader": "a broker that is down is waited for; one broker has all leaders",
     "transaction.log": "test_check.py; cdcd run waits for its answer for a minute",
