@@ -7,10 +7,10 @@ only frame that it sends on its own is a repetition of the last status update wi
 of life from a silent server.
 
 How libpq is read: `get_copy_data(1)` never reads the socket, and `consume_input` reads the socket once. So a pass
-receives every complete frame, reads the socket, and repeats both until the socket is empty or reads bring no frame.
-Under TLS, decrypted data of at most one record (16 KiB) may remain inside the TLS library after a read, and the
-socket does not show this data; a second read receives it. A frame after a WARNING about a missing publication
-(PostgreSQL 18) is not returned, because it belongs to a stream without some changes.
+receives every complete frame, reads the socket, and repeats both until a read brings no frame. Under TLS, decrypted
+data of at most one record (16 KiB) may remain inside the TLS library after a read, and the socket's readiness does
+not show this data; a second read receives it. A frame after a WARNING about a missing publication (PostgreSQL 18)
+is not returned, because it belongs to a stream without some changes.
 """
 
 import asyncio
@@ -169,8 +169,7 @@ class ReplicationStream:
         self._silence_s_max = silence_s_max
         self._pause_s = pause_s
         # GSS encryption also buffers data, as TLS does.
-        self._encrypted = bool(pgconn.ssl_in_use or pgconn.used_gssapi)
-        self._empty_reads_max = 2 if self._encrypted else 1
+        self._empty_reads_max = 2 if pgconn.ssl_in_use or pgconn.used_gssapi else 1
         self._short_burst = False
         self._paused = False
         self._received_at = 0.0
@@ -421,8 +420,6 @@ class ReplicationStream:
                     if self._reads:
                         self._reads = self._coming = 0
                         self._coming_told = COMING_BYTES
-                    if not self._encrypted and not self._waiting_bytes():
-                        break
                 self._read = True
                 try:
                     self._pgconn.consume_input()

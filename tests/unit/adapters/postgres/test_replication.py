@@ -101,13 +101,19 @@ def passing(connection: Connection) -> Iterator[Any]:
         connection.theirs.close()
 
 
-def test_a_pass_ends_when_the_socket_is_empty():
-    connection = Connection([b"w1", b"w2"], [b"w3"])
+def test_memory_is_looked_at_once_after_each_read():
+    connection = Connection([b"w1"], [b"w2"])
+    looks: list[int] = []
+
+    def grown() -> int:
+        looks.append(connection.reads)
+        return 0
+
     with passing(connection) as stream:
+        stream._memory.growth_bytes = grown
         assert stream._take(1 << 20) == [b"w1", b"w2"]
-        assert connection.reads == 1
-        connection.theirs.send(b"more")
-        assert stream._take(1 << 20) == [b"w3"], "the second read of libpq leaves nothing that it knows"
+        assert connection.reads == 4, "two reads without a frame end the pass"
+    assert looks == [0, 1, 2, 3, 4], "the first look is the start of a measurement"
 
 
 def test_a_large_message_behind_whole_ones_is_reported_before_libpq_reads_more_of_it():
