@@ -34,6 +34,7 @@ from cdcd.mirror.base.formats import (
     Version,
     check_made,
     form_property,
+    properties,
     read_form,
     set_properties,
 )
@@ -345,7 +346,12 @@ class _Folding:
         for column_name, type_ in steps.types.items():
             change = f"ALTER COLUMN {quoted(column_name)} TYPE {type_.simpleString()}"
             self._format.alter(spark, name, change)
-        set_properties(spark, name, form_property(form, schema.to_json()))
+        described = form_property(form, schema.to_json())
+        if not described.items() <= properties(spark, name).items():
+            set_properties(spark, name, described)
+        if self._format.version(spark, name).pin != there.pin:
+            # In Delta, each of these changes is a version. A fold must name the version that it is made on.
+            return False
         names = list(steps.defaults)
         sets = {quoted(column): f"s.d{number}" for number, column in enumerate(names)}
         for column_name, relabel in steps.labels.items():
