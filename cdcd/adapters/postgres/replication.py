@@ -189,7 +189,6 @@ class ReplicationStream:
         self._coming_told = COMING_BYTES
         self._memory = MappedMemory()
         self._read = False
-        self._waiting = array("i", [0])
         self._conversion: Conversion | None = None
         self._taken: list[bytes] = []
         session.on_notice(self._on_notice)
@@ -451,14 +450,11 @@ class ReplicationStream:
         """
         self._reads += 1
         if self._reads > COUNTED_READS:
-            self._coming += self._waiting_bytes()
+            waiting = array("i", [0])
+            fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, waiting)
+            self._coming += waiting[0]
             if self._coming > self._coming_told:
                 self._tell_coming(self._coming)
-
-    def _waiting_bytes(self) -> int:
-        """Return the number of bytes that the socket has received and libpq has not read (ioctl_tty(2), FIONREAD)."""
-        fcntl.ioctl(self._pgconn.socket, termios.FIONREAD, self._waiting)
-        return self._waiting[0]
 
     def _tell_coming(self, size: int) -> None:
         self._coming_told = 2 * size

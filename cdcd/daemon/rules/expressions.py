@@ -7,35 +7,25 @@ name, and then the topic has all rows. If rules of routes match no table, all ro
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from cdcd.adapters.postgres.connection import Connection
 from cdcd.core.catalog.protection import Protections
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
+from cdcd.core.catalog.table_rules import TableRules
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import Relation
-from cdcd.core.records.shaping.filtering import TableFilters, check_filter
-from cdcd.core.records.shaping.routed import ChosenRoutes, check_routes
+from cdcd.core.records.shaping.filtering import check_filter, table_filters
+from cdcd.core.records.shaping.routed import check_routes, table_routes
 from cdcd.core.records.shaping.settings import TableFilter, TableRoutes
 from cdcd.daemon.rules.columns import described_tables
 from cdcd.telemetry.findings import Finding, of_error
 from cdcd.telemetry.terminal_text import number
 
-R_co = TypeVar("R_co", covariant=True)
-R = TypeVar("R")
+R = TypeVar("R", TableFilter, TableRoutes)
 
 Check = Callable[[Relation, Sequence[R], Mapping[int, TypeDescription], Protections, TableDescription], None]
 """Function that raises ConfigError if the rules do not fit their table."""
-
-
-class Chosen(Protocol[R_co]):
-    """The rules of a section."""
-
-    def of_table(self, relation: Relation) -> Sequence[R_co]:
-        """Return the rules that match a table."""
-
-    def unmatched(self, relations: Sequence[Relation]) -> Sequence[str]:
-        """Return the patterns that match none of these tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +46,7 @@ class ExpressionFacts:
 async def look_at_expressions(
     connection: Connection,
     oids: Collection[int],
-    chosen: Chosen[R],
+    chosen: TableRules[R],
     protections: Protections,
     check: Check[R],
 ) -> ExpressionFacts:
@@ -74,7 +64,7 @@ async def look_at_expressions(
             check(relation, found, tables_now.types, protections, tables_now.descriptions[relation.oid])
         except ConfigError as error:
             refused.append(error)
-    return ExpressionFacts(tuple(refused), tuple(chosen.unmatched(relations)), tables)
+    return ExpressionFacts(tuple(refused), tuple(each.table for each in chosen.unmatched(relations)), tables)
 
 
 def check_expressions(
@@ -105,7 +95,7 @@ async def look_at_filters(
     connection: Connection, oids: Collection[int], filters: tuple[TableFilter, ...], protections: Protections
 ) -> ExpressionFacts:
     """Apply the filters to the published tables with these oids. Raises TransientError and SourceError."""
-    return await look_at_expressions(connection, oids, TableFilters(filters), protections, check_filter)
+    return await look_at_expressions(connection, oids, table_filters(filters), protections, check_filter)
 
 
 def check_filters(facts: ExpressionFacts, filters: int) -> Iterator[Finding]:
@@ -120,7 +110,7 @@ async def look_at_routes(
     connection: Connection, oids: Collection[int], routes: tuple[TableRoutes, ...], protections: Protections
 ) -> ExpressionFacts:
     """Apply the routes to the published tables with these oids. Raises TransientError and SourceError."""
-    return await look_at_expressions(connection, oids, ChosenRoutes(routes), protections, check_routes)
+    return await look_at_expressions(connection, oids, table_routes(routes), protections, check_routes)
 
 
 def check_all_routes(facts: ExpressionFacts, routes: int) -> Iterator[Finding]:

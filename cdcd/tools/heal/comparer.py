@@ -39,9 +39,9 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.engine.actions import Compared, Differences, NotComparable
 from cdcd.core.errors import FatalError, TransientError
 from cdcd.core.records.schemas import TableForm
-from cdcd.core.records.shaping.filtering import RowFilter, TableFilters
+from cdcd.core.records.shaping.filtering import RowFilter, table_filters
 from cdcd.core.records.shaping.filtering import contradiction as no_one_filter
-from cdcd.core.records.shaping.routed import ChosenRoutes, RowRoutes
+from cdcd.core.records.shaping.routed import RowRoutes, table_routes
 from cdcd.core.records.shaping.routed import contradiction as no_one_route
 from cdcd.core.snapshot.visibility import Visibility
 from cdcd.daemon.settings import require_json
@@ -365,7 +365,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules that decide which rows of a table are in which of its topics.
+    """Rules of one table that decide in which of the table's topics a row is.
 
     Attributes:
         topics: all topics of the table; the first one is its own.
@@ -394,8 +394,8 @@ class _Rows(SourceRows):
         relation, shared = table.source.relation, self._shared
         described = replace(table.description, numbers=table.source.numbers)
         config, protections = self._config, self._forms.protections
-        filters = TableFilters(config.filters.settings).of_table(relation)
-        rules = ChosenRoutes(config.routes.settings).of_table(relation)
+        filters = table_filters(config.filters.settings).of_table(relation)
+        rules = table_routes(config.routes.settings).of_table(relation)
         own = self.form(table).topic
         found = _Rules((own,))
         if filters:

@@ -61,19 +61,12 @@ from cdcd.core.transactions.drafts import SpoolItem
 KEY: Final = "filters.tables"
 
 
-class TableFilters:
-    """The filters of a configuration, by table; ConfigError if a pattern is malformed."""
+def table_filters(filters: Sequence[TableFilter]) -> TableRules[TableFilter]:
+    """Return the filters of a configuration, by table. ConfigError: a pattern is malformed.
 
-    def __init__(self, filters: Sequence[TableFilter]) -> None:
-        self._rules = TableRules(KEY, [(each.table, each) for each in filters])
-
-    def of_table(self, relation: Relation) -> list[TableFilter]:
-        """Return the filters of a table; there should be one or none (`contradiction`)."""
-        return self._rules.of_table(relation)
-
-    def unmatched(self, relations: Sequence[Relation]) -> list[str]:
-        """Return the patterns that match none of these tables."""
-        return [each.table for each in self._rules.unmatched(relations)]
+    A table should have at most one filter (`contradiction`).
+    """
+    return TableRules(KEY, [(each.table, each) for each in filters])
 
 
 def contradiction(found: Sequence[TableFilter]) -> str:
@@ -202,9 +195,8 @@ class FilterShape(Shape):
     def __init__(
         self, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
     ) -> None:
-        self._chosen = TableFilters(filters)
+        self._chosen = table_filters(filters)
         self._protections = settings.protections
-        self._observe = observe
         self._filters: dict[int, RowFilter] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._unanswered = UnansweredRows(FILTER_FAILED, FilterFailed, observe)

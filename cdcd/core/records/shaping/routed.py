@@ -65,19 +65,12 @@ from cdcd.core.transactions.drafts import SpoolItem
 KEY: Final = "routes.tables"
 
 
-class ChosenRoutes:
-    """The routes of a configuration, by table; ConfigError if a pattern is malformed."""
+def table_routes(routes: Sequence[TableRoutes]) -> TableRules[TableRoutes]:
+    """Return the routes of a configuration, by table. ConfigError: a pattern is malformed.
 
-    def __init__(self, routes: Sequence[TableRoutes]) -> None:
-        self._rules = TableRules(KEY, [(each.table, each) for each in routes])
-
-    def of_table(self, relation: Relation) -> list[TableRoutes]:
-        """Return the routes of a table; there should be one or none (`contradiction`)."""
-        return self._rules.of_table(relation)
-
-    def unmatched(self, relations: Sequence[Relation]) -> list[str]:
-        """Return the patterns that match none of these tables."""
-        return [each.table for each in self._rules.unmatched(relations)]
+    A table should have the routes of at most one pattern (`contradiction`).
+    """
+    return TableRules(KEY, [(each.table, each) for each in routes])
 
 
 def contradiction(found: Sequence[TableRoutes]) -> str:
@@ -259,10 +252,9 @@ class RouteShape(Shape):
     """Sends rows to the topics of their routes. See `Shape` for the methods."""
 
     def __init__(self, routes: tuple[TableRoutes, ...], settings: EncoderSettings, observe: Observer) -> None:
-        self._chosen = ChosenRoutes(routes)
+        self._chosen = table_routes(routes)
         self._protections = settings.protections
         self._names = settings.topics
-        self._observe = observe
         self._routes: dict[int, RowRoutes] = {}
         self._unanswered = UnansweredRows(ROUTE_FAILED, RouteFailed, observe)
 

@@ -9,7 +9,7 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import UNCHANGED, Column, Relation, TupleData, Value
-from cdcd.core.records.shaping.filtering import RowFilter, TableFilters, check_filter, contradiction
+from cdcd.core.records.shaping.filtering import RowFilter, check_filter, contradiction, table_filters
 from cdcd.core.records.shaping.settings import ASSUMED, LEAVE_OUT, TableFilter
 
 INT4, TEXT, BYTEA = 23, 25, 17
@@ -199,10 +199,10 @@ def test_what_is_known_of_old_rows_may_be_asked_for(of: Relation, text: str, res
 
 def test_a_table_has_one_filter():
     one, two = chosen("row.id > 1"), chosen("row.id > 2", "public.*")
-    filters = TableFilters((one, two, chosen("row.id > 3", "sales.*")))
+    filters = table_filters((one, two, chosen("row.id > 3", "sales.*")))
     assert filters.of_table(relation()) == [one, two]
     assert filters.of_table(relation(name="other")) == [two]
-    assert filters.unmatched([relation()]) == ["sales.*"]
+    assert [each.table for each in filters.unmatched([relation()])] == ["sales.*"]
     assert contradiction([two]) == contradiction([]) == ""
     with pytest.raises(ConfigError, match=r"The table public\.orders can have one filter") as caught:
         check_filter(relation(), [one, two], BUILTIN_TYPES, Protections())

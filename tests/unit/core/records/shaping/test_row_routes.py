@@ -9,7 +9,7 @@ from cdcd.core.catalog.relations import TableDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.messages import UNCHANGED, Column, Relation, TupleData, Value
-from cdcd.core.records.shaping.routed import ChosenRoutes, RowRoutes, check_routes, contradiction
+from cdcd.core.records.shaping.routed import RowRoutes, check_routes, contradiction, table_routes
 from cdcd.core.records.shaping.settings import ASSUMED, NEXT_RULE, Route, TableRoutes
 
 INT4, TEXT, BYTEA = 23, 25, 17
@@ -152,12 +152,12 @@ def test_a_table_that_the_rules_do_not_fit_any_more_has_its_rows_anywhere():
 
 
 def test_patterns_of_tables_are_held_against_names():
-    found = ChosenRoutes([chosen(), chosen(table="public.*"), chosen(table="sales.*")])
+    found = table_routes([chosen(), chosen(table="public.*"), chosen(table="sales.*")])
     of_orders = found.of_table(relation())
     assert [each.table for each in of_orders] == ["public.orders", "public.*"]
     assert contradiction(of_orders) == "routes.tables.public.orders and routes.tables.public.* both match it"
     assert contradiction(of_orders[:1]) == contradiction([]) == ""
-    assert found.unmatched([relation()]) == ["sales.*"]
+    assert [each.table for each in found.unmatched([relation()])] == ["sales.*"]
 
 
 def test_routes_that_fit_are_allowed():
