@@ -17,7 +17,7 @@ T = TypeVar("T")
     "--dsn", metavar="DSN", help="The database, as a role that may read its catalog: postgresql://..."
 )
 @click.option("--kafka", metavar="HOST:PORT", help="Kafka's brokers, with commas between.")
-@click.option("--name", metavar="NAME", help="Name of the pipeline. [default: that of the database]")
+@click.option("--name", metavar="NAME", help="Name of the pipeline. [default: the name of the database]")
 @click.option("--role", metavar="ROLE", help="The role that cdcd will connect as.  [default: cdcd]")
 @click.option(
     "--table", "tables", multiple=True, metavar="PATTERN", help='May be repeated.  [default: "public.*"]'

@@ -134,7 +134,7 @@ def find_sharers(
             for message in read_last(client, f"{own_topic}-others", readable, limits):
                 newest[str(message.topic())] = message
     except CdcdError:
-        # If Kafka does not answer, the next request of the caller tells it. What was read so far counts.
+        # The caller's next request fails too if Kafka does not answer. The records that were read before count.
         pass
     return list(_sharing(newest.values(), described, use, system_identifier))
 

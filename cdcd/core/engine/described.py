@@ -82,12 +82,12 @@ class DescribedRelations:
         self._observe = observe
         self._relations: dict[int, Relation] = {}
         self._owners: dict[str, int] = {}
-        """The relation that has each topic now."""
+        """The oid of the present relation of each topic."""
         self._present: dict[int, tuple[str, ...]] = {}
-        """By oid: the topics of each relation, by its last description."""
+        """Topics of each relation by its last description. The keys are oids."""
         self._formers: dict[str, dict[int, int]] = {}
-        """By topic: the relations that had it before they were renamed or replaced, each with the commit LSN from which
-        on it has no records there. Earlier records may still wait for Kafka."""
+        """Former relations of each topic, which were renamed or replaced. For each relation: the commit LSN from which
+        on the relation has no records in the topic. Earlier records may still wait for Kafka."""
 
     def opened(self, commit_lsn: int) -> None:
         """Note that the events of a transaction follow, together with descriptions of their relations."""

@@ -359,7 +359,7 @@ class RecordStream:
         return self._row(table, tag, kind, width, frame, at, out)
 
     def found_unwritable(self, table: TableFragments, row: TupleData, lsn: int) -> list[Found]:
-        """The values of a row for which the format has no form. What is malformed is not among them.
+        """Return the values of a row for which the format has no form, without malformed values.
 
         Raises:
             SourceError: a text of the key cannot be decoded, so that nobody can tell which row this is.

@@ -20,7 +20,7 @@ from cdcd.mirror.targets.merge import UNKNOWN
 from cdcd.mirror.targets.reduction import EVENT, LSN
 
 OWN_COLUMNS: Final = {LSN: "bigint", EVENT: "bigint", UNKNOWN: "array<string>"}
-"""Columns that each base table has beside those of the source, with their types in SQL."""
+"""cdcd's own columns of each base table, with their types in SQL. The other columns are the source's."""
 
 _COMMENT: Final = re.compile(r"cdcd: column (\d+) of relation (\d+)")
 
@@ -77,7 +77,7 @@ def alterations(there: Sequence[Present], schema: TableSchema) -> Iterator[str]:
         if column.number is not None and column.number[0] == schema.oid:
             name = wanted.get(column.number)
         else:
-            # A column without a number is known by its name, and so is that of another relation.
+            # The name identifies a column that has no number, and a column of another relation.
             name = column.name if column.name in names else None
         if name is not None and name not in kept.values():
             kept[column.name] = name

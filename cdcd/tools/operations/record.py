@@ -105,7 +105,7 @@ async def _record(config: Config, folder: Path, seconds: float | None, notice: S
 def _unwritten(folder: Path, reason: str) -> LimitError:
     return LimitError(
         f"The recording {folder} cannot be written: {reason}.",
-        hint="Free disk space, or give another folder (--directory). What was recorded until then can be replayed.",
+        hint="Free disk space, or give another folder (--directory). cdcd can replay the part from before.",
     )
 
 

@@ -100,7 +100,7 @@ class Shape:
         return False
 
     def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
-        """Return what an event becomes; None if it stays as it is.
+        """Return the parts that an event becomes; None if the event stays as it is.
 
         Raises:
             ValueError, IndexError: the message is malformed. The format reports how.
@@ -164,7 +164,7 @@ class Shapes:
         return any(shape.takes(item, in_stream) for shape in self.active)
 
     def parts(self, frame: bytes, in_stream: bool, now_us: int) -> list[Part] | None:
-        """Return what becomes of an event; None if it stays as it is. See `Shape.parts` for the errors."""
+        """Return the parts that an event becomes; None if the event stays as it is. See `Shape.parts` for errors."""
         parts: list[Part] | None = None
         for shape in self.active:
             if parts is None:

@@ -1,4 +1,4 @@
-"""The position of a table, whatever committed to it."""
+"""The position of a table after commits of folds, of other writers, and of owners."""
 
 import pytest
 from hypothesis import given
