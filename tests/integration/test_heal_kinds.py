@@ -18,6 +18,7 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, drop_slot
 from tests.integration.forked import run_cdcd
 from tests.integration.test_heal import gaps
+from tests.integration.test_lost_slots import ops
 
 pytestmark = pytest.mark.postgres(only=[13, 18])
 
@@ -86,17 +87,6 @@ def rows_of(broker: KafkaBroker, name: str, topic: str) -> dict[str, Any]:
     return rows
 
 
-def kinds(broker: KafkaBroker, name: str) -> dict[str, Counter[str]]:
-    """Return the number of records by op, for each topic of a table."""
-    found: dict[str, Counter[str]] = {}
-    with Reader(broker.bootstrap_servers, name) as reader:
-        for raw in reader.read_all():
-            if raw.value is not None and ".public." in raw.topic:
-                topic = raw.topic.partition(".public.")[2]
-                found.setdefault(topic, Counter())[json.loads(raw.value).get("op", "event")] += 1
-    return found
-
-
 def delete_oldest(broker: KafkaBroker, topic: str) -> None:
     """Delete the first record of each partition that has any, as retention does."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -157,7 +147,7 @@ def test_each_kind_of_table_is_healed_by_its_rules_or_read_again_by_name(
     await_flushed(database.dsn(), f"cdcd_{unique}")
     assert process.stop() == 0
     delete_oldest(broker, f"{unique}.public.short")
-    before = kinds(broker, unique)
+    before = ops(broker, unique)
     # WHEN rows change, the slot is lost, and the topics are healed by the command
     for statement in CHANGED:
         database.execute(statement)
@@ -191,8 +181,10 @@ def test_each_kind_of_table_is_healed_by_its_rules_or_read_again_by_name(
     assert "no key" in reasons["public.keyless"]
     assert "retention" in reasons["public.short"]
     assert "outbox.tables" in reasons["public.outbox"]
-    after = kinds(broker, unique)
-    truncated = {topic for topic, ops in after.items() if ops["t"] > before.get(topic, Counter())["t"]}
+    after = ops(broker, unique)
+    truncated = {
+        topic for topic, counted in after.items() if counted["t"] > before.get(topic, Counter())["t"]
+    }
     assert truncated == {"keyless", "short", "again"}
     # AND the daemon goes on, and every topic has the rows that its rules say
     process.start()
