@@ -101,22 +101,27 @@ def test_a_table_is_stopped_and_comes_back_by_command_and_by_http(
     assert process.stop() == 0
 
 
-@pytest.mark.parametrize("change", ["ALTER TABLE whole DETACH PARTITION part_0", "TRUNCATE part_0"])
-def test_a_table_whose_partition_lost_its_rows_unseen_is_read_again_by_choice(
-    change: str,
+def test_tables_whose_partition_lost_its_rows_unseen_are_read_again_by_choice(
     database: Database,
     broker: KafkaBroker,
     daemon: Callable[[Mapping[str, Any]], Daemon],
     unique: str,
 ):
-    database.execute("CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY RANGE (id)")
-    for number in range(2):
-        database.execute(
-            f"CREATE TABLE part_{number} PARTITION OF whole FOR VALUES FROM ({number}) TO ({number + 1})"
-        )
-    database.execute("INSERT INTO whole VALUES (0), (1)")
+    changes = {
+        "detached": "ALTER TABLE detached DETACH PARTITION detached_0",
+        "emptied": "TRUNCATE emptied_0",
+    }
+    for name in changes:
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+        for number in range(2):
+            database.execute(
+                f"CREATE TABLE {name}_{number} PARTITION OF {name} "
+                f"FOR VALUES FROM ({number}) TO ({number + 1})"
+            )
+        database.execute(f"INSERT INTO {name} VALUES (0), (1)")
     database.execute(
-        f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE whole WITH (publish_via_partition_root = true)'
+        f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE detached, emptied '
+        "WITH (publish_via_partition_root = true)"
     )
     process = daemon(
         configuration(
@@ -126,34 +131,39 @@ def test_a_table_whose_partition_lost_its_rows_unseen_is_read_again_by_choice(
             snapshot={"mode": "initial", "signals_from": "authorized", "changed_partitions": "read"},
         )
     )
-    process.await_event("table.read", table="public.whole", rows=2)
+    for name in changes:
+        process.await_event("table.read", table=f"public.{name}", rows=2)
     process.await_streaming()
     process.await_metric("cdcd_retained_wal_bytes", lambda value: value >= 0)
 
     # WHEN rows are gone of which PostgreSQL sends nothing
-    database.execute(change)
-
-    # THEN the former rows end in the topic, and those that are left are read
     after = process.mark()
-    process.await_event("table.returned", after=after, table="public.whole", timeout_s=PARTITIONS_S + WAIT_S)
-    process.await_event("table.read", after=after, table="public.whole", rows=1)
+    for change in changes.values():
+        database.execute(change)
+
+    # THEN the former rows end in the topics, and those that are left are read
+    for name in changes:
+        table = f"public.{name}"
+        process.await_event("table.returned", after=after, table=table, timeout_s=PARTITIONS_S + WAIT_S)
+        process.await_event("table.read", after=after, table=table, rows=1)
     process.await_metric("cdcd_snapshot_tables", lambda value: value == 0)
     assert process.stop() == 0
-    assert folded(broker, unique) == {1}
+    assert folded(broker, unique) == {name: {1} for name in changes}
 
 
-def folded(broker: KafkaBroker, pipeline: str) -> set[int]:
-    """The ids of the rows that a reader of the topics has."""
-    found: set[int] = set()
+def folded(broker: KafkaBroker, pipeline: str) -> dict[str, set[int]]:
+    """The ids of the rows that a reader of the topics has, by table."""
+    found: dict[str, set[int]] = {}
     with Reader(broker.bootstrap_servers, pipeline) as reader:
         for raw in reader.read_all():
             if raw.value is None:
                 continue
             value = json.loads(raw.value)
+            rows = found.setdefault(value["source"]["table"], set())
             if value["op"] == "t":
-                found.clear()
+                rows.clear()
             elif value["op"] == "d":
-                found.discard(value["before"]["id"])
+                rows.discard(value["before"]["id"])
             else:
-                found.add(value["after"]["id"])
+                rows.add(value["after"]["id"])
     return found
