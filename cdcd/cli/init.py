@@ -52,13 +52,13 @@ def command(
     without secrets, and the SQL for role, rights and publication. The command changes nothing in the database. If one
     of the files exists, the command writes nothing.
     """
-    from cdcd.tools.operations import first_files, first_look  # noqa: PLC0415  --help needs none of it
+    from cdcd.tools.operations import first_files  # noqa: PLC0415  --help needs none of it
 
     if not force:
-        first_look.refuse_existing((output, sql))
+        first_files.refuse_existing((output, sql))
     asker = _Asker(no_input)
     dsn, database = asker.until_good(
-        "--dsn", dsn, "PostgreSQL, such as postgresql://user@host:5432/database", None, first_look.database
+        "--dsn", dsn, "PostgreSQL, such as postgresql://user@host:5432/database", None, first_files.database
     )
     role = asker.ask("--role", role, "The role that cdcd will connect as", "cdcd")
     name = asker.ask("--name", name, "Name of the pipeline", first_files.name_for(database))
@@ -69,24 +69,24 @@ def command(
         given,
         "Tables, as patterns with commas between",
         "public.*",
-        lambda text: first_look.look(dsn, role, tables or _patterns(text), publication),
+        lambda text: first_files.look(dsn, role, tables or _patterns(text), publication),
     )
     kafka = asker.ask("--kafka", kafka, "Kafka's brokers", None)
-    brokers, why = first_look.count_brokers(kafka)
+    brokers, why = first_files.count_brokers(kafka)
     if why:
         say(f"note: {why}. The configuration is written all the same.", err=True)
     answers = first_files.Answers(
         name,
-        first_look.pipeline_dsn(dsn, role, found),
+        first_files.pipeline_dsn(dsn, role, found),
         role,
         tables or _patterns(asked),
         kafka,
         brokers,
-        first_look.admin_dsn(dsn, found),
+        first_files.admin_dsn(dsn, found),
     )
     text = first_files.configuration(answers, found)
-    first_look.check_text(text, answers)
-    first_look.write({output: text, sql: first_files.statements(answers, found, str(sql))}, force=force)
+    first_files.check_text(text, answers)
+    first_files.write({output: text, sql: first_files.statements(answers, found, str(sql))}, force=force)
     count = len(found.tables)
     say(f"{output} and {sql} are written, for {count} table{'' if count == 1 else 's'}.")
     for warning in first_files.warnings(found, str(sql)):

@@ -101,9 +101,7 @@ def command(
     )
     try:
         if target is not None:
-            from cdcd.tools.operations import redact  # noqa: PLC0415  as above
-
-            redact.redact(folder, target, wanted, modes=modes, notice=notice)
+            replay.redact(folder, target, wanted, modes=modes, notice=notice)
         else:
             replay.replay(folder, config, output, wanted, show=say, notice=notice)
     except BrokenPipeError:

@@ -93,7 +93,7 @@ def _check(config: "Config") -> "Sequence[Finding]":
 
 
 def _records(config: "Config", table: str) -> "Sequence[LastRecord]":
-    from cdcd.tools.operations.last_records import last_records  # noqa: PLC0415  few look at it
+    from cdcd.tools.operations.trace import last_records  # noqa: PLC0415  few look at it
 
     return last_records(config, table)
 

@@ -36,14 +36,13 @@ def command(file: Path, form: str, all_tables: bool, url: str) -> int:
     config = load_config(file, os.environ)
 
     from cdcd.tools.operations.pipeline_problems import exit_code_of  # noqa: PLC0415
-    from cdcd.tools.operations.status import look  # noqa: PLC0415  a wrong configuration is told first
-    from cdcd.tools.operations.status_lines import lines  # noqa: PLC0415
-    from cdcd.tools.operations.status_object import as_object  # noqa: PLC0415
+    from cdcd.tools.operations.pipeline_status import look  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations.status_display import status_lines, status_object  # noqa: PLC0415  likewise
 
     status = look(config, str(file), url)
     if form == "json":
-        say(json.dumps(as_object(status), indent=2, ensure_ascii=False))
+        say(json.dumps(status_object(status), indent=2, ensure_ascii=False))
     else:
-        for line in lines(status, shutil.get_terminal_size().columns, all_tables=all_tables):
+        for line in status_lines(status, shutil.get_terminal_size().columns, all_tables=all_tables):
             say(line)
     return exit_code_of(status)

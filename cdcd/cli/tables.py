@@ -42,14 +42,14 @@ def command(context: click.Context, file: Path | None, form: str, all_tables: bo
 
     config = load_config(file, os.environ)
 
-    from cdcd.tools.operations.status import look  # noqa: PLC0415  a wrong configuration is told first
-    from cdcd.tools.operations.table_list import as_object, exit_code_of, lines  # noqa: PLC0415
+    from cdcd.tools.operations.pipeline_status import look  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations.table_list import exit_code_of, table_lines, tables_object  # noqa: PLC0415
 
     status = look(config, str(file), url)
     if form == "json":
-        say(json.dumps(as_object(status), indent=2, ensure_ascii=False))
+        say(json.dumps(tables_object(status), indent=2, ensure_ascii=False))
     else:
-        for line in lines(status, all_tables=all_tables):
+        for line in table_lines(status, all_tables=all_tables):
             say(line)
     return exit_code_of(status)
 

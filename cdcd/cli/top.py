@@ -46,7 +46,7 @@ def command(file: Path, url: str, *, once: bool) -> int:
     config = load_config(file, os.environ)
 
     from cdcd.telemetry.http_client import status_of, url_of  # noqa: PLC0415
-    from cdcd.tools.operations.top_view import Answer, text_lines  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations.top import Answer, text_lines  # noqa: PLC0415  a wrong configuration is told first
 
     place = url or url_of(config)
     last: Answer = Answer(place)
@@ -67,7 +67,7 @@ def command(file: Path, url: str, *, once: bool) -> int:
     if not once and sys.stdout.isatty() and sys.stdin.isatty():
         import curses  # noqa: PLC0415  few need it
 
-        from cdcd.tools.operations.top_screen import show  # noqa: PLC0415
+        from cdcd.tools.operations.top import show  # noqa: PLC0415
 
         try:
             show(ask, last, str(file))

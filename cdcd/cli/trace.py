@@ -50,7 +50,7 @@ def command(file: Path, *, last: int, mirror: TextIO | None, table: str, key: tu
 
     config = load_config(file, os.environ)
 
-    from cdcd.tools.operations import status, trace  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.operations import pipeline_status, trace  # noqa: PLC0415  a wrong configuration is told first
 
     wanted = trace.parse_key(key)
     name, topics = trace.topics_of(config, table)
@@ -60,7 +60,7 @@ def command(file: Path, *, last: int, mirror: TextIO | None, table: str, key: tu
     of_mirror = (
         [] if mirror is None else trace.mirror_lines(_read(mirror), name, found[-1] if found else None)
     )
-    looked = status.look(config, str(file))
+    looked = pipeline_status.look(config, str(file))
     for line in trace.lines(name, config, looked, topics, count=count, found=found, mirrored=of_mirror):
         say(line)
     return 0 if count else FOUND_NOTHING

@@ -29,8 +29,8 @@ from cdcd.telemetry.logs import configure_logging
 from cdcd.telemetry.metrics import registry_for
 from cdcd.telemetry.state import Telemetry
 from cdcd.tools.operations.change_lines import Seen, as_json
-from cdcd.tools.operations.top_view import Answer
-from cdcd.tools.operations.top_view import lines as top_lines
+from cdcd.tools.operations.top import Answer
+from cdcd.tools.operations.top import lines as top_lines
 from tests.attacks.checkpoints import cases
 
 SHELL = (

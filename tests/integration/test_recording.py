@@ -19,8 +19,7 @@ from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.segments import list_segments
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.operations.change_lines import Seen, as_json
-from cdcd.tools.operations.redact import redact
-from cdcd.tools.operations.replay import Range, replay
+from cdcd.tools.operations.replay import Range, redact, replay
 from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker
 from deploy.local.cache import REPOSITORY

@@ -12,8 +12,7 @@ from cdcd.adapters.recording.replay import Replay
 from cdcd.adapters.recording.segments import Segment, list_segments
 from cdcd.build import is_compiled
 from cdcd.core.engine.building import SessionStart
-from cdcd.tools.operations.redact import redact
-from cdcd.tools.operations.replay import Range
+from cdcd.tools.operations.replay import Range, redact
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.planted_focuses import HEARTBEATS, WATERMARKS
 from tests.sim.recorded import Recorded, Shipped

@@ -6,7 +6,7 @@ from cdcd.core.errors import ConfigError
 from cdcd.tools.adopt.adoption import Adoption, adopt
 from cdcd.tools.adopt.connect_api import Connector, read_file
 from cdcd.tools.adopt.judging import OVERRIDE, with_worker
-from cdcd.tools.operations.first_look import write
+from cdcd.tools.operations.first_files import write
 
 
 def read(

@@ -50,7 +50,7 @@ def lag_of(table: TableState, status: PipelineStatus) -> int | None:
     return None if status.slot is None else max(0, status.slot.current_lsn - table.since_lsn)
 
 
-def as_object(status: PipelineStatus) -> dict[str, Any]:
+def tables_object(status: PipelineStatus) -> dict[str, Any]:
     """Return the object for programs. Every key is always there; what is not known is null."""
     tables = status.tables()
     return {
@@ -78,8 +78,8 @@ def as_object(status: PipelineStatus) -> dict[str, Any]:
     }
 
 
-def lines(status: PipelineStatus, width: int = 0, *, all_tables: bool = False) -> Iterator[str]:
-    """Return the lines for people. `width`: columns of the screen; 0: those of this terminal."""
+def table_lines(status: PipelineStatus, width: int = 0, *, all_tables: bool = False) -> Iterator[str]:
+    """Return the table_lines for people. `width`: columns of the screen; 0: those of this terminal."""
     width = width or shutil.get_terminal_size().columns
     for problem in _problems(status):
         yield f"{problem.level.upper()} {problem.code}"

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from cdcd.cli.__main__ import main
-from cdcd.tools.operations import status as operation
+from cdcd.tools.operations import pipeline_status as operation
 from cdcd.tools.operations.pipeline_status import PipelineStatus
 from tests.unit.tools.operations.test_pipeline_status import DOWN, WELL
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from cdcd.core.engine.checkpoint import AsideTable
-from cdcd.tools.operations import status as operation
+from cdcd.tools.operations import pipeline_status as operation
 from tests.unit.cli.test_status import exit_of, file
 from tests.unit.tools.operations.test_pipeline_status import CHECKPOINT, WELL
 

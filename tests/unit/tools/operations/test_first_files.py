@@ -10,7 +10,7 @@ from cdcd.adapters.postgres.surroundings import Surroundings, dsn_for
 from cdcd.config.loading import parse_config
 from cdcd.config.types import NAME_LENGTH_MAX
 from cdcd.core.errors import ConfigError
-from cdcd.tools.operations import first_look
+from cdcd.tools.operations import first_files
 from cdcd.tools.operations.first_files import (
     READER_PASSWORD,
     Answers,
@@ -73,7 +73,7 @@ def test_topics_have_as_many_replicas_as_there_are_brokers_up_to_three(brokers, 
 def test_an_answer_that_cdcd_refuses_is_refused_before_a_file_is_written():
     wrong = replace(ANSWERS, name="Big Shop")
     with pytest.raises(ConfigError, match="lower-case"):
-        first_look.check_text(configuration(wrong, FOUND), wrong)
+        first_files.check_text(configuration(wrong, FOUND), wrong)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_files_that_are_there_are_not_overwritten_and_none_is_written_then(tmp_p
     there, other = tmp_path / "cdcd.yaml", tmp_path / "cdcd.sql"
     there.write_text("mine")
     with pytest.raises(ConfigError, match="nothing was written"):
-        first_look.write({other: "new", there: "new"}, force=False)
+        first_files.write({other: "new", there: "new"}, force=False)
     assert (there.read_text(), other.exists()) == ("mine", False)
-    first_look.write({other: "new", there: "new"}, force=True)
+    first_files.write({other: "new", there: "new"}, force=True)
     assert there.read_text() == "new"
     with pytest.raises(ConfigError, match="Cannot write"):
-        first_look.write({tmp_path / "none" / "x": ""}, force=False)
+        first_files.write({tmp_path / "none" / "x": ""}, force=False)
 
 
 def test_many_tables_stand_in_lines_that_can_be_read():

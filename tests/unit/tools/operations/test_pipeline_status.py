@@ -1,4 +1,5 @@
 import json
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -7,6 +8,7 @@ import pytest
 from cdcd.adapters.postgres.pipeline_state import Instance, PipelineState, Prepared
 from cdcd.adapters.postgres.publication import Publication, PublishedTable
 from cdcd.adapters.postgres.slot import SlotState
+from cdcd.config.loading import parse_config
 from cdcd.core.catalog.oids import Oids
 from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.engine.checkpoint import Checkpoint
@@ -16,10 +18,13 @@ from cdcd.core.snapshot.outcomes import Outcome
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.table_task import Part, TableTask
 from cdcd.core.transactions.position import Position
+from cdcd.telemetry.daemon_pages import daemon_routes
+from cdcd.telemetry.http import HttpServer, Reply, Route
+from cdcd.telemetry.http_client import url_of
+from cdcd.telemetry.state import Telemetry
 from cdcd.tools.operations.pipeline_problems import FOUND, exit_code_of, problems_of
-from cdcd.tools.operations.pipeline_status import Named, Numbers, PipelineStatus
-from cdcd.tools.operations.status_lines import TABLES_MAX, lines
-from cdcd.tools.operations.status_object import as_object
+from cdcd.tools.operations.pipeline_status import Named, Numbers, PipelineStatus, ask_daemon
+from cdcd.tools.operations.status_display import TABLES_MAX, status_lines, status_object
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 NAMED = Named("shop", "cdcd.yaml", "cdcd_shop", "cdcd_shop", "shop.checkpoint", 300, "http://127.0.0.1:9464")
@@ -257,14 +262,14 @@ def test_a_table_that_waits_for_its_turn_is_named():
     ],
 )
 def test_eighty_columns_are_enough_and_no_name_reaches_the_terminal_raw(status):
-    shown = list(lines(status, 80))
+    shown = list(status_lines(status, 80))
     assert max(map(len, shown)) <= 80
     assert not any("\x1b" in line for line in shown)
-    json.dumps(as_object(status))
+    json.dumps(status_object(status))
 
 
 def test_the_lines_of_a_pipeline_that_streams():
-    assert list(lines(WELL, 80)) == [
+    assert list(status_lines(WELL, 80)) == [
         "shop: streams, 0 B behind",
         "",
         "postgres     18.1, database shop",
@@ -287,8 +292,68 @@ def test_the_lines_of_a_pipeline_that_streams():
 def test_of_many_tables_the_screen_shows_some_and_says_how_many_more():
     tables = tuple(table(number, f"a_rather_long_name_of_a_table_{number:04}" * 2) for number in range(300))
     status = replace(WELL, server=replace(SERVER, publication=replace(PUBLICATION, tables=tables)))
-    shown = list(lines(status, 80))
+    shown = list(status_lines(status, 80))
     assert shown[-1] == f"and {300 - TABLES_MAX} tables more; --all shows them"
     assert max(map(len, shown)) <= 80
-    assert len(list(lines(status, 80, all_tables=True))) == len(shown) - 1 + 300 - TABLES_MAX
-    assert len(as_object(status)["tables"]) == 300
+    assert len(list(status_lines(status, 80, all_tables=True))) == len(shown) - 1 + 300 - TABLES_MAX
+    assert len(status_object(status)["tables"]) == 300
+
+
+YAML = "name: shop\npostgres: {dsn: 'host=db'}\nkafka: {bootstrap_servers: 'k:9092'}\n"
+
+
+def config(http: str):
+    return parse_config(f"{YAML}http: {http}\n", {})
+
+
+@pytest.mark.parametrize(
+    ("http", "url"),
+    [
+        ("{}", "http://127.0.0.1:9464"),
+        ("{host: 0.0.0.0, port: 80}", "http://127.0.0.1:80"),
+        ("{host: '::'}", "http://[::1]:9464"),
+        ("{host: 'fe80::1'}", "http://[fe80::1]:9464"),
+        ("{host: cdcd.example.com}", "http://cdcd.example.com:9464"),
+        ("{certificate_file: a, key_file: b}", "https://127.0.0.1:9464"),
+        ("{port: 0}", ""),
+        ("{enabled: false}", ""),
+    ],
+)
+def test_where_the_daemon_of_a_configuration_answers(http, url):
+    assert url_of(config(http)) == url
+
+
+def test_the_numbers_of_a_daemon_are_read_from_its_status():
+    telemetry = Telemetry("shop", "cdcd_shop")
+    telemetry.role = "active"
+    telemetry.server_wal_end, telemetry.flushed_lsn = 5000, 2000
+    telemetry.last_commit_time = time.time() - 30
+    telemetry.events = {("public.orders", "c"): 3, ("public.orders", "u"): 4, ("public.items", "d"): 1}
+    telemetry.events[("public.items", "r")] = 40
+    given = config("{port: 0}")
+    bank = given.model_copy(update={"name": "bank"})
+    with HttpServer(given.http, daemon_routes(lambda: given, telemetry)) as server:
+        numbers, stranger = ask_daemon(given, f"http://127.0.0.1:{server.port}")
+        assert ask_daemon(bank, f"http://127.0.0.1:{server.port}") == (None, "shop")
+    assert stranger == ""
+    assert numbers is not None
+    assert (numbers.role, numbers.streaming, numbers.lag_bytes) == ("active", False, 3000)
+    assert numbers.lag_s is not None
+    assert 29 < numbers.lag_s < 40
+    assert numbers.changes == {"public.orders": 7, "public.items": 1}
+    assert numbers.read == {"public.orders": 0, "public.items": 40}
+    assert numbers.reasons == ("not streaming: reconnecting to PostgreSQL or Kafka",)
+    assert numbers.started_at is not None
+
+
+def test_where_nobody_answers_there_are_no_numbers():
+    assert ask_daemon(config("{port: 0}")) == (None, "")
+    assert ask_daemon(config("{port: 1}")) == (None, "")
+
+
+def test_another_program_on_the_port_is_not_taken_for_the_daemon():
+    given = config("{port: 0}")
+    with HttpServer(
+        given.http, {"/v1/status": Route(get=lambda _: Reply(200, "text/html", b"[1]"))}
+    ) as server:
+        assert ask_daemon(given, f"http://127.0.0.1:{server.port}") == (None, "")

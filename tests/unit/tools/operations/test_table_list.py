@@ -12,7 +12,7 @@ from cdcd.core.snapshot.progress import Progress
 from cdcd.tools.operations.pipeline_problems import ASIDE, FOUND, problems_of
 from cdcd.tools.operations.pipeline_problems import exit_code_of as exit_code_of_status
 from cdcd.tools.operations.pipeline_status import PipelineStatus
-from cdcd.tools.operations.table_list import TABLES_MAX, as_object, exit_code_of, lines
+from cdcd.tools.operations.table_list import TABLES_MAX, exit_code_of, table_lines, tables_object
 from tests.unit.tools.operations.test_pipeline_status import (
     AWAY,
     CHECKPOINT,
@@ -39,7 +39,7 @@ def with_aside(*aside: AsideTable, count: int = 2) -> PipelineStatus:
 
 def test_each_table_has_state_position_lag_rows_and_changes():
     status = replace(WELL, checkpoint=replace(CHECKPOINT, snapshot=Progress()))
-    first, second = as_object(status)["tables"]
+    first, second = tables_object(status)["tables"]
     assert first == {
         "table": "public.items",
         "state": "published",
@@ -57,14 +57,14 @@ def test_each_table_has_state_position_lag_rows_and_changes():
 
 def test_a_table_that_is_set_aside_comes_first_with_its_reason_and_the_command_that_helps():
     status = with_aside(AsideTable(2, 0x400, "size"))
-    first, second = as_object(status)["tables"]
+    first, second = tables_object(status)["tables"]
     assert first["table"] == "public.t2"
     assert (first["state"], first["position"], first["lag_bytes"]) == ("set aside", "0/400", 0x1000)
     assert first["error"] == "a record is larger than Kafka takes"
     assert first["command"] == "cdcd tables resume public.t2 --config cdcd.yaml"
     assert second["state"] == "published"
     assert exit_code_of(status) == ASIDE
-    text = "\n".join(lines(status, 120))
+    text = "\n".join(table_lines(status, 120))
     assert "set aside" in text
     assert "cdcd tables resume public.t2 --config cdcd.yaml" in text
 
@@ -90,10 +90,10 @@ def test_many_tables_that_are_set_aside_are_one_problem():
 
 def test_of_300_tables_some_are_shown_and_the_number_of_the_others():
     status = with_aside(AsideTable(299, 0x400, "value"), count=300)
-    text = list(lines(status, 100))
+    text = list(table_lines(status, 100))
     assert text[-1] == f"and {300 - TABLES_MAX} tables more; --all shows them"
     assert any(line.startswith("public.t299 ") for line in text[:3])
-    assert len(list(lines(status, 100, all_tables=True))) > 300
+    assert len(list(table_lines(status, 100, all_tables=True))) > 300
 
 
 @pytest.mark.parametrize(
@@ -116,20 +116,20 @@ def test_a_table_whose_rows_are_not_read_has_the_command_that_reads_them(
     progress: Progress, state: str, command: str | None
 ):
     status = replace(WELL, checkpoint=replace(CHECKPOINT, snapshot=progress))
-    (found,) = [each for each in as_object(status)["tables"] if each["table"] == "public.orders"]
+    (found,) = [each for each in tables_object(status)["tables"] if each["table"] == "public.orders"]
     assert (found["state"], found["command"]) == (state, command)
 
 
 def test_a_table_that_is_gone_from_the_publication_is_named_by_its_oid():
     status = with_aside(AsideTable(77, 0x400, "rule"))
-    assert as_object(status)["tables"][0]["table"] == "oid 77"
+    assert tables_object(status)["tables"][0]["table"] == "oid 77"
 
 
 def test_a_side_that_does_not_answer_is_told_and_its_code_is_the_exit_code():
     status = replace(WELL, server=AWAY)
     assert exit_code_of(status) == 3
-    assert "ERROR postgres.away" in next(lines(status, 100))
-    assert as_object(status)["problems"][0]["code"] == "postgres.away"
+    assert "ERROR postgres.away" in next(table_lines(status, 100))
+    assert tables_object(status)["problems"][0]["code"] == "postgres.away"
     # A pipeline that does not run still has its tables, and their states.
     assert exit_code_of(replace(WELL, server=DOWN)) == 0
 
@@ -140,5 +140,5 @@ def test_names_of_strangers_are_quoted_for_the_shell():
         with_aside(AsideTable(1, 0x400, "name")),
         server=replace(SERVER, publication=replace(PUBLICATION, tables=(table(1, name),))),
     )
-    command = as_object(status)["tables"][0]["command"]
+    command = tables_object(status)["tables"][0]["command"]
     assert command == """cdcd tables resume 'public."x""; $(id)"' --config cdcd.yaml"""

@@ -2,7 +2,7 @@ import pytest
 from rich.cells import cell_len
 
 from cdcd.telemetry.state import Telemetry
-from cdcd.tools.operations.top_view import SORTS, Answer, lines, text_lines
+from cdcd.tools.operations.top import SORTS, Answer, lines, text_lines
 from tests.unit.telemetry.status_examples import HOSTILE, busy, status_of
 
 URL = "http://127.0.0.1:9464"
