@@ -111,12 +111,12 @@ def command(
         if is_given and not takeover:
             raise click.UsageError(f"{option} needs --takeover")
 
-    from cdcd.tools.adopt import files, report  # noqa: PLC0415  --help needs none of it
+    from cdcd.tools.adopt import adoption, report  # noqa: PLC0415  --help needs none of it
     from cdcd.tools.adopt.connect_api import Connector  # noqa: PLC0415
     from cdcd.tools.adopt.settings import as_text  # noqa: PLC0415
 
     connector = Connector(source) if is_url else None
-    found = files.read(connector or Path(source), worker, kafka, name, output, offline=offline)
+    found = adoption.read(connector or Path(source), worker, kafka, name, output, offline=offline)
     found.refuse_unneeded(accepted)
     code = found.exit_code(accepted)
     if form == "text":
@@ -126,7 +126,7 @@ def command(
     text = as_text(
         found.settings, report.comments(found, connector.url if connector else source), found.draft
     )
-    written = files.save(output, text, force=force)
+    written = adoption.save(output, text, force=force)
     outcome = None
     if form == "text":
         say(f"{output} {'is written' if written else 'is there already, with the same text'}.")

@@ -128,7 +128,7 @@ def adopt(file: Path, deliver_writes: bool) -> int:
     config = load_config(file, os.environ)
 
     from cdcd.core.protocol.lsn import Lsn  # noqa: PLC0415
-    from cdcd.tools.handover.adopt import adopt as run  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.tools.handover.prepare import adopt as run  # noqa: PLC0415  a wrong configuration is told first
 
     done = run(config, deliver_writes=deliver_writes, say=say)
     if done.verdict is None:

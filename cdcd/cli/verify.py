@@ -345,7 +345,7 @@ def _repair(config: "Config", report: "Report", timeout_s: float, notice: "Calla
     from cdcd.core.snapshot.signals import Signal  # noqa: PLC0415
     from cdcd.tools.operations.snapshot_request import ask  # noqa: PLC0415  few need it
     from cdcd.tools.operations.snapshot_wait import Lines, wait  # noqa: PLC0415
-    from cdcd.tools.verify.repair import not_repairable, requests  # noqa: PLC0415
+    from cdcd.tools.verify.report import not_repairable, requests  # noqa: PLC0415
 
     for text in not_repairable(report):
         notice(text)

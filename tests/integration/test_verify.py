@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 from cdcd.config.loading import load_config
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.records.schemas import TableForm
+from cdcd.tools.verify.columns import Descriptions
 from cdcd.tools.verify.comparing import SourceRow, TableComparison
 from cdcd.tools.verify.delivery import Delivery
-from cdcd.tools.verify.descriptions import Descriptions
 from cdcd.tools.verify.report import EQUAL, Report, lines
 from cdcd.tools.verify.topics import Options, TopicsTarget
 from deploy.demo.workload import Features, Workload

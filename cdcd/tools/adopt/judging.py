@@ -1,18 +1,210 @@
-"""Goes through the configuration of a connector: a finding for each option, also for those that nobody set."""
+"""Goes through the configuration of a connector: a finding for each option, also for those that nobody set.
 
+Two kinds of options need more than their row of the table. Some depend on other options: those of a converter, of a
+heartbeat, and of keys beside values. Others hold secrets: logins become keys of cdcd, and secrets become references
+to variables or files.
+"""
+
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.config.masking import is_secret_name, mask_text
 from cdcd.tools.adopt.column_options import of_columns
-from cdcd.tools.adopt.effects import has_effect, not_flattened, of_converter, of_heartbeat
-from cdcd.tools.adopt.logins import JAAS, USER_INFO, judge_login, judge_secret, judge_user_info
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER, Option
 from cdcd.tools.adopt.reach import Known
-from cdcd.tools.adopt.references import References, has_placeholder
+from cdcd.tools.adopt.references import References, has_placeholder, secret_file
+from cdcd.tools.adopt.rules import KERBEROS
 from cdcd.tools.adopt.transforms import Judged, judge_transforms, of_option
-from cdcd.tools.adopt.verdicts import Kind, Verdict, lacks
+from cdcd.tools.adopt.verdicts import Kind, Verdict, lacks, same
+
+_CLOUDEVENTS: Final = "io.debezium.converters.cloudeventsconverter"
+_CONVERTERS: Final = {
+    "io.confluent.connect.avro.avroconverter": ("registry", "avro"),
+    "io.confluent.connect.protobuf.protobufconverter": ("registry", "protobuf"),
+}
+"""Converters that have their schemas in a registry, in lower case, with the kinds of options that they have."""
+
+_OF: Final = {option.name: option.converter for option in OPTIONS if option.converter}
+"""The kind of converter for each option of one."""
+
+_OF_JSON: Final = ("schemas.enable", "replace.null.with.default")
+"""Options of JsonConverter that the other converters do not have."""
+
+_AT: Final = "value.converter."
+_DATA: Final = f"{_AT}data.serializer.type"
+_SCHEMAS: Final = f"{_AT}json.schemas.enable"
+
+
+def of_converter(name: str, options: Mapping[str, str], found: Verdict) -> Verdict:
+    """The verdict on an option, unless the connector's converter does not have the option."""
+    part, _, rest = name.partition(".converter.")
+    converter = options.get(f"{part}.converter", "").lower()
+    kind = _OF.get(name, "events")
+    is_foreign = kind != "events" and kind not in _CONVERTERS.get(converter, ())
+    if converter and (is_foreign or (rest in _OF_JSON and converter in _CONVERTERS)):
+        found = Verdict(Kind.IRRELEVANT, f"{part}.converter does not have this option.")
+    return _of_events(name, options, found)
+
+
+def _has_events(options: Mapping[str, str]) -> bool:
+    """Whether the connector has the converter for values."""
+    return options.get("value.converter", "").strip().lower() == _CLOUDEVENTS
+
+
+def has_effect(name: str, options: Mapping[str, str]) -> bool:
+    """Whether the default of an option has an effect, beside the others that are given."""
+    part, _, rest = name.partition(".converter.")
+    if rest in _OF_JSON:
+        return "JsonConverter" in options.get(f"{part}.converter", "")
+    if _OF.get(name) == "events" and (not _has_events(options) or _is_of_other_data(name, options)):
+        return False
+    return name != "flush.lsn.source" or not options.get("lsn.flush.mode")
+
+
+def _of_events(name: str, options: Mapping[str, str], found: Verdict) -> Verdict:
+    """The verdict on an option of CloudEventsConverter, if the connector has the converter."""
+    if name == f"{_AT}schemas.enable" and _has_events(options):
+        return Verdict(Kind.IRRELEVANT, "value.converter does not have this option.")
+    if _OF.get(name) != "events":
+        return found
+    if options.get("value.converter") and not _has_events(options):
+        return Verdict(Kind.IRRELEVANT, "value.converter does not have this option.")
+    if _is_of_other_data(name, options):
+        return Verdict(Kind.IRRELEVANT, f"This option does not apply to the data format in {_DATA}.")
+    return found
+
+
+def not_flattened(options: Mapping[str, str], found: Verdict) -> Verdict:
+    """The verdict on an option of a transform. An event has an envelope's rows, and a flattened record has none."""
+    if not _has_events(options) or not any(key.startswith("event_flattening.") for key in found.keys):
+        return found
+    return lacks(
+        "Flattened records are no CloudEvents: Debezium's converter writes null for them. Choose one of the two: take "
+        "the transform out of the connector, or accept this option, and cdcd writes CloudEvents with before and after."
+    )
+
+
+def _is_of_other_data(name: str, options: Mapping[str, str]) -> bool:
+    is_avro = options.get(_DATA, "").strip().lower() == "avro"
+    return is_avro if name == _SCHEMAS else not is_avro and name.startswith(f"{_AT}avro.")
+
+
+_INTERVAL: Final = "heartbeat.interval.ms"
+_PREFIX: Final = "topic.heartbeat.prefix"
+_NAME: Final = "topic.heartbeat.name"
+_QUERY: Final = "heartbeat.action.query"
+
+_USUAL: Final = "__debezium-heartbeat"
+_OFF: Final = ("", "0")
+
+
+def of_heartbeat(name: str, options: Mapping[str, str], found: Verdict) -> Verdict:
+    """The verdict on an option of heartbeats beside the connector's other options."""
+    if name not in {_QUERY, _PREFIX, _NAME} or not options.get(name, "").strip():
+        return found
+    if options.get(_INTERVAL, "0").strip() in _OFF:
+        return Verdict(Kind.IRRELEVANT, f"Without {_INTERVAL} there are no heartbeats.")
+    if name != _PREFIX:
+        return found
+    if options.get(_NAME, "").strip():
+        return Verdict(Kind.IRRELEVANT, f"{_NAME} names the topic.")
+    prefix, begins = options.get("topic.prefix", "").strip(), options.get(_PREFIX, _USUAL).strip()
+    if begins == _USUAL or has_placeholder(prefix) or has_placeholder(begins):
+        return found
+    return same("topics.heartbeat is this, a point and the prefix.", topics__heartbeat=f"{begins}.{prefix}")
+
+
+USER_INFO: Final = "basic.auth.user.info"
+"""Ends the name of the option that holds user and password for a schema registry."""
+
+JAAS: Final = "sasl.jaas.config"
+_LOGIN: Final = re.compile(
+    r"\s*org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram)LoginModule\s+\w+\s+(.*);\s*",
+    re.DOTALL,
+)
+_KERBEROS_LOGIN: Final = "Krb5LoginModule"
+_PAIR: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]+))")
+
+_HIDDEN: Final = "***"
+"""Stands for the value of a secret where a rule asks whether there is one."""
+
+
+def judge_secret(option: Option, name: str, value: str, references: References) -> Verdict:
+    plain = option.judge(name, _HIDDEN)
+    if not plain.keys:
+        return plain
+    (key,) = plain.keys
+    file = secret_file(value)
+    if file is not None and (
+        key in ("postgres.password", "registry.token") or key.startswith("kafka.properties.")
+    ):
+        at = (
+            key.replace("properties", "properties_files", 1)
+            if key.startswith("kafka.properties.")
+            else f"{key}_file"
+        )
+        return Verdict(Kind.SAME, f"{at}.", {at: file})
+    reference = references.secret(name, value)
+    why = f"{key} is {reference}: set this variable for cdcd. The value is not written into the file."
+    return Verdict(Kind.SAME, why, {key: reference})
+
+
+def judge_login(name: str, value: str, references: References) -> Verdict:
+    """User and password of JAAS' modules for PLAIN and SCRAM."""
+    if _KERBEROS_LOGIN in value:
+        return _kerberos_login(value, references)
+    match = _LOGIN.fullmatch(value)
+    pairs = {
+        key: re.sub(r"\\(.)", r"\1", quoted) if quoted else bare
+        for key, quoted, bare in _PAIR.findall(match[1] if match else "")
+    }
+    if "username" not in pairs or "password" not in pairs:
+        return lacks(
+            "Only the login modules for PLAIN and SCRAM can be read. Set sasl.mechanism and the like in "
+            "kafka.properties, or kafka.oauth for tokens (docs/clouds.md)."
+        )
+    reference = references.secret(f"{name.removesuffix(JAAS)}sasl.password", pairs["password"])
+    return Verdict(
+        Kind.SAME,
+        f"sasl.username and sasl.password in kafka.properties; the password is {reference}: set this variable for "
+        "cdcd.",
+        {
+            "kafka.properties.sasl.username": references.replace(pairs["username"], "sasl.username"),
+            "kafka.properties.sasl.password": reference,
+        },
+    )
+
+
+def _kerberos_login(value: str, references: References) -> Verdict:
+    """The verdict on the JDK's module for Kerberos. Principal and key tab are not secrets."""
+    given = {name.lower(): quoted or bare for name, quoted, bare in _PAIR.findall(value)}
+    keys = {
+        f"kafka.properties.sasl.kerberos.{name}": references.replace(given[name], f"sasl.kerberos.{name}")
+        for name in ("principal", "keytab")
+        if name in given
+    }
+    return Verdict(Kind.IMPOSSIBLE, KERBEROS, keys)
+
+
+def judge_user_info(value: str, references: References) -> Verdict:
+    """User and password for a schema registry, with a colon between them."""
+    user, colon, password = value.partition(":")
+    if not colon or (has_placeholder(value) and not has_placeholder(password)):
+        return lacks("Set registry.user and registry.password_file: the value is not user:password.")
+    # Keys and values have the same variable where they have the same password.
+    others = {**references.given}
+    reference = references.secret("registry.password", password)
+    if any(others.get(variable, given) != given for variable, given in references.given.items()):
+        references.given.update(others)
+        return lacks("Keys and values have different passwords. cdcd has one login, and takes the first.")
+    return Verdict(
+        Kind.SAME,
+        f"registry.user and registry.password; the password is {reference}: set this variable for cdcd.",
+        {"registry.user": references.replace(user, "registry.user"), "registry.password": reference},
+    )
+
 
 OVERRIDE: Final = "producer.override."
 """What the names of a connector's producer properties begin with."""

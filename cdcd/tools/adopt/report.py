@@ -10,8 +10,7 @@ from cdcd.core.protocol.lsn import Lsn
 from cdcd.telemetry.terminal_text import number, plain, wrapped
 from cdcd.tools.adopt.adoption import Adoption
 from cdcd.tools.adopt.judging import Finding
-from cdcd.tools.adopt.overlap import POSITIONS, Twice
-from cdcd.tools.adopt.takeover import Outcome
+from cdcd.tools.adopt.takeover import POSITIONS, Outcome, Twice
 from cdcd.tools.adopt.verdicts import Kind
 
 _WHOLE: Final = (Kind.IMPOSSIBLE, Kind.UNKNOWN, Kind.DIFFERENT)

@@ -1,4 +1,10 @@
-"""`cdcd adopt --takeover`: the connector is stopped, and it is known what comes twice.
+"""`cdcd adopt --takeover`: stops the connector, and finds which events come twice or not at all when cdcd follows it.
+
+PostgreSQL sends every transaction again that ends after the position that the slot has confirmed. Of those, the former
+reader had written some events to Kafka already: these come twice. It had confirmed only what Kafka has, and its own
+offset says up to where. A slot that is past that offset was moved by somebody else.
+
+`Tails` reads Debezium's events at the ends of the topics: the transaction of each event, and its LSN.
 
     look  ->  publication made, and awaited  ->  connector stopped  ->  slot free  ->  offset, slot and topics compared
 
@@ -7,8 +13,10 @@ PostgreSQL keeps what was not confirmed. Each step may be done again, so a comma
 """
 
 import asyncio
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,15 +26,186 @@ from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.tails import read_tails
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.adapters.postgres.publication import is_ours, make_publication, mark_ours, read_publication
-from cdcd.adapters.postgres.slot import SlotState, check_slot, current_lsn, read_pending, read_slot
+from cdcd.adapters.postgres.slot import (
+    PendingTransaction,
+    SlotState,
+    check_slot,
+    current_lsn,
+    read_pending,
+    read_slot,
+)
 from cdcd.config.loading import Config
 from cdcd.core.errors import PositionError, SourceError
 from cdcd.core.pasted import identifier
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt.connect_api import Connector
 from cdcd.tools.adopt.database import Narrowing
-from cdcd.tools.adopt.overlap import Gap, Tails, Twice, gap, twice, unfinished_snapshot, unfinished_tables
 from cdcd.tools.operations.sides import peek
+
+POSITIONS: Final = ("lsn", "lsn_proc", "lsn_commit")
+"""The LSNs in an offset of Debezium's: of the last event, of the last one that was processed, of the last commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An event in a topic, as its `source` says: the transaction's id, and the event's LSN."""
+
+    xid: int
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """What is in the topics already, and comes again.
+
+    Attributes:
+        events: so many events.
+        transactions: so many transactions have events among them.
+        first, last: where the first and the last of them end; None: there are none.
+        partly: where the last of them ends, if the topics have only a part of it.
+        pending: events of all transactions that the slot sends: no more can come twice.
+        is_complete: False: the slot has more transactions than were looked at, so it may be more.
+        is_readable: False: the topics have records that cannot be read, so that `events` is none.
+    """
+
+    events: int
+    transactions: int
+    first: Lsn | None
+    last: Lsn | None
+    partly: Lsn | None
+    pending: int
+    is_complete: bool
+    is_readable: bool
+
+
+def twice(
+    pending: Collection[PendingTransaction],
+    written: Iterable[Written],
+    *,
+    is_complete: bool = True,
+    is_readable: bool = True,
+) -> Twice:
+    """Compare what the slot sends with what the topics have."""
+    there = Counter(written)
+    events, again = 0, []
+    partly: int | None = None
+    for transaction in pending:
+        found = sum(
+            min(count, there[Written(transaction.xid, lsn)]) for lsn, count in transaction.events.items()
+        )
+        if found:
+            events += found
+            again.append(transaction.end_lsn)
+            partly = transaction.end_lsn if found < sum(transaction.events.values()) else None
+    return Twice(
+        events,
+        len(again),
+        Lsn(min(again)) if again else None,
+        Lsn(max(again)) if again else None,
+        Lsn(partly) if partly is not None else None,
+        sum(sum(transaction.events.values()) for transaction in pending),
+        is_complete,
+        is_readable,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Changes that committed between these positions may be in no topic: the slot was moved past them."""
+
+    after: Lsn
+    up_to: Lsn
+
+
+def gap(offset: Mapping[str, Any], confirmed: int) -> Gap | None:
+    """Whether the slot is past the connector's offset. An offset without a position says nothing."""
+    positions = [int(offset[name]) for name in POSITIONS if offset.get(name) is not None]
+    if not positions or confirmed <= max(positions):
+        return None
+    return Gap(Lsn(max(positions)), Lsn(confirmed))
+
+
+def unfinished_snapshot(offset: Mapping[str, Any]) -> bool:
+    """Whether the connector was still reading rows that existed before its stream."""
+    return offset.get("snapshot") is not None and not _true(offset.get("snapshot_completed"))
+
+
+def unfinished_tables(offset: Mapping[str, Any]) -> bool:
+    """Whether an incremental snapshot was being read."""
+    return bool(offset.get("incremental_snapshot_collections"))
+
+
+def _true(value: object) -> bool:
+    return str(value).lower() == "true"
+
+
+class Tails:
+    """What the ends of the topics have of some transactions.
+
+    Attributes:
+        events: of these transactions.
+        unreadable: records that are not Debezium's JSON: Avro, Protobuf, CloudEvents without extension attributes, or
+            what a transform has made.
+    """
+
+    def __init__(self, xids: frozenset[int]) -> None:
+        self._xids = xids
+        self.events: list[Written] = []
+        self.unreadable = 0
+
+    def take(self, value: bytes | None) -> None:
+        """A record's value. One without a value is a tombstone, which belongs to the event before it."""
+        if not value:
+            return
+        source = _source(value)
+        if source is None:
+            self.unreadable += 1
+        elif (event := _event(source)) is not None and event.xid in self._xids:
+            self.events.append(event)
+
+    def reach_before(self, values: Sequence[bytes | None]) -> bool:
+        """Whether nothing of these transactions can be before these records of a partition, or none can be read.
+
+        A partition has its events in the order of commits, so that the first one decides.
+        """
+        sources = [_source(value) for value in values if value]
+        first = next((event for source in sources if source and (event := _event(source)) is not None), None)
+        if first is None:
+            return any(source is None for source in sources)
+        return first.xid not in self._xids
+
+
+def _event(source: dict[str, Any]) -> Written | None:
+    """None: it is a row of a snapshot."""
+    if source.get("lsn") is None or str(source.get("snapshot", "false")).lower() != "false":
+        return None
+    return Written(int(source.get("txId") or 0), int(source["lsn"]))
+
+
+def _source(value: bytes) -> dict[str, Any] | None:
+    """The envelope's `source`, with a schema around the envelope or without."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return None
+    if isinstance(found, dict) and isinstance(found.get("payload"), dict):
+        found = found["payload"]
+    if isinstance(found, dict) and "specversion" in found:
+        return _source_of_event(found)
+    source = found.get("source") if isinstance(found, dict) else None
+    return source if isinstance(source, dict) else None
+
+
+def _source_of_event(event: dict[str, Any]) -> dict[str, Any] | None:
+    """As far as the attributes of a CloudEvent have it: Debezium's, or cdcd's."""
+    if "iodebeziumlsn" not in event:
+        return None
+    return {
+        "lsn": event["iodebeziumlsn"],
+        "txId": event.get("iodebeziumtxId") or event.get("iodebeziumsourcetxid"),
+        "snapshot": event.get("iodebeziumsnapshot", "false"),
+    }
+
 
 FREE_S: Final = 60.0
 """Seconds until the slot must be free after the connector has stopped: the walsender notices the closed "

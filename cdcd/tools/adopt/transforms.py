@@ -19,11 +19,10 @@ from cdcd.core.records.flattening import (
     TOMBSTONE,
     read_added,
 )
-from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, OpenError, RefusedError, Transform
+from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, OpenError, RefusedError, TopicCourse, Transform
 from cdcd.tools.adopt.options import TRANSFORMS
 from cdcd.tools.adopt.reach import Known, Reach, UndecidedError, UnreadableError
 from cdcd.tools.adopt.references import References
-from cdcd.tools.adopt.topic_course import TopicCourse
 from cdcd.tools.adopt.transforms_fields import (
     FLATTENING,
     NOWHERE,

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from cdcd.config.sections.outbox import may_be_of_a_table
-from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Transform
+from cdcd.tools.adopt.course import CONNECT, DEBEZIUM, Course, RefusedError, Transform, UnnamedError
 from cdcd.tools.adopt.reach import Router, compiled
-from cdcd.tools.adopt.topic_course import UnnamedError
 from cdcd.tools.adopt.transforms_fields import translated
 from cdcd.tools.adopt.verdicts import Kind, Verdict, differs
 

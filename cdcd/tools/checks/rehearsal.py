@@ -67,7 +67,7 @@ from cdcd.core.facts import Fact, RecordSettingChanged
 from cdcd.core.snapshot.beginning import NEVER, wanted
 from cdcd.core.snapshot.progress import EXPORTED
 from cdcd.daemon.settings import checkpoint_topic, id_use, start_settings
-from cdcd.tools.checks.rows import Reading
+from cdcd.tools.checks.publication import Reading
 
 CHECKPOINT_S: Final = 10.0
 """Seconds that the broker may take for the checkpoint."""

@@ -67,13 +67,11 @@ from cdcd.daemon.settings import (
 from cdcd.telemetry.findings import Finding, of_error
 from cdcd.telemetry.terminal_text import number, plain
 from cdcd.tools.checks import kafka, machine, postgres
-from cdcd.tools.checks.kafka import TableTopic
+from cdcd.tools.checks.kafka import TableTopic, check_existing
 from cdcd.tools.checks.postgres import check_heartbeat
-from cdcd.tools.checks.publication import check_root_topics
+from cdcd.tools.checks.publication import check_root_topics, check_rows
 from cdcd.tools.checks.records import SUBJECT, ask_registry, look_at_records
 from cdcd.tools.checks.rehearsal import Outcome, rehearse
-from cdcd.tools.checks.rows import check_rows
-from cdcd.tools.checks.topics import check_existing
 
 FOUND_ERROR: Final = 10
 """Exit code if both sides answered and there is an error (`errors.EXIT_CODES`)."""

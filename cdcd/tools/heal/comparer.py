@@ -53,10 +53,9 @@ from cdcd.tools.heal.differences import (
     NotComparableError,
 )
 from cdcd.tools.operations.sides import bound_columns
-from cdcd.tools.verify.columns import Columns
+from cdcd.tools.verify.columns import Columns, Descriptions
 from cdcd.tools.verify.comparing import SourceRow
 from cdcd.tools.verify.delivery import ANSWER_S
-from cdcd.tools.verify.descriptions import Descriptions
 from cdcd.tools.verify.folding import LSN_MAX, FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
 from cdcd.tools.verify.row_store import RowStore

@@ -39,10 +39,9 @@ from cdcd.core.snapshot.visibility import Visibility
 from cdcd.daemon.settings import require_json
 from cdcd.telemetry.terminal_text import number
 from cdcd.tools.operations.sides import bound_columns
-from cdcd.tools.verify.columns import Columns
+from cdcd.tools.verify.columns import Columns, Descriptions
 from cdcd.tools.verify.comparing import Outcome, SourceRow, TableComparison
 from cdcd.tools.verify.delivery import ANSWER_S, Delivery, Notice, stopped, unread
-from cdcd.tools.verify.descriptions import Descriptions
 from cdcd.tools.verify.folding import FoldSettings, TableFold
 from cdcd.tools.verify.partition import TopicRecord
 from cdcd.tools.verify.record_parsing import NotARecordError, cut

@@ -15,11 +15,9 @@ from cdcd.config.loading import parse_config
 from cdcd.core.errors import ConfigError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt import report, settings
-from cdcd.tools.adopt.adoption import Adoption, adopt
-from cdcd.tools.adopt.files import read, save
+from cdcd.tools.adopt.adoption import Adoption, adopt, read, save
 from cdcd.tools.adopt.options import OPTIONS, PRODUCER
-from cdcd.tools.adopt.overlap import Gap, Twice
-from cdcd.tools.adopt.takeover import Outcome
+from cdcd.tools.adopt.takeover import Gap, Outcome, Twice
 from cdcd.tools.adopt.verdicts import Kind
 from tests.unit.tools.adopt.test_judging import EQUAL, MINIMAL
 

@@ -1,13 +1,134 @@
-"""What a takeover refuses before it touches anything. tests/integration/test_adopt.py does whole ones."""
+"""What comes twice, and what may not come at all.
 
+Debezium's events at the ends of topics.
+"""
+
+import json
 from dataclasses import replace
 
 import pytest
 
+from cdcd.adapters.postgres.slot import PendingTransaction
 from cdcd.config.loading import parse_config
 from cdcd.core.errors import PositionError, TransientError
+from cdcd.core.protocol.lsn import Lsn
 from cdcd.tools.adopt.connect_api import Connector
-from cdcd.tools.adopt.takeover import Plan, take_over
+from cdcd.tools.adopt.takeover import (
+    Gap,
+    Plan,
+    Tails,
+    Written,
+    gap,
+    take_over,
+    twice,
+    unfinished_snapshot,
+    unfinished_tables,
+)
+
+
+def test_events_that_slot_and_topics_have_come_twice() -> None:
+    pending = [
+        PendingTransaction(1, 110, {101: 1, 102: 1}),
+        PendingTransaction(2, 120, {103: 3}),
+        PendingTransaction(3, 130, {125: 1}),
+    ]
+    # The connector was killed in the second one, and has written an event of the first one twice by itself.
+    written = [
+        Written(1, 101),
+        Written(1, 102),
+        Written(1, 102),
+        Written(2, 103),
+        Written(2, 103),
+        Written(9, 1),
+    ]
+    found = twice(pending, written)
+    assert (found.events, found.transactions) == (4, 2)
+    assert (found.first, found.last, found.partly) == (Lsn(110), Lsn(120), Lsn(120))
+
+
+def test_nothing_comes_twice_where_the_slot_has_nothing_or_the_topics_have_none_of_it() -> None:
+    for pending, written in (
+        ([], [Written(1, 1)]),
+        ([PendingTransaction(1, 5, {1: 1})], [Written(2, 1), Written(1, 2)]),
+    ):
+        found = twice(pending, written)
+        assert (found.events, found.transactions, found.first, found.partly) == (0, 0, None, None)
+
+
+def test_a_transaction_of_which_a_part_is_skipped_in_the_middle_is_not_partly_if_a_later_one_is_there() -> (
+    None
+):
+    pending = [PendingTransaction(1, 10, {1: 2}), PendingTransaction(2, 20, {2: 1})]
+    assert twice(pending, [Written(1, 1), Written(2, 2)]).partly is None
+
+
+def test_a_slot_behind_the_offset_has_a_gap() -> None:
+    offset = {"lsn": 100, "lsn_proc": 100, "lsn_commit": 90, "txId": 7}
+    assert gap(offset, 100) is None
+    assert gap(offset, 95) is None
+    assert gap(offset, 101) == Gap(Lsn(100), Lsn(101))
+    assert gap({}, 101) is None
+
+
+def test_a_snapshot_that_is_not_complete_is_seen() -> None:
+    assert not unfinished_snapshot({"lsn": 1})
+    assert unfinished_snapshot({"lsn": 1, "snapshot": "INITIAL", "snapshot_completed": False})
+    assert not unfinished_snapshot({"lsn": 1, "snapshot": "INITIAL", "snapshot_completed": True})
+    assert unfinished_tables({"incremental_snapshot_collections": '[{"id": "a"}]'})
+    assert not unfinished_tables({"lsn": 1})
+
+
+def record(xid: int | None, lsn: int | None, *, schema: bool = False, snapshot: str = "false") -> bytes:
+    envelope = {"op": "c", "source": {"txId": xid, "lsn": lsn, "snapshot": snapshot}}
+    return json.dumps({"schema": {}, "payload": envelope} if schema else envelope).encode()
+
+
+def test_events_of_the_transactions_are_taken_with_a_schema_and_without() -> None:
+    tails = Tails(frozenset({7, 8}))
+    for value in (
+        record(7, 1),
+        record(8, 2, schema=True),
+        record(9, 3),
+        None,
+        record(7, 4, snapshot="incremental"),
+    ):
+        tails.take(value)
+    assert tails.events == [Written(7, 1), Written(8, 2)]
+    assert tails.unreadable == 0
+
+
+def test_what_is_not_debezium_s_json_is_counted() -> None:
+    tails = Tails(frozenset({7}))
+    for value in (b"\x00\x00\x00\x00\x01avro", b'{"id": 1}', b"[1]"):
+        tails.take(value)
+    assert (tails.events, tails.unreadable) == ([], 3)
+
+
+def test_reading_goes_on_until_another_transaction_is_first() -> None:
+    tails = Tails(frozenset({7}))
+    assert not tails.reach_before([record(7, 1), record(9, 2)])
+    assert not tails.reach_before([None, record(3, 1, snapshot="incremental"), record(7, 1)])
+    assert tails.reach_before([record(9, 2), record(7, 1)])
+    # Nothing but tombstones or rows says nothing; what cannot be read ends it.
+    assert not tails.reach_before([None])
+    assert not tails.reach_before([record(3, 1, snapshot="true")])
+    assert tails.reach_before([b"avro", None])
+
+
+def test_cloudevents_name_their_transaction_in_attributes() -> None:
+    tails = Tails(frozenset({7, 8}))
+    event = {"specversion": "1.0", "iodebeziumlsn": "5", "iodebeziumsnapshot": "false", "data": {}}
+    for more in (
+        {"iodebeziumtxId": "7", "iodebeziumtxid": "9:1"},
+        {"iodebeziumsourcetxid": "8"},
+        {"iodebeziumtxId": "7", "iodebeziumsnapshot": "true"},
+        {"iodebeziumtxId": "9"},
+    ):
+        tails.take(json.dumps({**event, **more}).encode())
+    assert tails.events == [Written(7, 5), Written(8, 5)]
+    tails.take(b'{"specversion": "1.0", "id": "1", "data": {}}')
+    assert tails.unreadable == 1
+
 
 # A port of the loopback at which nobody listens.
 CONFIG = parse_config(

@@ -18,8 +18,7 @@ from cdcd.adapters.kafka.topics import TopicSpec
 from cdcd.core.errors import SinkError
 from cdcd.telemetry.findings import Finding
 from cdcd.tools.checks import kafka as preflight
-from cdcd.tools.checks.kafka import BROKER, TOPICS, Check, Facts, TableTopic, Wanted, examine
-from cdcd.tools.checks.topics import check_existing
+from cdcd.tools.checks.kafka import BROKER, TOPICS, Check, Facts, TableTopic, Wanted, check_existing, examine
 
 CHECKPOINT = TopicInfo("shop.checkpoint", 1, 3, has_leaders=True, may_write=True, may_read=True)
 ORDERS = TopicInfo("shop.public.orders", 6, 3, has_leaders=True, may_write=None)

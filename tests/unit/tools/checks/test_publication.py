@@ -6,7 +6,7 @@ import pytest
 
 from cdcd.adapters.postgres.inspection import Barrier, Facts
 from cdcd.telemetry.findings import Finding
-from cdcd.tools.checks.rows import Reading, check_rows
+from cdcd.tools.checks.publication import Reading, check_rows
 from tests.unit.tools.checks.test_postgres import FACTS, ORDERS, PLAIN, with_publication
 
 ALL = Reading(frozenset({"public.orders", "public.plain"}))
