@@ -91,6 +91,8 @@ class KafkaSide:
         self._observe = observe
         self._topics: set[str] = set()
         self._keyless: set[str] = set()
+        self._coming: dict[str, asyncio.Future[None]] = {}
+        """Topics that are being created in advance; each future is done when the request has ended."""
         self._not_ahead: set[str] = set()
         """Topics that are created only when needed, because the broker refused one of them in advance."""
         self._goes_on = False
@@ -286,26 +288,45 @@ class KafkaSide:
         Args:
             prefix: prefix of further existing topics to remember; "": none.
             keyless: topics among `topics` with records without a key. They must not be compacted.
-            ahead: topics that will be needed soon. They are created with the others, if any topic is created. If
-                the broker refuses one of them, only `topics` are created, and these topics are never again created
-                in advance.
+            ahead: topics that will be needed soon. They are created with the others, or alone. If the broker
+                refuses one of them, only `topics` are created, and these topics are never again created in advance.
             refused: gets the topics that cannot be used, each with the error; None: the first error is raised.
 
         Raises:
             SinkUnavailableError: no broker answers.
             SinkError: a topic is missing and may not be created, or does not accept its records.
         """
+        while coming := {self._coming[topic] for topic in topics if topic in self._coming}:
+            await asyncio.wait(coming)
         missing = [topic for topic in topics if topic not in self._topics]
         unchecked = [topic for topic in topics if topic in keyless and topic not in self._keyless]
-        if not missing and not unchecked:
-            return
         others: list[str] = []
-        if missing and self._config.topics.create.enabled:
-            known = self._topics.union(self._not_ahead, missing)
+        if self._config.topics.create.enabled:
+            known = self._topics.union(self._not_ahead, self._coming, missing)
             others = [topic for topic in ahead if topic not in known][:AHEAD_MAX]
+        if not missing and not unchecked and not others:
+            return
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._coming.update(dict.fromkeys(others, ended))
+        try:
+            await self._ensure(missing, unchecked, others, prefix, refused)
+        finally:
+            for topic in others:
+                del self._coming[topic]
+            ended.set_result(None)
+
+    async def _ensure(
+        self,
+        missing: list[str],
+        unchecked: list[str],
+        others: list[str],
+        prefix: str,
+        refused: dict[str, CdcdError] | None,
+    ) -> None:
+        """Create or check the topics in `missing`, and those in `others` if the broker refuses none of them."""
         # The descriptions are read before a topic is created. If this read failed after the creation, the next attempt
         # would find the topic and not report that it was lost.
-        had_records = await self._had_records_before() if missing else {}
+        had_records = await self._had_records_before() if missing or others else {}
         try:
             created, found = await self.call(
                 lambda: self._look([*missing, *others], unchecked, prefix, None), anywhere=True

@@ -176,6 +176,23 @@ def test_topics_that_are_asked_for_soon_are_made_with_the_others(broker: KafkaBr
     assert len(side.told(TopicCreated)) == 3
 
 
+def test_a_topic_that_is_being_made_in_advance_is_awaited_and_not_made_again(
+    broker: KafkaBroker, unique: str
+):
+    side = Side(broker.bootstrap_servers, unique)
+    ahead = [f"{unique}.public.t{number}" for number in range(300)]
+
+    async def both() -> None:
+        made = asyncio.create_task(side.side.await_topics([], ahead=ahead))
+        await asyncio.sleep(0)
+        await side.side.await_topics(ahead[-1:])
+        assert side.side.has_topics(ahead)
+        await made
+
+    side.run(both())
+    assert [fact.topic for fact in side.told(TopicCreated)] == ahead
+
+
 def test_topics_that_are_asked_for_soon_are_not_missed_where_topics_are_not_created(
     broker: KafkaBroker, unique: str
 ):

@@ -71,6 +71,15 @@ def test_many_topics_are_made_by_few_requests(broker: KafkaBroker, unique: str, 
     )
 
 
+def test_a_topic_is_there_when_the_leader_of_each_partition_has_its_log(broker: KafkaBroker, unique: str):
+    # A broker that names itself as leader before it has the log refuses records for a while.
+    names = [f"{unique}.t{number}" for number in range(300)]
+    admin = Admin({"bootstrap.servers": broker.bootstrap_servers})
+    ensure_topics(admin, names, TopicSpec(), checkpoint="")
+    assert admin.with_logs(dict.fromkeys(names, 1)) == set(names)
+    assert admin.with_logs({names[0]: 1, f"{unique}.none": 1, names[1]: 2}) == {names[0]}
+
+
 def test_one_refusal_among_many_topics_is_told(broker: KafkaBroker, unique: str):
     ensure_topics(Admin(properties(broker)), [f"{unique}.x"], TopicSpec(), checkpoint="c")
     with pytest.raises(SinkError, match="collides"):

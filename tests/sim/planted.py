@@ -325,6 +325,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "partitions_not_read": _in_incremental(snapshots.ExpandsNothing, focus=PARTITIONED),
         "one_partition_read": _in_incremental(snapshots.ReadsOnePartition, focus=PARTITIONED),
         "added_table_known": _in_engine(tables=snapshots.KnowsEverything),
+        "added_table_in_place_of_others": _in_incremental(snapshots.ForgetsWhoWaits),
         "table_known_by_name": _in_engine(tables=snapshots.KnowsNoOids),
         "described_table_known": _in_engine(tables=snapshots.AddsOnlyWhatIsListedFirst),
         "free_name_not_written_down": _in_engine(RENAMED, tables=snapshots.ForgetsWhoTookFreeNames),

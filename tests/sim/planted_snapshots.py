@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from cdcd.core.catalog.oids import Oids
 from cdcd.core.engine.actions import Busy, Looked, Published, Writers
 from cdcd.core.engine.chunk_reads import ChunkReads
 from cdcd.core.engine.exported import Exported
@@ -275,6 +276,15 @@ class KnowsEverything(PublishedTables):
                 self._seen.take(oid, name)
                 self._seen.settle(oid)
         return super().listed(answer)
+
+
+class ForgetsWhoWaits(SnapshotTasks):
+    """Tables that are added take the place of those that still wait."""
+
+    def await_added(self, added: Mapping[int, str]) -> None:
+        self.names.update(added)
+        if added:
+            self.replace(replace(self.progress, waiting=Oids(added), begun=0, added=Oids(added)))
 
 
 class KnowsNoOids(PublishedTables):

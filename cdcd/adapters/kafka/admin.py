@@ -236,6 +236,17 @@ class Admin:
                     found[partition.topic, partition.partition] = offset
         return found
 
+    def with_logs(self, topics: Mapping[str, int]) -> set[str]:
+        """Return the topics whose leaders tell the end offset of every partition, as they do once they have its log.
+
+        Args:
+            topics: number of partitions by topic.
+        """
+        partitions = {name: [(name, each) for each in range(count)] for name, count in topics.items()}
+        places = [TopicPartition(*place) for each in partitions.values() for place in each]
+        found = self._latest(places, IsolationLevel.READ_UNCOMMITTED)
+        return {name for name, each in partitions.items() if all(place in found for place in each)}
+
     def topics(self, names: Sequence[str]) -> dict[str, TopicInfo | None]:
         """Return each topic's description, or None if the topic does not exist.
 

@@ -338,7 +338,10 @@ def create_hint(names: Sequence[str], *, compacted: Collection[str]) -> str:
 
 
 def _await_leaders(admin: Admin, names: Sequence[str]) -> None:
-    """Wait until every broker knows the created topics and all have leaders, shortly after the creation's answer.
+    """Wait until every broker knows the created topics, and the leaders of all their partitions have created the logs.
+
+    A broker names itself as leader before it has created the log, and 2,000 logs may take a minute. A record for such a
+    topic would be refused until then, and all other records of its batch would wait.
 
     A broker creates many topics one after the other, and more slowly while it describes topics. So a few topics are
     checked in place of all until they are ready. The wait continues as long as another topic gets ready.
@@ -349,8 +352,8 @@ def _await_leaders(admin: Admin, names: Sequence[str]) -> None:
     deadline, ready = time.monotonic() + patience_s, 0
     while waiting:
         probe = list(dict.fromkeys([*waiting[:: 1 + len(waiting) // PROBED], waiting[-1]]))
-        left = _without_leaders(admin, probe)
-        if not left and not (left := _without_leaders(admin, waiting)):
+        left = _not_ready(admin, probe)
+        if not left and not (left := _not_ready(admin, waiting)):
             return
         if len(probe) - len(left) != ready:
             deadline, ready = time.monotonic() + patience_s, len(probe) - len(left)
@@ -362,9 +365,12 @@ def _await_leaders(admin: Admin, names: Sequence[str]) -> None:
         time.sleep(backoff.next(0.5))
 
 
-def _without_leaders(admin: Admin, names: Sequence[str]) -> list[str]:
+def _not_ready(admin: Admin, names: Sequence[str]) -> list[str]:
+    """Return the topics with a partition that has no leader, or whose leader has not created the log."""
     found = admin.topics(names)
-    return [name for name in names if (info := found[name]) is None or not info.has_leaders]
+    led = {name: info.partitions for name, info in found.items() if info is not None and info.has_leaders}
+    ready = admin.with_logs(led) if led else set()
+    return [name for name in names if name not in ready]
 
 
 _COLLISION_HINT: Final = (

@@ -156,6 +156,7 @@ class Incremental:
                 if task.request not in OWN_REQUESTS:
                     self.tasks.replace(self.progress.restart(task, request))
                 return
+        self.tasks.replace(self.progress.take_from_waiting(oid))
         self.tasks.add([TableTask(name, oid, request=request)])
 
     # Questions.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from cdcd.core.catalog.oids import Oids
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.actions import (
     Answer,
@@ -99,8 +100,9 @@ class Questions:
         self._listing = False
         self._list_at = now if tables.outdated() else now + PUBLISHED_S
         self._has_exported_topics = False
+        self._topics_of: Oids | None = None
         self._topics_until = 0
-        """For how many of the waiting tables the topics were requested."""
+        """For how many of the waiting tables (`_topics_of`) the topics were requested."""
 
     @property
     def failure(self) -> CdcdError | None:
@@ -190,16 +192,33 @@ class Questions:
         return None if found is None else self._ask(self._incremental.answered, *found)
 
     def next_topics(self) -> EnsureTopics | None:
-        """Return the topics that are needed, sometimes with the topics of the tables that are read next."""
+        """Return the topics that are needed, or topics of the tables that are read next; None if there are none.
+
+        While the first tables are read, the topics of the next ones are created.
+        """
         wanted = self._topics.wanted()
-        progress = self._incremental.progress
-        if wanted is None or self._exported is not None or progress.begun < self._topics_until:
+        ahead = self._next_ahead()
+        if not ahead:
             return wanted
-        following = progress.waiting.oids[progress.begun : progress.begun + TOPICS_AHEAD]
-        self._topics_until = progress.begun + len(following)
+        return EnsureTopics((), ahead=ahead) if wanted is None else replace(wanted, ahead=ahead)
+
+    def _next_ahead(self) -> tuple[str, ...]:
+        progress = self._incremental.progress
+        if self._exported is not None or progress.begun >= len(progress.waiting):
+            return ()
+        if self._topics_of is not progress.waiting:
+            # The tables that were begun before the first topic is requested are tasks.
+            self._topics_of, self._topics_until = (
+                progress.waiting,
+                max(0, progress.begun - len(progress.tasks)),
+            )
+        until = self._topics_until
+        if until > progress.begun + TOPICS_AHEAD or until >= len(progress.waiting):
+            return ()
+        following = progress.waiting.oids[until : until + TOPICS_AHEAD]
+        self._topics_until = until + len(following)
         names = self._incremental.tasks.names
-        ahead = [self._rendering.topic_named(names[oid]) for oid in following if oid in names]
-        return replace(wanted, ahead=tuple(ahead))
+        return tuple([self._rendering.topic_named(names[oid]) for oid in following if oid in names])
 
     def next_at(self) -> float | None:
         """Return when `next` has a question if nothing else happens before."""

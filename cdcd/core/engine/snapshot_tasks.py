@@ -76,7 +76,7 @@ class SnapshotTasks:
     """Owns the progress of a session, and reports it to the observer.
 
     Args:
-        names: the published tables as `schema.table`, by oid.
+        names: the published tables as `schema.table`, by oid. Tables that are added later are taken into a copy.
         changed: is called whenever the progress has changed without rows.
 
     Attributes:
@@ -92,7 +92,7 @@ class SnapshotTasks:
         changed: Callable[[], None],
     ) -> None:
         self.progress = progress
-        self.names = names
+        self.names = dict(names)
         self.unix_s = 0
         self._observe = observe
         self._changed = changed
@@ -116,6 +116,11 @@ class SnapshotTasks:
     def add(self, tasks: Iterable[TableTask]) -> None:
         """Read these tables too (`Progress.add`)."""
         self.replace(self.progress.add(tasks))
+
+    def await_added(self, added: Mapping[int, str]) -> None:
+        """Read these tables too (`Progress.await_added`); names by oid."""
+        self.names.update(added)
+        self.replace(self.progress.await_added(added))
 
     def count(self, task: TableTask, chunk: Chunk | None, rows: int) -> None:
         """Count rows that enter the queue now, and the pages of `chunk`; None if the rows were read by their keys."""

@@ -30,8 +30,7 @@ from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.owners import Owners
 from cdcd.core.facts import Observer, TableAdded, TableReplaced
 from cdcd.core.pasted import read_table
-from cdcd.core.snapshot.signals import ADDED, REPLACED, RESUMED
-from cdcd.core.snapshot.table_task import TableTask
+from cdcd.core.snapshot.signals import REPLACED, RESUMED
 
 
 class PublishedTables:
@@ -299,10 +298,8 @@ class PublishedTables:
                 owners.take(oid, name)
                 owners.settle(oid)
         self._write_down()
-        read = {oid for oid, name in added.items() if self._reads_added and not self._excluded(name)}
-        self._incremental.tasks.add(
-            [TableTask(added[oid], oid, request=ADDED) for oid in added if oid in read]
-        )
+        read = {oid: name for oid, name in added.items() if self._reads_added and not self._excluded(name)}
+        self._incremental.tasks.await_added(read)
         for oid, name in added.items():
             command = "" if oid in read else read_table(name)
             rows = estimates.get(oid, 0)

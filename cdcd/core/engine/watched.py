@@ -159,7 +159,7 @@ class WatchedTables:
         """Rebuild the index of tasks that owe rows, by topic. A table without a topic has had no change yet."""
         self._owed_of.clear()
         for task in self._tasks.progress.tasks:
-            if task.has_begun and not task.ended and task.number not in self._owed:
+            if task.number not in self._owed and task.has_begun and not task.ended:
                 # The initial snapshot has read only a part of the table.
                 self.resume_owed(task)
             topic = self._topics.get(task.oid)

@@ -35,7 +35,7 @@ from cdcd.core.snapshot.outcomes import (
     with_request,
 )
 from cdcd.core.snapshot.pages import union
-from cdcd.core.snapshot.signals import OWN_REQUESTS
+from cdcd.core.snapshot.signals import ADDED, OWN_REQUESTS
 from cdcd.core.snapshot.table_task import Key, Part, TableTask, task_from, task_json
 
 EXPORTED: Final = "exported"
@@ -54,8 +54,10 @@ class Progress:
     Attributes:
         method: how it is being read: a crash makes `incremental` of `exported`.
         tasks: tables that were begun with or asked for.
-        waiting: tables of the initial snapshot, in the order in which they are read.
+        waiting: tables of the initial snapshot and tables that were added later, in the order in which they are read.
         begun: so many of `waiting` are in `tasks`, or ended.
+        added: those of `waiting` that were added to the publication after the initial snapshot. Oids that are not in
+            `waiting` have no meaning.
         outcomes: how the last tables ended (`outcomes.py`).
         complete, failed: how many readings of tables have ended since the pipeline began.
         requests: what became of the last requests that have names.
@@ -86,6 +88,7 @@ class Progress:
     labels: int = 0
     waiting: Oids = _NOTHING
     begun: int = 0
+    added: Oids = _NOTHING
     complete: int = 0
     failed: int = 0
     requests: tuple[Requested, ...] = ()
@@ -166,11 +169,30 @@ class Progress:
         if self.begun >= len(self.waiting):
             return None
         oid = self.waiting.oids[self.begun]
-        task = TableTask(names.get(oid, ""), oid, number=self.next_number)
+        request = ADDED if oid in self.added else ""
+        task = TableTask(names.get(oid, ""), oid, request=request, number=self.next_number)
         return (
             replace(self, tasks=(*self.tasks, task), begun=self.begun + 1, next_number=self.next_number + 1),
             task,
         )
+
+    def await_added(self, oids: Iterable[int]) -> Self:
+        """Read these tables too, which were added to the publication, after the tables that are waiting.
+
+        Many tables may be added at once, so they are in `waiting` until their reading begins: the record has a few
+        bits for each of them, and a task would have its name.
+        """
+        left = frozenset(self.waiting.oids[self.begun :])
+        new = left.union(oids) - left
+        if not new:
+            return self
+        added = new.union(left.intersection(self.added.oids))
+        return replace(self, waiting=Oids(left | new), begun=0, added=Oids(added))
+
+    def take_from_waiting(self, oid: int) -> Self:
+        """Remove a table from `waiting`, because another task reads it."""
+        left = self.waiting.oids[self.begun :]
+        return replace(self, waiting=Oids(left).without((oid,)), begun=0) if oid in left else self
 
     def plan(self, task: TableTask, oid: int, name: str, parts: tuple[Part, ...] | None, form: int) -> Self:
         """What is to be read of the table, for the first time or again."""
@@ -308,6 +330,9 @@ class Progress:
         if self.begun < len(self.waiting):
             within = "" if self.known is None else self.waiting.text_within(self.known)
             fields["waiting"] = [within or self.waiting.text(), self.begun, bool(within)]
+            if len(self.added):
+                within = "" if self.known is None else self.added.text_within(self.known)
+                fields["added"] = [within or self.added.text(), bool(within)]
         if self.vacated:
             fields["vacated"] = Oids(self.vacated).text()
         if self.known is not None and len(self.unlisted):
@@ -343,6 +368,7 @@ class Progress:
         )
         unlisted = fields.get("unlisted", "")
         waiting, begun, within = fields.get("waiting", ("", 0, False))
+        added, added_within = fields.get("added", ("", False))
         complete, failed = fields.get("ended", (0, 0))
         return cls(
             method=method,
@@ -362,6 +388,7 @@ class Progress:
             labels=bounded_json.whole(fields.get("labels", 0)),
             waiting=_oids_from(waiting, known if within else None),
             begun=bounded_json.count(begun),
+            added=_oids_from(added, known if added_within else None),
             next_number=len(tasks) + 1,
         )
 

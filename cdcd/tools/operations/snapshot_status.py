@@ -14,6 +14,7 @@ from cdcd.config.loading import Config
 from cdcd.core.errors import CdcdError
 from cdcd.core.snapshot.outcomes import CANCELLED, Outcome, Requested
 from cdcd.core.snapshot.progress import Progress
+from cdcd.core.snapshot.signals import ADDED
 from cdcd.core.snapshot.table_task import TableTask
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.terminal_text import cut, number, plain, seconds
@@ -101,7 +102,9 @@ class SnapshotStatus:
         tasks = [self._of_task(task, progress) for task in progress.tasks]
         idle: State = "paused" if progress.paused else "waiting"
         waiting = [
-            Table(self.names.get(oid, f"oid {oid}"), idle, now=self.now)
+            Table(
+                self.names.get(oid, f"oid {oid}"), idle, ADDED if oid in progress.added else "", now=self.now
+            )
             for oid in progress.waiting.oids[progress.begun :]
         ]
         return [

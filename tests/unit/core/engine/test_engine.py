@@ -559,16 +559,24 @@ def test_topics_of_the_tables_that_are_read_next_are_made_with_that_of_the_first
     # THEN the first table's topic brings those of the next ones
     first = daemon.until(EnsureTopics)
     assert (first.topics, len(first.ahead)) == (("p.public.t1",), TOPICS_AHEAD)
-    assert first.ahead[0] == "p.public.t2"
+    assert first.ahead[0] == "p.public.t1"
     daemon.carry_out(first)
-    # AND the next table's topic, which is there by now, brings no more
+    # AND those of the tables behind them are made while these are read
     second = daemon.until(EnsureTopics)
-    assert (second.topics, second.ahead) == (("p.public.t2",), ())
+    rest = tuple(f"p.public.t{oid}" for oid in list(published)[TOPICS_AHEAD:])
+    assert (second.topics, second.ahead) == (("p.public.t2",), rest)
     daemon.carry_out(second)
-    while not (later := daemon.until(EnsureTopics)).ahead:
-        daemon.carry_out(later)
-    assert later.topics == (f"p.public.t{TOPICS_AHEAD + 1}",)
-    assert later.ahead == tuple(f"p.public.t{oid}" for oid in list(published)[TOPICS_AHEAD + 1 :])
+    # AND the next table's topic, which is there by now, brings no more
+    third = daemon.until(EnsureTopics)
+    assert (third.topics, third.ahead) == (("p.public.t3",), ())
+
+
+def test_topics_of_tables_that_were_added_are_made_ahead_whichever_of_them_is_read(daemon: Daemon):
+    oids = range(100, 100 + 2 * TOPICS_AHEAD)
+    daemon.tables = {oid: table(oid, f"t{oid}") for oid in oids}
+    daemon.engine.incremental.tasks.await_added({oid: f"public.t{oid}" for oid in oids})
+    wanted = [daemon.until(EnsureTopics) for _ in range(2)]
+    assert [name for each in wanted for name in each.ahead] == [f"p.public.t{oid}" for oid in oids]
 
 
 def test_the_topic_of_a_change_brings_no_others_while_no_table_waits(daemon: Daemon):

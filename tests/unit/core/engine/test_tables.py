@@ -74,7 +74,13 @@ class Daemon:
 
     @property
     def to_read(self) -> list[tuple[int, str, str]]:
-        return [(task.oid, task.name, task.request) for task in self.incremental.progress.tasks]
+        progress, names = self.incremental.progress, self.incremental.tasks.names
+        waiting = [
+            (oid, names[oid], ADDED)
+            for oid in progress.waiting.oids[progress.begun :]
+            if oid in progress.added
+        ]
+        return [*[(task.oid, task.name, task.request) for task in progress.tasks], *waiting]
 
     @property
     def replaced(self) -> list[tuple[str, int, int]]:

@@ -11,6 +11,7 @@ from cdcd.core.snapshot.beginning import initial
 from cdcd.core.snapshot.outcomes import OUTCOMES_MAX, Outcome
 from cdcd.core.snapshot.placement import Owed
 from cdcd.core.snapshot.progress import ASKERS_MAX, EXPORTED, INCREMENTAL, Progress
+from cdcd.core.snapshot.signals import ADDED
 from cdcd.core.snapshot.table_task import OWED_KEYS_MAX, Key, Part, TableTask
 from cdcd.core.transactions.position import Position
 
@@ -81,6 +82,36 @@ def test_tables_wait_in_the_order_of_their_oids_and_are_begun_one_by_one():
     assert other.number != task.number
     assert progress.begin_next({}) is None
     assert progress.end(task).end(other).is_done
+
+
+def test_tables_that_are_added_wait_beside_those_of_the_initial_snapshot():
+    progress = Progress(waiting=Oids((3, 5, 9)), begun=1).await_added((7, 5))
+    # THEN one that waits already is the initial snapshot's
+    assert (progress.waiting.oids, progress.begun, progress.added.oids) == ((5, 7, 9), 0, (7,))
+    begun = progress.begin_next({})
+    assert begun is not None
+    begun_next = begun[0].begin_next({})
+    assert begun_next is not None
+    assert [begun[1].request, begun_next[1].request] == ["", ADDED]
+    # AND the same holds for further tables, and after a restart
+    more = begun[0].await_added((6,))
+    assert (more.waiting.oids, more.begun, more.added.oids) == ((6, 7, 9), 0, (6, 7))
+    assert Progress.from_json(more.to_json()) == more
+    within = replace(more, known=Oids((5, 6, 7, 8, 9)))
+    assert Progress.from_json(within.to_json()) == within
+    assert more.await_added((7,)) is more
+
+
+def test_many_tables_that_are_added_take_few_bytes_of_the_record():
+    many = range(20_000, 30_000)
+    progress = Progress(known=Oids(many)).await_added(many)
+    assert len(json.dumps(progress.to_json())) < 1000
+
+
+def test_a_table_that_another_task_reads_waits_no_more():
+    progress = Progress(waiting=Oids((3, 5, 9)), begun=1)
+    assert progress.take_from_waiting(9).waiting.oids == (5,)
+    assert progress.take_from_waiting(3) is progress
 
 
 def test_a_table_keeps_its_number_whatever_becomes_of_it():
