@@ -95,6 +95,7 @@ from tests.sim.settings import (
     REFUSED,
     SKIPPING,
     TABLE_FAULTS,
+    TABLE_FAULTS_AND_KILLS,
     TABLE_FAULTS_AND_ROUTES,
 )
 
@@ -247,6 +248,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "aside_since_the_fault": _in_engine(TABLE_FAULTS, fates=aside.StaysAtItsFault),
         "aside_back_without_a_name": _in_engine(TABLE_FAULTS, fates=aside.ComesBackWithoutAName),
         "aside_forgotten_at_the_start": _in_engine(TABLE_FAULTS, fates=aside.IsForgottenAtTheStart),
+        "aside_keeps_its_name": _in_engine(TABLE_FAULTS_AND_KILLS["swaps"], fates=aside.KeepsItsFormerName),
         "aside_back_inside": _in_engine(TABLE_FAULTS, ingest=aside.ReturnsInsideATransaction),
         "aside_rest_of_the_step": _in_engine(TABLE_FAULTS, ingest=aside.SendsTheRestOfTheStep),
         "aside_precedents_lost": _in_engine(TABLE_FAULTS, ingest=aside.LosesWhatPrecedes),

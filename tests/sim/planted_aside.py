@@ -127,6 +127,13 @@ class IsForgottenAtTheStart(Fates):
         super().__init__((), *arguments, **options)
 
 
+class KeepsItsFormerName(Fates):
+    """A table that is set aside still has the topic of a name that it gave away, so another table's records go with it."""
+
+    def may_have_records(self, oid: int, lsn: int) -> bool:
+        return True
+
+
 class ReturnsInsideATransaction(Ingest):
     """A table comes back while a transaction is open."""
 

@@ -553,15 +553,29 @@ class Engine:
     # Tables that are set aside.
 
     def _oid_of(self, topic: str) -> int | None:
-        """The table that has its records in this topic; None: no table has."""
+        """The table that has its records in this topic; None: no table has.
+
+        A table that is set aside may have had the topic's name before another table.
+        """
         oid = self._ingest.relations.oid_of(topic)
-        return self._rendering.oid_of(topic) if oid is None else oid
+        if oid is not None and oid not in self.fates.aside:
+            return oid
+        read = self._rendering.oid_of(topic)
+        return oid if read is None else read
 
     def _owners_of(self, topic: str, lsn: int) -> list[int]:
         """The tables that may have records in this topic which commit behind `lsn`, or rows of a snapshot."""
-        owners = self._ingest.relations.owners_of(topic, lsn)
-        read = self._rendering.oid_of(topic) if not owners else None
-        return owners if read is None else [read]
+        known = self._ingest.relations.owners_of(topic, lsn)
+        owners = [oid for oid in known if self.fates.may_have_records(oid, lsn)]
+        read = self._rendering.oid_of(topic)
+        if read is not None and read not in owners and (not owners or self._has_taken(read, topic)):
+            owners.append(read)
+        return owners or known
+
+    def _has_taken(self, oid: int, topic: str) -> bool:
+        """Whether a table with rows of a snapshot has the name of the topic where the stream is."""
+        name = self._tables.oids().get(oid, "")
+        return topic in self._rendering.topics_of(oid) and self._rendering.name_of(oid) == name
 
     def _name_of(self, oid: int) -> str:
         return self.relation_name(oid) or self._rendering.name_of(oid) or self._names.get(oid, "")

@@ -199,6 +199,11 @@ class Fates:
         )
         return True
 
+    def may_have_records(self, oid: int, lsn: int) -> bool:
+        """Return whether the table has records that commit behind `lsn`. A table has none behind its fault."""
+        fate = self.aside.get(oid)
+        return fate is None or fate.since_lsn >= lsn
+
     def describe(self, relation: Relation) -> None:
         """The stream describes a table that is set aside. The description counts when the table comes back."""
         self._relations[relation.oid] = relation

@@ -318,6 +318,46 @@ def test_a_table_that_was_renamed_comes_back_by_its_present_name(tmp_path: Path)
     assert [each.table for each in daemon.facts.of(TableResumed)] == ["public.renamed"]
 
 
+def give_its_name_away(daemon: Daemon) -> None:
+    """The table `public.t`, which is set aside, gets another name, and another table gets its name."""
+    daemon.published = {7: "public.former", OTHER: "public.t"}
+    daemon.tables.update({7: table(7, "former", pages=1), OTHER: table(OTHER, "t", pages=1)})
+    daemon.now += PUBLISHED_S
+
+
+def test_a_refused_record_belongs_to_the_table_that_has_the_name_now(tmp_path: Path):
+    # GIVEN a table that is set aside, whose name and topic another table has taken
+    daemon = daemon_of(tmp_path)
+    daemon.take(transaction(4, 80, *BOTH, row(1), row(2, oid=OTHER)))
+    daemon.take(transaction(5, 100, requested(Signal(STOP_TABLES, ("public.t",)))))
+    give_its_name_away(daemon)
+    out = daemon.until(Ship)
+    assert [(topic, key) for topic, key, _, _ in out.batch.records] == [("p.public.t", None)]
+
+    # WHEN the broker refuses the end of the former table's rows
+    daemon.engine.refused(out.batch, {"p.public.t": SinkError("no right")}, daemon.now)
+
+    # THEN the other table is set aside, because it lacks this record
+    assert [(oid, fate.fault) for oid, fate in daemon.engine.fates.aside.items()] == [
+        (7, REQUEST),
+        (OTHER, BROKER),
+    ]
+
+
+def test_a_refused_topic_belongs_to_the_table_that_has_the_name_now(tmp_path: Path):
+    daemon = daemon_of(tmp_path)
+    daemon.feed(transaction(4, 80, *BOTH, row(1)))
+    daemon.until(EnsureTopics)
+    daemon.engine.topics_refused({"p.public.t": SinkError("no right")}, daemon.now)
+    give_its_name_away(daemon)
+    assert daemon.until(EnsureTopics).topics == ("p.public.t",)
+    daemon.engine.topics_refused({"p.public.t": SinkError("no right")}, daemon.now)
+    assert [(oid, fate.fault) for oid, fate in daemon.engine.fates.aside.items()] == [
+        (7, TOPIC),
+        (OTHER, TOPIC),
+    ]
+
+
 def test_a_table_is_set_aside_from_the_first_record_on_that_was_refused():
     # GIVEN a table that is set aside because of a row
     facts = Facts()
