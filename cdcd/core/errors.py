@@ -90,6 +90,17 @@ class SinkError(FatalError):
     exit_code = 4
 
 
+class RecordTooLargeError(SinkError):
+    """A record is larger than Kafka takes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            message,
+            hint="Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, "
+            "or set kafka.oversized to claim_check or dead_letter.",
+        )
+
+
 class TopicRefusedError(SinkError):
     """Kafka refuses records of some topics, or the topics themselves.
 

@@ -643,6 +643,19 @@ class TableResumed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TableLeft(Fact):
+    """A table that was set aside because of `fault` was dropped, or is not published any more. So it is not set aside
+    any more. Its topic keeps what it has. If the table is published again, its former rows end, and it is read.
+    """
+
+    event: ClassVar[str] = "table.left"
+    table: str
+    oid: int
+    fault: str
+    lsn: str
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotFinished(Fact):
     """All snapshots are finished, and Kafka holds their rows. `rows` is the number of rows delivered by snapshots
     since the pipeline was created.

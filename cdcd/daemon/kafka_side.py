@@ -233,8 +233,14 @@ class KafkaSide:
             report(KafkaRetry(message=error.message, hint=error.hint, wait_s=round(wait_s, 3)))
 
         topics = own_topics(config, messages=messages)
+        events: tuple[str, ...] = ()
+        if config.tables.on_error == "set_aside" and not config.outbox.messages:
+            # If such a topic is refused, the first event sets the outbox table aside.
+            events = config.outbox.settings.topics
+            topics = [topic for topic in topics if topic not in events]
         # After a takeover, changes of all tables arrive soon. So all existing topics are listed once.
         await self.ensure_topics(topics, prefix=config.topics.prefix)
+        await self.ensure_topics(events, refused={})
         timeout_s = await self._transaction_timeout_s()
         return Sink(
             sink_settings(config, timeout_s),

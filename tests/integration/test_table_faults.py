@@ -15,7 +15,7 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import until
 from tests.integration.faults.trial import Trial
 
-pytestmark = pytest.mark.postgres(only=18)
+ON_18 = pytest.mark.postgres(only=18)
 
 LARGE = random.Random(3).randbytes(50_000).hex()
 """Compression does not make it small."""
@@ -296,6 +296,7 @@ def resume(one: Trial) -> None:
     one.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', %s)", asked)
 
 
+@ON_18
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command(
@@ -351,6 +352,7 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command
     assert one.daemon.stop() == 0
 
 
+@ON_18
 def test_without_requests_a_restart_lets_a_table_come_back(
     trial: Callable[..., Trial], database: Database, broker: KafkaBroker
 ):
@@ -379,6 +381,7 @@ def test_without_requests_a_restart_lets_a_table_come_back(
     assert one.daemon.stop() == 0
 
 
+@ON_18
 def test_a_table_without_a_key_that_was_stopped_on_request_comes_back_equal(
     trial: Callable[..., Trial], database: Database, broker: KafkaBroker
 ):
@@ -421,4 +424,40 @@ def test_a_table_without_a_key_that_was_stopped_on_request_comes_back_equal(
     until(lambda: numbers() == [3, 4, 5, 7, 7] or None, "the rows of now", 60.0)
     one.execute("INSERT INTO loose VALUES (8)")
     until(lambda: numbers() == [3, 4, 5, 7, 7, 8] or None, "the last row", 60.0)
+    assert one.daemon.stop() == 0
+
+
+@pytest.mark.postgres(only=18, also=[13])
+def test_a_table_that_is_dropped_while_it_is_set_aside_is_not_set_aside_any_more(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker
+):
+    # GIVEN a pipeline with a table that is set aside, and another one
+    one = trial(database.dsn(), broker.bootstrap_servers)
+    one.configure(
+        kafka={"properties": {"message.max.bytes": 20_000}},
+        snapshot={"mode": "initial"},
+        tables={"on_error": "set_aside"},
+    )
+    one.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    one.start()
+    one.insert(1)
+    insert_large(one)
+    one.daemon.await_event("table.aside")
+
+    # WHEN it is dropped, THEN it is not set aside any more, and the other table goes on
+    one.execute("DROP TABLE t")
+    left = one.daemon.await_event("table.left")
+    assert (left["table"], left["fault"]) == ("public.t", "size")
+    other(one, 1)
+
+    # WHEN a table of this name is created, THEN the topic has the rows of that table only
+    one.create_table()
+    one.insert(7)
+    until(lambda: rows_of(one, one.topic) == {7: ""} or None, "the row of the new table", 60.0)
+
+    # AND a restart sets no table aside
+    one.daemon.kill()
+    one.daemon.start()
+    one.daemon.await_streaming()
+    other(one, 2)
     assert one.daemon.stop() == 0

@@ -179,6 +179,13 @@ class Alterations:
         self._create_as(transaction, table.name, sub)
         return (table.oid,)
 
+    def _drop(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
+        table = self._one(transaction)
+        if table is None:
+            return ()
+        transaction.definitions[table.oid] = None
+        return (table.oid,)
+
     def _create(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
         if len(self.database.oids_of(transaction)) >= TABLES_MAX:
             return ()
@@ -224,5 +231,6 @@ METHODS: Final[dict[str, Callable[[Alterations, Transaction, int], tuple[int, ..
     "swap": Alterations._swap,
     "rename": Alterations._rename,
     "replace": Alterations._replace,
+    "drop": Alterations._drop,
     "create": Alterations._create,
 }

@@ -128,10 +128,24 @@ class IsForgottenAtTheStart(Fates):
 
 
 class KeepsItsFormerName(Fates):
-    """A table that is set aside still has the topic of a name that it gave away, so another table's records go with it."""
+    """A table that is set aside keeps the topic of a name that it gave away, so another table's records are removed."""
 
     def may_have_records(self, oid: int, lsn: int) -> bool:
         return True
+
+
+class KeepsDroppedTables(Fates):
+    """A table that was dropped while it is set aside stays in the checkpoint."""
+
+    def left(self, position: int) -> list[int]:
+        return []
+
+
+class LetsGoTooSoon(Fates):
+    """A table that was dropped is not set aside any more while its changes still arrive."""
+
+    def left(self, position: int) -> list[int]:
+        return list(self._left)
 
 
 class ReturnsInsideATransaction(Ingest):

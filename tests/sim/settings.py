@@ -209,6 +209,7 @@ _WITH: Final[dict[str, dict[str, Any]]] = {
     "filters": {"filters": True},
     "renames": {"ddl": ("add_column", "create", "rename"), "p_ddl": 0.08},
     "swaps": {"ddl": ("add_column", "create", "swap"), "p_ddl": 0.08},
+    "drops": {"ddl": ("add_column", "create", "replace", "drop"), "p_ddl": 0.06, "p_create_published": 0.8},
     "partitions": {"parted": True, "p_full": 1.0},
     "partitioned roots": {"partitioned": True},
     "protected columns": {"protected": True},

@@ -380,7 +380,7 @@ class World:
             self._read_beside_the_lock(postgres.workload.lock)
         kill = self.rng.random() < 0.3
         quiet = 0
-        renamed = {"swap", "rename"} & set(self.settings.ddl)
+        renamed = {"swap", "rename", "replace", "drop"} & set(self.settings.ddl)
         rest_ticks = RENAMED_REST_TICKS if renamed else REST_TICKS
         for _ in range(QUIET_TICKS_MAX):
             self._tick()
@@ -407,6 +407,10 @@ class World:
         session = self._active()
         if session is None or not session.is_quiet:
             raise PromiseBrokenError("something is left open")
+        if oracle.aside is not None:
+            kept = session.engine.fates.aside.keys() - session.asker.published().keys()
+            if kept:
+                raise PromiseBrokenError(f"G13: tables that were dropped are set aside for ever: {kept}")
         assert oracle.fold is not None
         for table in self.database.definitions.values():
             if self.complete.must_be_equal(table):

@@ -63,7 +63,13 @@ class SessionStart:
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
     """Return the engine of a session. The caller must call `close` of its assembler."""
     make = format_of(start.encoding)
-    encoder = shaped(make(start.encoding, start.binary, observe), start.outbox, start.encoding, observe)
+    encoder = shaped(
+        make(start.encoding, start.binary, observe),
+        start.outbox,
+        start.encoding,
+        observe,
+        fails_over_bytes=start.settings.fails_over_bytes,
+    )
     encoder = routed(partitioned(encoder, start.encoding), start.routes, start.encoding, observe)
     encoder = filtered(encoder, start.filters, start.encoding, observe)
     rows = partitioned(make(start.encoding, False, observe), start.encoding)
@@ -85,6 +91,7 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         now=now,
         exported=start.exported,
         excluded=matcher(start.excluded, "snapshot.exclude"),
+        outbox=start.outbox,
         unstreamed_until=start.unstreamed_until,
         chosen_keys=start.encoding.chosen_keys,
         wants=None if start.tables.is_all else start.tables.test(),

@@ -28,8 +28,11 @@ from cdcd.core.facts import Observer, RelationChanged
 from cdcd.core.protocol.messages import Relation
 from cdcd.core.records.encoder import Encoder
 from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.records.shaping.settings import Outbox
 from cdcd.core.transactions.drafts import oids_of
 from cdcd.core.transactions.steps import Changes
+
+NO_OUTBOX: Final = Outbox()
 
 DESCRIBE_S: Final = 0.01
 """Seconds until the catalog is asked again, if it does not show a table yet as the stream has described it."""
@@ -51,6 +54,7 @@ class DescribedRelations:
         observe: Observer,
         start: int = UNKNOWN_PLACE,
         fault: Fault = raise_fault,
+        outbox: Outbox = NO_OUTBOX,
     ) -> None:
         self.ask_at: float | None = None
         """When to look up `asking` (monotonic seconds); None if it is being looked up, or if there is nothing to
@@ -73,6 +77,7 @@ class DescribedRelations:
         self._refused: dict[int, Relation] = {}
         """The descriptions of these relations."""
         self._fault = fault
+        self._outbox = outbox
         self._unregistered: set[int] = set()
         """Oids of described relations whose records lack ids of schemas."""
         self._claimed: set[int] = set()
@@ -207,7 +212,8 @@ class DescribedRelations:
         self._look_for_schemas(oid)
         topics = self._encoder.tables.topics_of(oid)
         self._own(oid, topics)
-        new = tuple([topic for topic in topics if not self._topics.has(topic)])
+        events = self._outbox.topics_of(f"{relation.schema}.{relation.name}")
+        new = tuple([topic for topic in (*topics, *events) if not self._topics.has(topic)])
         if new or oid not in self._claimed:
             self.new_topics[oid] = new
             if new and not self._encoder.tables.key_column_names(oid):

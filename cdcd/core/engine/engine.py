@@ -31,6 +31,7 @@ from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.actions import Action, Answer, End, Status, Turn, Wait
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.delivery import Delivery
+from cdcd.core.engine.described import NO_OUTBOX
 from cdcd.core.engine.ending import Ending, TablesRefusedError, shut_down
 from cdcd.core.engine.exported import Exported, ExportedTables
 from cdcd.core.engine.fates import (
@@ -68,6 +69,7 @@ from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.core.records.encoder import Encoder
 from cdcd.core.records.gaps import Gap
 from cdcd.core.records.schema_registrations import SchemaUse
+from cdcd.core.records.shaping.settings import Outbox
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.signals import RESUMED
 from cdcd.core.snapshot.visibility import Visibility
@@ -119,6 +121,7 @@ class Engine:
         published: the published tables as `schema.table` by oid, looked up for this session.
         exported: the published tables at the slot's snapshot; None: the slot existed, or was made without a snapshot.
         excluded: whether a table (`schema.table`) is read on demand only.
+        outbox: which tables have events instead of rows.
         chosen_keys: the keys that are chosen for tables.
         wants: whether the pipeline has a table, by its name as `schema.table`; None: it has all that are published.
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
@@ -148,6 +151,7 @@ class Engine:
         logged_until: int = 0,
         bindings: Bindings | None = None,
         gap: Gap | None = None,
+        outbox: Outbox = NO_OUTBOX,
         parts: Parts = ORDINARY,
     ) -> None:
         self._is_built = False
@@ -157,6 +161,7 @@ class Engine:
         self.encoder = encoder
         self.rows = rows
         self._settings = settings
+        self._outbox = outbox
         self._ending = Ending(
             unstreamed_until=unstreamed_until,
             logged_until=logged_until,
@@ -265,6 +270,7 @@ class Engine:
             requests=requests,
             topics=self._topics,
             observe=observe,
+            outbox=outbox,
             ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
             heartbeat=self._heartbeat,
             watermarks=self._watermarks,
@@ -469,9 +475,11 @@ class Engine:
         self._topics.forget(refused)
         for topic, error in refused.items():
             oid = self._oid_of(topic)
-            if oid is None:
+            oids = self._event_tables(topic) if oid is None else [oid]
+            if not oids:
                 raise error
-            self._fault(oid, TOPIC, error)
+            for each in oids:
+                self._fault(each, TOPIC, error)
         self._ingest.between(now)
 
     def schemas_refused(self, refused: Mapping[SchemaUse, CdcdError], now: float) -> None:
@@ -565,12 +573,18 @@ class Engine:
 
     def _owners_of(self, topic: str, lsn: int) -> list[int]:
         """The tables that may have records in this topic which commit behind `lsn`, or rows of a snapshot."""
-        known = self._ingest.relations.owners_of(topic, lsn)
+        known = self._ingest.relations.owners_of(topic, lsn) or self._event_tables(topic)
         owners = [oid for oid in known if self.fates.may_have_records(oid, lsn)]
         read = self._rendering.oid_of(topic)
         if read is not None and read not in owners and (not owners or self._has_taken(read, topic)):
             owners.append(read)
         return owners or known
+
+    def _event_tables(self, topic: str) -> list[int]:
+        """The outbox tables whose events may go to the topic; [] if events of logical messages may go there too."""
+        if self._outbox.messages or topic not in self._outbox.topics:
+            return []
+        return [oid for oid, name in self._tables.oids().items() if topic in self._outbox.topics_of(name)]
 
     def _has_taken(self, oid: int, topic: str) -> bool:
         """Whether a table with rows of a snapshot has the name of the topic where the stream is."""
@@ -633,13 +647,23 @@ class Engine:
         return ""
 
     def _between(self, now: float) -> None:
-        """Between two transactions: let tables come back."""
-        if not self._streams or not self.fates.is_due(now):
+        """Between two transactions: let tables come back, and let go those that were dropped."""
+        if not self._streams:
+            return
+        position = self.queue.position.end_lsn
+        for oid in self.fates.left(position):
+            self._tables.vacate(oid)
+            # Changes of a transaction that was open when the table left the publication may follow.
+            self._ingest.come_back(oid, self.fates.let_go(oid, position))
+            self.rows.forget(oid)
+            self.queue.touch()
+        if not self.fates.is_due(now):
             return
         coming = sum([task.request == RESUMED for task in self.incremental.progress.tasks])
         for oid in self.fates.due(now, coming):
             name = self.fates.aside[oid].name
-            read = self._tables.bring_back(oid, name)
+            # The rows of an outbox table are no state: those that were inserted before are not published again.
+            read = not self._outbox.topics_of(name) and self._tables.bring_back(oid, name)
             relation = self.fates.bring_back(oid, read=read, lsn=self.queue.position.end_lsn)
             self._topics.forget(self._topics_of(oid, name, self.queue.position.end_lsn))
             self._ingest.come_back(oid, relation)
@@ -651,7 +675,8 @@ class Engine:
         """The topics that may have records of the table which commit behind `lsn`, or rows of a snapshot."""
         relations = self._ingest.relations
         read = [topic for topic in self._rendering.topics_of(oid) if relations.oid_of(topic) in {None, oid}]
-        return list(dict.fromkeys([*relations.topics_of(oid, lsn), *read])) or [
+        events = self._outbox.topics_of(name)
+        return list(dict.fromkeys([*relations.topics_of(oid, lsn), *read, *events])) or [
             self._rendering.topic_named(name)
         ]
 

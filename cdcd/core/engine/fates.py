@@ -5,6 +5,9 @@ events of the table count and have no records (`left_out.py`). So the positions 
 tables lose nothing. The checkpoint has each table that is set aside, by its oid, because another process must not go on
 with a table of which changes are missing.
 
+A table that was dropped, or that left the publication, is not set aside any more as soon as the stream has passed that
+place, so that the checkpoint does not keep it for ever.
+
 A table comes back at one place in the stream, between two transactions. There its former rows end by a truncate record,
 its rows are read again, and its changes go on. A table that fails while it comes back is set aside again. If the cause
 of a fault can pass by itself (`PASSING`), the table comes back after a while, which is longer after each attempt.
@@ -17,7 +20,7 @@ from typing import Final
 
 from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.errors import CdcdError, ConfigError, SinkError, SourceError, WithheldError
-from cdcd.core.facts import Observer, TableResumed, TableSetAside, cut_short
+from cdcd.core.facts import Observer, TableLeft, TableResumed, TableSetAside, cut_short
 from cdcd.core.pasted import resume_table
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Relation
@@ -144,6 +147,8 @@ class Fates:
         """Tables that come back at the next place between two transactions, because somebody asked for it."""
         self._relations: dict[int, Relation] = {}
         """By oid: the newest descriptions by the stream of tables that are set aside."""
+        self._left: dict[int, int] = {}
+        """Tables that are not published any more: the LSN from which on the stream has no change of the table."""
         self._table: tuple[AsideTable, ...] | None = None
         self._earliest: float | None = None
         """When the first table comes back by itself, as of the last `plan`; None: no table does."""
@@ -208,13 +213,43 @@ class Fates:
         """The stream describes a table that is set aside. The description counts when the table comes back."""
         self._relations[relation.oid] = relation
 
-    def listed(self, names: Mapping[int, str]) -> None:
-        """Take the present names of the published tables by oid, because a table may have been renamed."""
+    def listed(self, names: Mapping[int, str], after: int) -> None:
+        """Take the present names of the published tables by oid, because a table may have been renamed or dropped.
+
+        Args:
+            after: an LSN behind every commit that the list includes.
+        """
+        self._left = {oid: self._left.get(oid, after) for oid in self.aside if oid not in names}
         for oid, fate in self.aside.items():
             name = names.get(oid, fate.name)
             if name != fate.name:
                 fate.former, fate.name = fate.name, name
                 self._is_planned = False
+
+    def left(self, position: int) -> list[int]:
+        """Return the tables that had left the publication before this place. The caller owes `let_go` for each."""
+        return [oid for oid, after in self._left.items() if after <= position] if self._left else []
+
+    def let_go(self, oid: int, lsn: int) -> Relation | None:
+        """The table has left the publication: it is not set aside any more. Returns as `bring_back` does.
+
+        Args:
+            lsn: where the stream is.
+        """
+        self._left.pop(oid)
+        fate = self._take_out(oid)
+        self._observe(TableLeft(table=fate.name, oid=oid, fault=fate.fault, lsn=str(Lsn(lsn))))
+        return self._relations.pop(oid, None)
+
+    def _take_out(self, oid: int) -> Fate:
+        fate = self.aside.pop(oid)
+        self._asked.pop(oid, None)
+        self._once.discard(oid)
+        self._table = None
+        self._is_planned = False
+        if not self.aside:
+            self._earliest = None
+        return fate
 
     def ask(self, oids: Collection[int]) -> None:
         """Let these tables come back."""
@@ -264,13 +299,7 @@ class Fates:
             read: its rows are read again.
             lsn: where the stream is.
         """
-        fate = self.aside.pop(oid)
-        self._asked.pop(oid, None)
-        self._once.discard(oid)
-        self._table = None
-        self._is_planned = False
-        if not self.aside:
-            self._earliest = None
+        fate = self._take_out(oid)
         self._tries[oid] = fate.tries + 1
         if read:
             self._reading.add(oid)

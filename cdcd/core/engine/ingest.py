@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Final, cast
 
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
-from cdcd.core.engine.described import DescribedRelations
+from cdcd.core.engine.described import NO_OUTBOX, DescribedRelations
 from cdcd.core.engine.fates import BELONGS, NAME, RULE, SIZE, VALUE, Fault, raise_fault
 from cdcd.core.engine.heartbeat import Heartbeat
 from cdcd.core.engine.incremental import Incremental
@@ -26,7 +26,7 @@ from cdcd.core.engine.requests import Requests
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.engine.topics import Topics
 from cdcd.core.engine.watermarks import Watermarks
-from cdcd.core.errors import CdcdError, ConfigError, SinkError
+from cdcd.core.errors import CdcdError, ConfigError, RecordTooLargeError, SinkError
 from cdcd.core.facts import MessageOversized, Observer, PrepareMissing, TransactionLarge
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER
@@ -48,6 +48,7 @@ from cdcd.core.records.encoder import (
     Record,
     record_bytes,
 )
+from cdcd.core.records.shaping.settings import Outbox
 from cdcd.core.snapshot.signals import RESERVED, WATERMARK
 from cdcd.core.snapshot.visibility import Visibility
 from cdcd.core.transactions.assembler import Assembler
@@ -82,6 +83,7 @@ class Ingest:
 
     Args:
         ends_former_rows: whether a truncate record ends the rows of a table when another table takes its name.
+        outbox: which tables have events instead of rows.
         heartbeat: is called between transactions, because a busy stream pauses nowhere else; None if there are no
             heartbeats.
         left_out: the tables that the pipeline leaves out, or that are set aside.
@@ -107,6 +109,7 @@ class Ingest:
         topics: Topics,
         observe: Observer,
         ends_former_rows: bool,
+        outbox: Outbox = NO_OUTBOX,
         heartbeat: Heartbeat | None = None,
         watermarks: Watermarks | None = None,
         left_out: LeftOutTables,
@@ -149,6 +152,7 @@ class Ingest:
             observe=observe,
             start=queue.position.end_lsn,
             fault=fault,
+            outbox=outbox,
         )
         self._tables = tables
         self._labels = labels
@@ -738,6 +742,8 @@ def _count(item: SpoolItem) -> int:
 
 def _fault_of_row(error: CdcdError) -> str:
     """Return the kind of fault for an error in a row."""
+    if isinstance(error, RecordTooLargeError):
+        return SIZE
     if isinstance(error, SinkError):
         return NAME
     return RULE if isinstance(error, ConfigError) else VALUE

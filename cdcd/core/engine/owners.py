@@ -155,6 +155,13 @@ class Owners:
                 self._disown(each)
             self._vacated = {ANY_NAME: 0}
 
+    def vacate(self, oid: int) -> None:
+        """Note that the rows in the table's topic are of no table any more, also if this table comes back."""
+        checksum = self._sums.get(oid)
+        if checksum is not None:
+            self._disown(oid)
+            self._vacate(checksum, oid)
+
     def settle(self, oid: int) -> None:
         """Note that it is decided whether the table's existing rows are read."""
         self.unlisted.discard(oid)

@@ -244,7 +244,7 @@ class Questions:
         self._list_at = now + PUBLISHED_S
         if isinstance(answer, Published):
             if self._fates is not None:
-                self._fates.listed(answer.tables)
+                self._fates.listed(answer.tables, answer.after)
             found = self._tables.listed(answer)
             for oid in found:
                 if oid in self._aside:

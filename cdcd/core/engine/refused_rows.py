@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 from cdcd.core.catalog.types import BYTEA
-from cdcd.core.errors import SinkError
+from cdcd.core.errors import RecordTooLargeError
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Relation
@@ -28,17 +28,12 @@ _HEX_HEAD: Final = 2
 _COPIED_HEX_HEAD: Final = 3
 """Number of bytes before the digits of a bytea: in the stream, and in COPY, which escapes the backslash."""
 
-_HINT: Final = (
-    "Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, or set "
-    "kafka.oversized to claim_check or dead_letter."
-)
-
 
 def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> None:
     """Refuse the row in the frame if its record has more than `bytes_max` bytes in any case.
 
     Raises:
-        SinkError: the record is too large.
+        RecordTooLargeError: the record is too large.
     """
     if peek.tag_of(frame) not in {peek.INSERT, peek.UPDATE}:
         return
@@ -50,11 +45,10 @@ def refuse(frame: bytes, in_stream: bool, encoder: Encoder, bytes_max: int) -> N
     least = least_bytes(frame, in_stream, relation)
     if least <= bytes_max:
         return
-    raise SinkError(
+    raise RecordTooLargeError(
         f"A record of at least {least} bytes for topic {encoder.tables.topic_of(oid)}: the row of "
         f"{relation.schema}.{relation.name} at {Lsn(peek.lsn_of(frame))} has {len(frame)} bytes, and message.max.bytes "
-        f"allows records of {bytes_max} bytes.",
-        hint=_HINT,
+        f"allows records of {bytes_max} bytes."
     )
 
 
@@ -62,7 +56,7 @@ def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int)
     """Refuse rows of COPY in the same way as `refuse` does.
 
     Raises:
-        SinkError: the record of a row has more than `bytes_max` bytes in any case.
+        RecordTooLargeError: the record of a row has more than `bytes_max` bytes in any case.
     """
     described = encoder.tables.description(oid)
     if described is None:
@@ -73,21 +67,21 @@ def refuse_lines(lines: list[bytes], oid: int, encoder: Encoder, bytes_max: int)
             continue
         least = least_bytes_of_line(line, relation)
         if least > bytes_max:
-            raise SinkError(
+            raise RecordTooLargeError(
                 f"A record of at least {least} bytes for topic {encoder.tables.topic_of(oid)}: a row of "
                 f"{relation.schema}.{relation.name}, read for a snapshot, has {len(line)} bytes, and "
-                f"message.max.bytes allows records of {bytes_max} bytes.",
-                hint=_HINT,
+                f"message.max.bytes allows records of {bytes_max} bytes."
             )
 
 
-def too_large(topic: str, key: bytes | None, size: int, commit_lsn: int, bytes_max: int) -> SinkError:
+def too_large(
+    topic: str, key: bytes | None, size: int, commit_lsn: int, bytes_max: int
+) -> RecordTooLargeError:
     """Return the error for a finished record that Kafka does not take."""
     named = "" if key is None else f" with a key of {len(key)} bytes"
-    return SinkError(
+    return RecordTooLargeError(
         f"A record of {size} bytes for topic {topic}{named}, of the transaction that commits at {Lsn(commit_lsn)}: "
-        f"message.max.bytes allows records of {bytes_max} bytes.",
-        hint=_HINT,
+        f"message.max.bytes allows records of {bytes_max} bytes."
     )
 
 

@@ -106,6 +106,16 @@ class PublishedTables:
             incremental.tasks.replace(replace(progress, outdated=Oids([*progress.outdated.oids, oid])))
         return True
 
+    def vacate(self, oid: int) -> None:
+        """A table that was set aside has left the publication: its topic lacks changes, whoever has the name next."""
+        self._gone.pop(oid, None)
+        self._rejoined.pop(oid, None)
+        self._ended.discard(oid)
+        self._incremental.tasks.replace(self._incremental.progress.end_former_rows((oid,)))
+        for owners in (self._seen, self._delivered):
+            owners.vacate(oid)
+        self._write_down()
+
     def end_outdated(self, oids: Collection[int]) -> None:
         """The truncate records of these tables are put into the queue now."""
         self._incremental.tasks.replace(self._incremental.progress.end_former_rows(oids))

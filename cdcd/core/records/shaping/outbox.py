@@ -21,14 +21,14 @@ from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.routing import unchecked_topic
 from cdcd.core.catalog.types import BYTEA
 from cdcd.core.catalog.wiretext import checked
-from cdcd.core.errors import ConfigError
+from cdcd.core.errors import ConfigError, RecordTooLargeError
 from cdcd.core.facts import EventRefused, Observer, cut_short
 from cdcd.core.protocol import peek
 from cdcd.core.protocol.frames import XLOG_HEADER
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Binary, Insert, LogicalMessage, Relation, TupleData, Unchanged
 from cdcd.core.protocol.reader import read_message
-from cdcd.core.records.encoder import Encoder, EncoderSettings, Record
+from cdcd.core.records.encoder import Encoder, EncoderSettings, Record, record_bytes
 from cdcd.core.records.shaping.publishing import PREFIX, read_event
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable
 from cdcd.core.records.shaping.shape import Counts, Part, Shape, of_row
@@ -148,18 +148,27 @@ IGNORED: Final = "ignored"
 and deletes in outbox tables, which have no record."""
 
 
-def shaped(inner: Encoder, outbox: Outbox, settings: EncoderSettings, observe: Observer) -> Encoder:
-    """Return `inner`, which makes the records of events, if any are published."""
+def shaped(
+    inner: Encoder, outbox: Outbox, settings: EncoderSettings, observe: Observer, *, fails_over_bytes: int = 0
+) -> Encoder:
+    """Return `inner`, which makes the records of events, if any are published.
+
+    Args:
+        fails_over_bytes: as in `EngineSettings`.
+    """
     if outbox.is_on:
-        inner.shape_by(OutboxShape(outbox, settings, observe))
+        inner.shape_by(OutboxShape(outbox, settings, observe, fails_over_bytes))
     return inner
 
 
 class OutboxShape(Shape):
     """Publishes events. See `Shape` for the methods."""
 
-    def __init__(self, outbox: Outbox, settings: EncoderSettings, observe: Observer) -> None:
+    def __init__(
+        self, outbox: Outbox, settings: EncoderSettings, observe: Observer, fails_over_bytes: int = 0
+    ) -> None:
         self._outbox = outbox
+        self._fails_over = fails_over_bytes
         self._topics = frozenset(outbox.topics)
         self._protections = settings.protections
         self._observe = observe
@@ -224,6 +233,13 @@ class OutboxShape(Shape):
             self._refuse(name, str(error), frame, now_us)
             _count(name, "c", self._instead)
             return None
+        topic, key, value, _ = record
+        size = record_bytes(key, value, None)
+        if 0 < self._fails_over < size:
+            raise RecordTooLargeError(
+                f"An event of {size} bytes for topic {topic}, of the row of {name} at {Lsn(peek.lsn_of(frame))}: "
+                f"message.max.bytes allows records of {self._fails_over} bytes."
+            )
         _count(name, PUBLISHED, self._counts)
         return [Part(frame, record=record)]
 

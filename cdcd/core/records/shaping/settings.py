@@ -66,6 +66,23 @@ class Outbox:
         """True if events can be published at all."""
         return self.messages or bool(self.tables)
 
+    def topics_of(self, table: str) -> tuple[str, ...]:
+        """Return the topics that events of an outbox table (`schema.table`) may go to; () for any other table."""
+        schema, _, name = table.partition(".")
+        found = self.tables.get((schema, name))
+        if found is None:
+            return ()
+        before, value, after = found.topic.partition("{value}")
+        least = len(before) + len(after)
+        return tuple(
+            [
+                topic
+                for topic in self.topics
+                if topic == before
+                or (value and len(topic) >= least and topic.startswith(before) and topic.endswith(after))
+            ]
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TableFilter:

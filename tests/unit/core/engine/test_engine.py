@@ -33,6 +33,7 @@ from cdcd.core.engine.actions import (
     Writers,
 )
 from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.described import NO_OUTBOX
 from cdcd.core.engine.ending import UNSTREAMED_S, StreamingAgainError
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.exported import ExportedTables
@@ -66,8 +67,9 @@ from cdcd.core.protocol.messages import (
 from cdcd.core.records.available import format_of
 from cdcd.core.records.encoder import EncoderSettings
 from cdcd.core.records.flattening import DELETE_TO_TOMBSTONE, REWRITE, TOMBSTONE, Flattening
+from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.routed import routed
-from cdcd.core.records.shaping.settings import ASSUMED, Route, TableRoutes
+from cdcd.core.records.shaping.settings import ASSUMED, Outbox, Route, TableRoutes
 from cdcd.core.snapshot.beginning import initial
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.reading import Refused, Rows, SourceTable
@@ -123,17 +125,27 @@ class Daemon:
         encoding: EncoderSettings = ENVELOPE,
         wants: Callable[[str], bool] | None = None,
         routes: tuple[TableRoutes, ...] = (),
+        outbox: Outbox = NO_OUTBOX,
         **settings: Any,
     ) -> None:
         self.now = 0.0
         self.facts = Facts()
         self.ledger = Ledger(start.position.end_lsn)
         records = format_of(encoding)
-        encoder = routed(records(encoding, False, self.facts), routes, encoding, self.facts)
+        encoder = shaped(
+            records(encoding, False, self.facts),
+            outbox,
+            encoding,
+            self.facts,
+            fails_over_bytes=settings.get("fails_over_bytes", 0),
+        )
+        encoder = routed(encoder, routes, encoding, self.facts)
         self.assembler = Assembler(
             self.ledger, Spool(str(directory), 1 << 20), start.position, encoder.draft_all, abort_info=False
         )
         self.published = PUBLISHED if published is None else published
+        self.after = 0
+        """LSN behind the commits that the list of published tables includes."""
         options: dict[str, Any] = {
             "name": "shop",
             "bytes_max": 100_000,
@@ -155,6 +167,7 @@ class Daemon:
             now=self.now,
             unstreamed_until=unstreamed_until,
             wants=wants,
+            outbox=outbox,
             exported=None
             if exported is None
             else ExportedTables(
@@ -214,7 +227,7 @@ class Daemon:
         seen = Visibility(100, 100)
         match question:
             case ListPublished():
-                return Published(self.published, 0, {})
+                return Published(self.published, self.after, {})
             case Look():
                 return Looked(self.tables.get(question.oid), DESCRIBED, BUILTIN_TYPES, "", seen)
             case FindWriters():

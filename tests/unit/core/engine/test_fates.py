@@ -25,8 +25,9 @@ from cdcd.core.engine.fates import (
 )
 from cdcd.core.engine.questions import PUBLISHED_S
 from cdcd.core.errors import CdcdError, ConfigError, SinkError
-from cdcd.core.facts import SnapshotSignalRefused, TableResumed, TableSetAside
+from cdcd.core.facts import SnapshotSignalRefused, TableLeft, TableResumed, TableSetAside
 from cdcd.core.protocol.messages import UNCHANGED, Truncate, Update
+from cdcd.core.records.shaping.settings import Outbox, OutboxTable
 from cdcd.core.snapshot.progress import Progress
 from cdcd.core.snapshot.signals import RESUME_TABLES, STOP_TABLES, Signal
 from cdcd.core.transactions.position import Position
@@ -286,10 +287,10 @@ def test_a_table_whose_name_is_not_known_waits_until_the_publication_is_listed()
     fates = Fates([AsideTable(7, 100, TOPIC)], {}, observe=Facts())
     fates.plan(0.0)
     assert fates.next_at() is None
-    fates.listed({8: "public.other"})
+    fates.listed({8: "public.other"}, 200)
     fates.plan(1.0)
     assert fates.next_at() is None
-    fates.listed({7: "public.t"})
+    fates.listed({7: "public.t"}, 200)
     fates.plan(2.0)
     assert fates.next_at() == 2.0 + RETRY_S
 
@@ -356,6 +357,102 @@ def test_a_refused_topic_belongs_to_the_table_that_has_the_name_now(tmp_path: Pa
         (7, TOPIC),
         (OTHER, TOPIC),
     ]
+
+
+OUTBOX = Outbox(
+    ("a.events", "b.events"), tables={("public", "other"): OutboxTable("{value}", "note", "", "id", "note")}
+)
+"""Events of the table `public.other`: `note` is the topic and the payload, and `id` is the key."""
+
+
+def outbox_daemon(folder: Path, **options: Any) -> Daemon:
+    return daemon_of(folder, **{"outbox": OUTBOX, **options})
+
+
+def event(number: int, topic: str = "a.events") -> bytes:
+    return row(number, topic, oid=OTHER)
+
+
+def events(daemon: Daemon) -> list[tuple[str, bytes | None]]:
+    return [(topic, key) for ship in daemon.shipped for topic, key, _, _ in ship.batch.records]
+
+
+def test_an_event_that_is_too_large_sets_the_outbox_table_aside(tmp_path: Path):
+    daemon = outbox_daemon(tmp_path, fails_over_bytes=10)
+    daemon.take(transaction(5, 100, *BOTH, event(1), event(222), event(3)))
+    assert set_aside(daemon) == [("public.other", SIZE, "0/64")]
+    assert events(daemon) == [("a.events", b"1")]
+    assert "An event of 11 bytes for topic a.events" in daemon.facts.of(TableSetAside)[0].reason
+
+
+@pytest.mark.parametrize("fault", [TOPIC, BROKER])
+def test_an_outbox_table_whose_topic_is_refused_is_set_aside_and_comes_back_with_its_next_event(
+    tmp_path: Path, fault: str
+):
+    # GIVEN an outbox table with an event, one of whose topics is refused
+    daemon = outbox_daemon(tmp_path)
+    daemon.feed(transaction(5, 100, *BOTH, row(1), event(2), event(3, "b.events")))
+    refused = {"b.events": SinkError("no right")}
+    if fault == TOPIC:
+        wanted = daemon.until(EnsureTopics)
+        assert wanted.topics == ("p.public.t", "p.public.other", "a.events", "b.events")
+        daemon.engine.topics_refused(refused, daemon.now)
+        daemon.engine.topics_ready(["p.public.t", "p.public.other", "a.events"], daemon.now)
+    else:
+        daemon.engine.refused(daemon.until(Ship).batch, refused, daemon.now)
+    daemon.idle()
+
+    # THEN the table is set aside with all its topics, and the other table goes on
+    assert [(name, kind) for name, kind, _ in set_aside(daemon)] == [("public.other", fault)]
+    assert events(daemon) == [("p.public.t", b'{"id":1}')]
+
+    # WHEN it comes back, THEN its rows are not read, and its next event is published
+    daemon.take(transaction(6, 200, requested(Signal(RESUME_TABLES, ("public.other",)))))
+    assert [each.read for each in daemon.facts.of(TableResumed)] == [False]
+    daemon.take(transaction(7, 300, event(4, "b.events")))
+    assert events(daemon)[1:] == [("b.events", b"4")]
+
+
+def test_a_topic_that_events_of_logical_messages_share_belongs_to_all(tmp_path: Path):
+    daemon = outbox_daemon(tmp_path, outbox=replace(OUTBOX, messages=True))
+    daemon.feed(transaction(5, 100, *BOTH, event(2)))
+    with pytest.raises(SinkError, match="no right"):
+        daemon.engine.refused(daemon.until(Ship).batch, {"a.events": SinkError("no right")}, daemon.now)
+
+
+def test_a_table_that_was_dropped_while_it_is_set_aside_leaves_the_checkpoint(tmp_path: Path):
+    # GIVEN a table that is stopped, and dropped
+    daemon = daemon_of(tmp_path)
+    daemon.take(transaction(4, 80, *BOTH, row(1)))
+    daemon.take(transaction(5, 100, requested(Signal(STOP_TABLES, ("public.t",)))))
+    daemon.published = {OTHER: "public.other"}
+    daemon.after = 250
+    daemon.now += PUBLISHED_S
+    daemon.idle()
+    # THEN it is set aside until the stream has passed the place where it was dropped
+    assert daemon.facts.of(TableLeft) == []
+    daemon.take(transaction(6, 200, row(2)))
+    assert daemon.engine.checkpoint.tables != ()
+    daemon.take(transaction(7, 300, row(3, oid=OTHER)))
+    assert daemon.facts.of(TableLeft) == [TableLeft("public.t", 7, REQUEST, "0/136")]
+    assert daemon.engine.checkpoint.tables == ()
+
+    # WHEN another table gets its name, THEN the rows in the topic end first
+    daemon.published = {9: "public.t", OTHER: "public.other"}
+    daemon.take(transaction(8, 400, described("t", 9), row(4, oid=9)))
+    assert [(value["op"], (value["after"] or {}).get("id")) for _, _, value in daemon.records][-2:] == [
+        ("t", None),
+        ("c", 4),
+    ]
+
+
+def test_a_restart_forgets_a_table_that_was_dropped_meanwhile(tmp_path: Path):
+    start = replace(START, tables=(AsideTable(7, 20, VALUE), AsideTable(99, 20, VALUE)))
+    daemon = daemon_of(tmp_path, start)
+    daemon.now += PUBLISHED_S
+    daemon.idle()
+    assert [(fact.table, fact.oid) for fact in daemon.facts.of(TableLeft)] == [("", 99)]
+    assert list(daemon.engine.fates.aside) == [7]
 
 
 def test_a_table_is_set_aside_from_the_first_record_on_that_was_refused():
