@@ -407,7 +407,7 @@ class World:
         session = self._active()
         if session is None or not session.is_quiet:
             raise PromiseBrokenError("something is left open")
-        if oracle.aside is not None:
+        if oracle.aside is not None and isinstance(session, Session) and session.engine is not None:
             kept = session.engine.fates.aside.keys() - session.asker.published().keys()
             if kept:
                 raise PromiseBrokenError(f"G13: tables that were dropped are set aside for ever: {kept}")
