@@ -101,7 +101,8 @@ class Step:
         # The size falls at the end, because finished folders are moved away.
         self.most = max(self.most, self._bytes() - self.before)
         megabytes = self.most // 1_000_000
-        if megabytes < self.megabytes:
+        # The size is approximate, and nothing grows while pip installs what it has downloaded.
+        if megabytes < 0.9 * self.megabytes:
             return f"{self.name} {megabytes} of {self.megabytes} MB"
         return f"{self.name} {self.megabytes} MB, installing"
 
@@ -127,7 +128,16 @@ def packages_step(cache: Path) -> Step:
     wanted.mkdir(exist_ok=True)
     tools = wanted / "tools.txt"
     tools.write_text("".join(re.findall(r"^setuptools==(?:.*\\\n)*.*\n", BUILD.read_text(), re.MULTILINE)))
-    pip = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
+    pip = [
+        PYTHON,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--require-hashes",
+        "--no-compile",
+    ]
     make = shlex.join([sys.executable, "-m", "venv", str(PYTHON.parents[1])])
     install = shlex.join(map(str, [*pip, "-r", PACKAGES, "-r", tools]))
     failed = "echo 'On Debian and Ubuntu: apt install python3-venv'; exit 1"

@@ -10,26 +10,29 @@ from cdcd.tools.adopt.verdicts import Kind, Verdict
 _SAMPLES: Final = ("1", "true", "text", "public.orders:id")
 
 _LEGEND: Final = """\
-# Options of Debezium, and what becomes of them
+# Options of Debezium in cdcd
 
-Made from the tables of `cdcd adopt` by `python -m tests.documents`; a test keeps it so. The options are those of
-Debezium 3.7 for PostgreSQL and of Kafka Connect 4.3. [from-debezium.md](from-debezium.md) says how to take over.
+`python -m tests.documents` writes this page from the tables of `cdcd adopt`, and a test compares them. The options are
+those of Debezium 3.7 for PostgreSQL and of Kafka Connect 4.3. [from-debezium.md](from-debezium.md) shows how to take
+over a connector.
 
 - **same**: cdcd has a key with this meaning, or does the same without one.
-- **different**: cdcd does it in another way, which is said.
-- **impossible**: cdcd cannot do it; what to do instead is said. A takeover needs `--accept` for it.
+- **different**: cdcd does it in another way, which the table describes.
+- **impossible**: cdcd cannot do it, and the table says what to do instead. A takeover then needs `--accept`.
 - **irrelevant**: cdcd works without it.
 
-What is in no table is reported as unknown. `<...>` stands for any text without a point, `*` for any text.
+`cdcd adopt` reports an option that is in no table as unknown. `<...>` stands for any text without a point,
+`*` for any text.
 """
 
 
 _TRANSFORMS: Final = """\
-`cdcd adopt` judges each transform at its option `transforms.<alias>.type`, in the order of `transforms`, and writes the
-keys. Names of classes are in lower case here. What is *different* is said with the verdict, and a transform is
-impossible where its option or its place has no counterpart. A predicate counts if it chooses tables by their topics
-(TopicNameMatches), or tombstones where these are not changed; any other predicate makes a transform impossible. Every
-other class is impossible, because cdcd loads no Java classes.
+`cdcd adopt` reports on each transform at its option `transforms.<alias>.type`, in the order of `transforms`, and writes
+the keys that replace the transform. Names of classes are in lower case here. The verdict describes the differences. A
+transform is impossible if one of its options, or its place in the chain, has no counterpart in cdcd. `cdcd adopt`
+translates predicates that select tables by their topics (TopicNameMatches), and predicates that select tombstones if
+the transform does not change tombstones. Any other predicate makes a transform impossible. Every other class is
+impossible, because cdcd loads no Java classes.
 """
 
 
@@ -41,12 +44,12 @@ def markdown() -> str:
 def _transforms() -> str:
     """What becomes of each class of transforms. Those without a counterpart come last."""
     rows = "\n".join(f"| `{name}` | {_said(row.said)} |" for name, row in TRANSFORMS.items())
-    return f"\n## Transforms\n\n{_TRANSFORMS}\n| class | what becomes of it |\n|---|---|\n{rows}\n"
+    return f"\n## Transforms\n\n{_TRANSFORMS}\n| class | in cdcd |\n|---|---|\n{rows}\n"
 
 
 def _section(title: str, options: Sequence[Option]) -> str:
     rows = "\n".join(f"| `{option.name}` | {_default(option)} | {_fates(option)} |" for option in options)
-    return f"\n## {title}\n\n| option | default | what becomes of it |\n|---|---|---|\n{rows}\n"
+    return f"\n## {title}\n\n| option | default | in cdcd |\n|---|---|---|\n{rows}\n"
 
 
 def _default(option: Option) -> str:

@@ -108,12 +108,11 @@ def prepare(
     help="Continue although there were writes in between, if cdcd can deliver all of them from the new server.",
 )
 def adopt(file: Path, deliver_writes: bool) -> int:
-    """Let the pipeline go on from the new server, if nothing was written in between.
+    """Let the pipeline continue from the new server, if nothing was written in between.
 
-    FILE is the configuration for the new server. All that was written there since `prepare` made its slot is looked at.
-    A write of the former server behind the fence, or of the new server itself, is refused with its LSN. When the
-    command has ended, let writes in, and start `cdcd run` with this configuration; the order of these two does not
-    matter.
+    FILE is the configuration for the new server. The command reads everything that was written there since
+    `prepare` created its slot, and refuses if a write came after the fence or was made on the new server itself.
+    When the command has ended, allow writes, and start `cdcd run` with this configuration, in any order.
 
     \b
     Exits with
@@ -144,7 +143,7 @@ def adopt(file: Path, deliver_writes: bool) -> int:
 @command.command("cancel")
 @config_option()
 def cancel(file: Path) -> int:
-    """Take the seal away, so that the pipeline goes on from the former server.
+    """Remove the seal, so that the pipeline continues from the former server.
 
     FILE is the configuration for the former server. The slot on the new server stays, and keeps WAL there. Drop it,
     unless you prepare again soon.

@@ -34,8 +34,7 @@ def command() -> None:
     """Ask a running daemon to read tables, and show the progress.
 
     A request is a logical message in the source's WAL. The daemon reads it in the stream, also if it was stopped when
-    the request was sent. From SQL: SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{"action": "start",
-    "tables": ["public.orders"]}').
+    the request was sent. docs/snapshots.md shows the SQL for requests from other programs.
     """
 
 

@@ -1,4 +1,4 @@
-"""`cdcd status`: how a pipeline is, whether its daemon runs or not."""
+"""`cdcd status`: the health of a pipeline, whether its daemon runs or not."""
 
 import json
 import os

@@ -37,7 +37,7 @@ def command(file: Path, *, last: int, mirror: TextIO | None, table: str, key: tu
 
     Shows whether the table is published, its filter and route, and each record of the row: LSN, transaction, time,
     topic, partition and offset. If there is no record, shows possible reasons. KEY is the value of the key as
-    records have it, or COLUMN=VALUE for each column of the key.
+    records have it, COLUMN=VALUE for each column of the key, or the key as JSON.
 
     \b
       cdcd trace public.orders 5

@@ -76,6 +76,8 @@ class PublicationFollower:
         self._strict = strict
         self._connect = connect
         self._observe = observe
+        self._changes_rows = True
+        """True if the publication has UPDATE or DELETE."""
         self._digest: tuple[str, ...] = ()
         self._again_at: float | None = None
         self._told: set[tuple[str, frozenset[int]]] = set()
@@ -103,6 +105,7 @@ class PublicationFollower:
         if found is None or found[0].all_tables:
             return
         listed, differences = found
+        self._changes_rows = listed.changes_rows
         if differences.lacking or differences.extra:
             self._wait(now, PENDING_S)
             await self._act(listed, differences)
@@ -177,7 +180,7 @@ class PublicationFollower:
         self, table: PublishedTable, right: following.Rights, listed: Listed, reader: str | None, role: str
     ) -> Reason:
         if listed.changes_rows and not table.has_identity:
-            return _NO_IDENTITY, f"ALTER TABLE {following.sql_name(table)} REPLICA IDENTITY FULL;"
+            return _NO_IDENTITY, ""
         if self._mode == "owner" and not right.is_owned:
             return "the role of postgres.dsn does not own these tables", ""
         if self._strict and reader == "" and right.owner and right.owner not in self._trusted:
@@ -249,11 +252,12 @@ class PublicationFollower:
         if key in self._told or not key[1]:
             return
         self._told.add(key)
+        statements = following.pasted(self._publication, lacking, extra, changes_rows=self._changes_rows)
         self._tell_of(
             reason,
             lacking,
             extra,
-            " ".join([*filter(None, first), following.pasted(self._publication, lacking, extra)]),
+            " ".join([*filter(None, first), statements]),
         )
 
     def _tell_of(

@@ -156,10 +156,10 @@ def _summary(t: Telemetry, lag_bytes: int | None, lag_s: float | None) -> str:
     if t.reading:
         return "reads the initial snapshot; changes follow after it"
     if lag_bytes is None:
-        return "streams"
+        return "streaming"
     if lag_bytes == 0:
-        return "streams, no lag"
-    return f"streams, {size(lag_bytes)}{'' if not lag_s else f' and {seconds(lag_s)}'} behind"
+        return "streaming, no lag"
+    return f"streaming, {size(lag_bytes)}{'' if not lag_s else f' and {seconds(lag_s)}'} behind"
 
 
 def _named(other: ActiveElsewhere) -> str:

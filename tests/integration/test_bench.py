@@ -64,6 +64,24 @@ def test_a_run_prints_figures_and_leaves_nothing(
 
 
 @pytest.mark.postgres(only=18)
+def test_a_role_that_may_not_create_gets_the_right_to_grant(
+    database: Database, broker: KafkaBroker, unique: str, tmp_path: Path
+):
+    database.execute("CREATE ROLE bench_reader LOGIN REPLICATION")
+    try:
+        file = tmp_path / "cdcd.yaml"
+        dsn = database.dsn(user="bench_reader")
+        file.write_text(yaml.safe_dump(configuration(unique, dsn, broker.bootstrap_servers)))
+        said = run_cdcd("bench", "--config", str(file), "--yes", folder=tmp_path)
+        assert said.returncode == 3
+        assert "permission denied for database" in said.stderr
+        assert re.search(r"hint: GRANT CONNECT, CREATE ON DATABASE \S+ TO \S*bench_reader", said.stderr)
+        assert "Traceback" not in said.stderr
+    finally:
+        database.execute("DROP ROLE bench_reader")
+
+
+@pytest.mark.postgres(only=18)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_is_removed_by_itself_or_by_its_name(
     database: Database, broker: KafkaBroker, file: Path, tmp_path: Path, number: signal.Signals

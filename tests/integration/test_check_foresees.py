@@ -1171,6 +1171,7 @@ FOLLOWED: Final[dict[Callable[[Scene], None], Callable[[Scene, str], None]]] = {
     no_right_to_publish: _sql,
     no_broker: _running_broker,
     no_right_on_the_transactional_id: _acls,
+    no_rights_on_topics: _acls,
     a_slot_in_use: _sql,
 }
 """Who follows the cure of each mistake."""
@@ -1182,8 +1183,8 @@ def test_the_cure_of_a_common_mistake_helps_as_it_is_printed(broken: Callable[[S
     # GIVEN a common mistake
     broken(scene)
     # WHEN the fix of each finding is followed, once
-    found = [finding for finding in one.check().errors() if finding["code"] == code]
-    assert found
+    found = one.check().errors()
+    assert code in {finding["code"] for finding in found}
     for fix in dict.fromkeys(finding["fix"] for finding in found):
         FOLLOWED[broken](scene, fix)
     # THEN the finding is gone, and the pipeline streams

@@ -531,3 +531,25 @@ def test_every_event_that_the_page_on_snapshots_names_is_a_fact_or_a_key():
     others = {*RESERVED, "source.snapshot", "source.txId", "snapshot.lsn"}
     assert {"snapshot.refused", "table.replaced", "snapshot.signals"} <= dotted
     assert dotted - events - keys - others == set()
+
+
+def literal_expressions(source: str) -> list[str]:
+    """Return texts with an expression in braces, such as `{log.folder}`, that no f-string replaces."""
+    tree = ast.parse(source)
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside
+    ]
+    return [text for text in texts if re.search(r"\{[a-z_]\w*(\.\w+|\([^{}]*\))\}", text)]
+
+
+@pytest.mark.parametrize("module", sorted(CODE))
+def test_no_text_shows_an_expression_instead_of_its_value(module: str):
+    assert literal_expressions(CODE[module]) == []
+
+
+def test_an_expression_that_is_shown_is_found():
+    assert literal_expressions("hint = 'move ' '{log.folder} away'") == ["move {log.folder} away"]
+    assert literal_expressions("hint = f'move {log.folder} away, {{}}' + '{folder}'") == []

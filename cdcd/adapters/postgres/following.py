@@ -165,9 +165,25 @@ def alteration(publication: str, verb: str, tables: Sequence[PublishedTable]) ->
     return f"ALTER PUBLICATION {quoted(publication)} {verb} TABLE {names};"
 
 
-def pasted(publication: str, add: Sequence[PublishedTable], drop: Sequence[PublishedTable]) -> str:
-    """The statements for a person: for the first `PASTED_MAX` tables to be added, and to be dropped."""
-    parts = [
+def full_identity(table: PublishedTable) -> str:
+    """Return the statement by which PostgreSQL sends whole old rows of the table."""
+    return f"ALTER TABLE {sql_name(table)} REPLICA IDENTITY FULL;"
+
+
+def pasted(
+    publication: str,
+    add: Sequence[PublishedTable],
+    drop: Sequence[PublishedTable],
+    *,
+    changes_rows: bool = True,
+) -> str:
+    """Return statements for a person: for the first `PASTED_MAX` tables to be added, and to be dropped.
+
+    `changes_rows`: the publication has UPDATE or DELETE. PostgreSQL rejects both on a published table without a replica
+    identity, so the statements first set the identity of such tables.
+    """
+    parts = [full_identity(table) for table in add[:PASTED_MAX] if changes_rows and not table.has_identity]
+    parts += [
         alteration(publication, verb, tables[:PASTED_MAX])
         for verb, tables in (("ADD", add), ("DROP", drop))
         if tables

@@ -127,7 +127,7 @@ def judge(log: DurableLog, owner: LogOwner, checkpoint: Checkpoint | None, sourc
             f"The durable log {log.folder} holds changes from {Lsn(log.sessions[0].begin)} on, but Kafka has no "
             "checkpoint of this pipeline, so nobody can tell which of them were delivered.",
             hint="Correct topics.checkpoint or spool.durable_directory. If the pipeline starts from scratch, move "
-            "{log.folder} away.",
+            f"{log.folder} away.",
         )
     confirmed, reached = source.slot_confirmed, checkpoint.position.end_lsn
     if confirmed is None:
@@ -144,7 +144,7 @@ def judge(log: DurableLog, owner: LogOwner, checkpoint: Checkpoint | None, sourc
             f"The durable log {log.folder} is of the server with system_identifier {source.system_identifier}, and the "
             f"checkpoint in Kafka is of {checkpoint.system_identifier}.",
             hint="Start cdcd against the server that the checkpoint is of. If you do not need the log any more, move "
-            "{log.folder} away.",
+            f"{log.folder} away.",
         )
     sessions = undelivered(log.sessions, reached)
     if not sessions and reached >= confirmed:

@@ -102,7 +102,7 @@ class Adoption:
         """ConfigError: an accepted name is none of an option that stands in the way, so it may be misspelt."""
         if unneeded := sorted(set(accepted) - {"all"} - set(self.blocking)):
             raise ConfigError(
-                f"--accept {unneeded[0]}: no option of this name prevents the takeover.",
+                f"--accept {unneeded[0]} is not needed: no option of this name prevents the takeover.",
                 hint=f"Options that prevent a takeover: {', '.join(self.blocking) or 'none'}.",
             )
 
@@ -225,8 +225,8 @@ def _that_fit(
         settings.checked(settings.nested({**keys_of(findings), **extra}), references, file)
     except ConfigError as error:
         why = (
-            f"cdcd refuses what the transforms would become: {error.message} Write it into cdcd.yaml by hand, and "
-            "accept this option."
+            f"cdcd refuses the keys that replace the transforms: {error.message} Write the keys into cdcd.yaml by "
+            f"hand, and accept this option."
         )
         return [
             replace(finding, verdict=Verdict(Kind.IMPOSSIBLE, why))
@@ -301,13 +301,13 @@ def _tables_verdict(lists: Lists, choice: Choice) -> Verdict:
     if lists.unreadable:
         return Verdict(
             Kind.IMPOSSIBLE,
-            f"Only Java reads {_listed(lists.unreadable)}. Name the tables in postgres.tables, and see that the "
-            "publication has no others.",
+            f"Only Java reads {_listed(lists.unreadable)}. Name the tables in postgres.tables, and check that the "
+            f"publication has no other tables.",
         )
     if choice.patterns is None:
         return Verdict(
             Kind.UNKNOWN,
-            "The database has no table that it captures."
+            "The database has no table that the connector captures."
             if choice.is_checked
             else "It cannot be translated without the database. Run this where the database can be reached, without "
             "--offline.",
@@ -318,18 +318,18 @@ def _tables_verdict(lists: Lists, choice: Choice) -> Verdict:
         return Verdict(
             Kind.DIFFERENT,
             f"postgres.tables: {shown}; tables.exclude: {_listed(choice.excluded)}. Not compared with the database: "
-            "names that differ in case only, or have a point, may be chosen otherwise.",
+            f"the patterns may match other tables if names differ only in case or have a point.",
             {**keys, "tables.exclude": list(choice.excluded)},
         )
     if choice.is_exact and choice.is_checked:
         return Verdict(
-            Kind.SAME, f"postgres.tables: {shown}. It chooses the same tables of the database.", keys
+            Kind.SAME, f"postgres.tables: {shown}. Both select the same tables of the database.", keys
         )
     if choice.is_exact:
         return Verdict(
             Kind.DIFFERENT,
-            f"postgres.tables: {shown}. Not compared with the database: names that differ in case only, or have a "
-            "point, may be chosen otherwise.",
+            f"postgres.tables: {shown}. Not compared with the database: the patterns may match other tables if names "
+            f"differ only in case or have a point.",
             keys,
         )
     return Verdict(
@@ -357,7 +357,8 @@ def _with_publication(
 ) -> Finding:
     """The finding of publication.name, with what the database has."""
     if database is None:
-        why = "Not compared with the database. cdcd delivers all tables of it: see that the connector leaves none out."
+        why = "Not compared with the database. cdcd delivers all tables of the publication: check that the connector "
+        "leaves no table out."
         verdict = Verdict(Kind.DIFFERENT, why, finding.verdict.keys)
         return replace(finding, verdict=verdict) if lists.given else finding
     if database.publication is None:
@@ -365,7 +366,7 @@ def _with_publication(
             finding,
             verdict=Verdict(
                 Kind.UNKNOWN,
-                "There is no such publication. A slot sends nothing by a publication that is made later: see "
+                "There is no such publication. A slot sends nothing for a publication that is created later. Check "
                 "whether the connector runs.",
                 finding.verdict.keys,
             ),
@@ -378,8 +379,8 @@ def _with_publication(
         verdict=Verdict(
             Kind.DIFFERENT,
             f"It also has {count} {'table' if count == 1 else 'tables'} that the connector leaves out "
-            f"({_listed(narrowed.left_out)}), and cdcd delivers all tables of its publication. It reads by "
-            f"{narrowed.name} instead, which --takeover makes while the connector runs.",
+            f"({_listed(narrowed.left_out)}), and cdcd delivers all tables of its publication. cdcd reads publication "
+            f"{narrowed.name} instead, which --takeover creates while the connector runs.",
             {"postgres.publication": narrowed.name},
         ),
     )

@@ -34,15 +34,15 @@ _BY_HAND: Final = (
     "before that: cdcd would deliver the whole values."
 )
 _NOT_COMPARED: Final = (
-    "The database was not asked: names that differ in case only may be chosen otherwise, and cdcd refuses to start "
-    "with a column of a key, or one that is no text and is cut short."
+    "The database was not asked. The rule may match other columns if names differ only in case. cdcd refuses to start "
+    "if a column is in a key, or is not text and has to be truncated."
 )
 _TODAY: Final = (
     "The list has the present columns, because no pattern matches the same ones. Add later columns by hand."
 )
 _LATER: Final = (
-    "If a column with a matching name is added later, or a column is renamed so, Debezium would deliver "
-    "the column. In cdcd, the column is left out until columns.include is changed."
+    "If a column gets a matching name later, because it is added or renamed, Debezium would deliver the column. cdcd "
+    "leaves the column out until columns.include is changed."
 )
 _NO_COLUMN: Final = (
     "If the list has no column of a table, Debezium delivers no columns of the table, and cdcd would deliver all of "
@@ -104,7 +104,7 @@ def _written(name: str, length: int | None, patterns: Sequence[str], notes: Sequ
     return Verdict(kind, " ".join([f"{', '.join(keys)}.", *said]), keys if patterns else {})
 
 
-_CHARACTERS: Final = "Characters are those of Unicode, where Debezium counts one beyond U+FFFF as two."
+_CHARACTERS: Final = "cdcd counts Unicode characters; Debezium counts a character beyond U+FFFF as two."
 
 
 def _refused(meant: Sequence[Column], *, is_exclusion: bool) -> str:
@@ -112,13 +112,13 @@ def _refused(meant: Sequence[Column], *, is_exclusion: bool) -> str:
     for table, column in meant:
         if column in table.key:
             return (
-                f"Column {column} is in the key of {table.qualified}, and cdcd neither leaves out nor masks nor cuts "
-                "short a column of a key. columns.hash and columns.encrypt keep keys apart."
+                f"Column {column} is in the key of {table.qualified}, and cdcd does not leave out, mask or truncate a "
+                f"column of a key. With columns.hash or columns.encrypt, different rows keep different keys."
             )
         if not is_exclusion and column not in table.texts:
             return (
-                f"Column {column} of {table.qualified} is no text. Debezium does not mask it, and cdcd would, or "
-                "refuses it. Name the other columns alone."
+                f"Column {column} of {table.qualified} is not text. Debezium does not mask it, but cdcd would mask or "
+                f"refuse it. Name only the other columns."
             )
     return ""
 

@@ -37,7 +37,9 @@ def read_file(path: Path) -> dict[str, str]:
         with path.open("rb") as opened:
             content = opened.read(BYTES_MAX + 1)
         if len(content) > BYTES_MAX:
-            raise ConfigError(f"{path} is larger than {BYTES_MAX} bytes: it is no connector's configuration.")
+            raise ConfigError(
+                f"{path} is larger than {BYTES_MAX} bytes, so it is not the configuration of a connector."
+            )
         text = content.decode()
     except OSError as error:
         raise ConfigError(f"Cannot read {path}: {error.strerror}.") from None
@@ -176,8 +178,7 @@ class Connector:
         if len(found) > 1:
             raise ConnectError(
                 f"{self.url} has offsets of {len(found)} sources.",
-                hint="A connector has one source. Delete the offsets of those that it had formerly: "
-                f"PATCH {self.url}/offsets",
+                hint=f"A connector has one source. Delete the offsets of its former sources: PATCH {self.url}/offsets",
             )
         return dict(found[0].get("offset") or {}) if found else {}
 
@@ -189,7 +190,7 @@ class Connector:
             if time.monotonic() > deadline:
                 raise ConnectError(
                     f"{self.url} has not stopped within {STOPPED_S:.0f} s.",
-                    hint="Look into the worker's log, and run this command again.",
+                    hint="Read the worker's log, and run this command again.",
                 )
             time.sleep(_POLL_S)
 

@@ -338,8 +338,8 @@ class Course:
         if kind == TOMBSTONES and skips_tombstones:
             return EVERYWHERE if transform.is_negated else Reach(())
         raise RefusedError(
-            f"Its predicate {predicate.alias} ({kind.rpartition('.')[2]}) chooses single records, and cdcd has such "
-            "rules for tables only. Do the work of the transform in a job that reads the topics, and accept this "
+            f"The predicate {predicate.alias} ({kind.rpartition('.')[2]}) selects single records; cdcd can apply the "
+            f"rule only to whole tables. Do the work of the transform in a job that reads the topics, and accept this "
             "option."
         )
 
@@ -347,7 +347,8 @@ class Course:
         """The tables whose topics, as they are by now, match. RefusedError: that is not known."""
         if self.rerouted:
             raise RefusedError(
-                f"It chooses records by their topics, and behind transform {self.rerouted} they cannot be told. Write "
+                f"The predicate selects records by their topics, and the topics after transform {self.rerouted} are "
+                f"not known. Write "
                 "the tables that are meant into cdcd.yaml by hand, and accept this option."
             )
         is_own = self.topics.template == DEFAULT
@@ -373,8 +374,8 @@ class Course:
             for other, holder in taken.items():
                 if self._overlap(pattern, other) and not (merges and pattern == other):
                     raise RefusedError(
-                        f"A table has one rule in {key} at most, and transform {holder} has made one already. Write "
-                        "both into one rule by hand, and accept this option."
+                        f"A table can have one rule in {key}, and transform {holder} already gave it one. Write one "
+                        f"rule for both by hand, and accept this option."
                     )
         taken |= dict.fromkeys(patterns, alias)
 

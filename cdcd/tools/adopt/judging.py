@@ -373,5 +373,5 @@ def _unknown(name: str) -> Verdict:
     )
     return Verdict(
         Kind.UNKNOWN,
-        f"The tables of cdcd's for {where} do not have it. Find out what this option does before you continue.",
+        f"cdcd does not know this option of {where}. Check what it does, then accept it by --accept.",
     )

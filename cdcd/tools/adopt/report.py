@@ -95,7 +95,7 @@ def _decisions(adoption: Adoption, file: str, *, is_url: bool) -> Iterator[str]:
 def _by_hand(adoption: Adoption, file: str) -> Iterator[str]:
     narrowed = adoption.narrowing
     if narrowed is not None:
-        yield "Next, while the connector runs, make the publication, and note the position:"
+        yield "Next, while the connector runs, create the publication, and note the position:"
         yield f"  {narrowed.statement};"
         yield "  SELECT pg_current_wal_lsn();"
         yield f"Stop the connector when slot {adoption.config.postgres.slot} is past that position:"
@@ -140,7 +140,8 @@ def _missing(outcome: Outcome, *, has_offset: bool) -> str:
     gap = outcome.gap
     if not has_offset:
         return (
-            "The connector has stored no position, so nothing says whether somebody else has moved the slot."
+            "The connector has stored no position, so `cdcd adopt` cannot check whether somebody else has moved the "
+            "slot."
         )
     if gap is None:
         return "Nothing is missing: the slot is not past the connector's offset."
@@ -149,14 +150,17 @@ def _missing(outcome: Outcome, *, has_offset: bool) -> str:
             f"The slot is past the connector's offset {gap.after}, because its driver confirms WAL without changes "
             "(lsn.flush.mode). Nothing is missing, unless somebody else has moved the slot too."
         )
-    return f"Not at all: what committed after {gap.after} and up to {gap.up_to}, because the slot was moved past it."
+    return (
+        f"Not delivered: transactions that committed after {gap.after} and up to {gap.up_to}, because the slot was "
+        "moved past them."
+    )
 
 
 def _twice(twice: Twice) -> Iterator[str]:
     if not twice.is_readable:
         yield (
-            "The topics have records that are not Debezium's JSON, so what comes twice cannot be counted: at most "
-            f"{number(twice.pending, 'event')}, which the slot has."
+            "The topics have records that are not Debezium's JSON, so repeated events cannot be counted: at most "
+            f"{number(twice.pending, 'event')}, which the slot holds."
         )
     elif twice.first is None:
         yield "Nothing comes twice."
@@ -167,9 +171,12 @@ def _twice(twice: Twice) -> Iterator[str]:
             f"end from {twice.first} to {twice.last}."
         )
         if twice.partly is not None:
-            yield f"The transaction that ends at {twice.partly} is in the topics in part. It comes as a whole."
+            yield (
+                f"The transaction that ends at {twice.partly} is in the topics in part. The whole transaction comes "
+                "again."
+            )
     if not twice.is_complete:
-        yield "The slot has more than was looked at, so that more may come twice."
+        yield "The slot holds more than the command has read, so more events may come twice."
 
 
 def _positions(offset: Mapping[str, Any]) -> dict[str, str]:

@@ -127,7 +127,7 @@ def heartbeat_interval(value: str, _key: str) -> Verdict:
     given = seconds(value)
     assert isinstance(given, int | float)
     if given <= 0:
-        return same("heartbeat.interval_s. At 0 there are no heartbeats.", heartbeat__interval_s=0)
+        return same("heartbeat.interval_s. With 0 there are no heartbeats.", heartbeat__interval_s=0)
     taken = min(max(given, INTERVAL_S_MIN), INTERVAL_S_MAX)
     why = "heartbeat.interval_s. The header cdcd.watermark of a heartbeat has the LSN."
     if taken != given:
@@ -146,7 +146,7 @@ def heartbeat_query(value: str, _key: str) -> Verdict:
         )
     return differs(
         "heartbeat.action_query. search_path is empty when it runs, so write tables and functions with their schema. "
-        "`cdcd check` says whether the server takes it.",
+        "`cdcd check` shows whether the server accepts the statement.",
         heartbeat__action_query=statement,
     )
 
@@ -155,14 +155,15 @@ def heartbeat_topic(value: str, _key: str) -> Verdict:
     if not value:
         return same("Nothing is asked for.")
     return differs(
-        "topics.heartbeat. The topic may have heartbeats of other connectors, too: the key tells whose they are.",
+        "topics.heartbeat. The topic may also have heartbeats of other connectors; the key of each record names its "
+        "connector.",
         topics__heartbeat=value,
     )
 
 
 _GENERATED: Final = "value,id:generate,type:generate,traceparent:header,dataschemaname:generate"
 _OF_HEADERS: Final = (
-    "cdcd makes all attributes from the change. Let the outbox write its own events (docs/outbox.md), or accept this "
+    "cdcd sets all attributes from the change. Let the outbox write its own events (docs/outbox.md), or accept this "
     "option."
 )
 
@@ -181,7 +182,10 @@ def added_fields(value: str, key: str) -> Verdict:
         for each in fields:
             read_added(each, "")
     except ValueError as error:
-        return lacks(f"{error}. Take it out of the connector's option, or leave it out by accepting this.")
+        return lacks(
+            f"{error}. Remove the field from the connector's option, or accept this option to leave the "
+            f"field out."
+        )
     return Verdict(Kind.SAME, f"{key}.", {key: fields})
 
 

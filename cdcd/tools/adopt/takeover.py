@@ -275,8 +275,8 @@ def take_over(plan: Plan, say: Say) -> Outcome:
     """
     if plan.drops_slot:
         raise PositionError(
-            "The connector drops its slot when it stops (slot.drop.on.stop), and what was not delivered would be "
-            "lost.",
+            "The connector drops its slot when it stops (slot.drop.on.stop), and changes that were not delivered "
+            "would be lost.",
             hint="Set slot.drop.on.stop to false in the connector, let it restart, and run this command again.",
         )
     return asyncio.run(_take_over(plan, say))
@@ -327,7 +327,7 @@ def _refuse_checkpoint(config: Config) -> None:
     topic = config.topics.checkpoint
     if peek(config) is not None:
         raise PositionError(
-            f"Topic {topic} has a checkpoint already: cdcd has delivered by this name before.",
+            f"Topic {topic} already has a checkpoint: cdcd has delivered under this name before.",
             hint=f"The connector has moved the slot since. Delete topic {topic}, and run this command again. "
             "Nothing was changed.",
         )
@@ -360,9 +360,10 @@ def _gap(plan: Plan, offset: Mapping[str, Any], slot: SlotState) -> Gap | None:
     if found is not None and not plan.driver_confirms and not plan.accept_gap:
         raise PositionError(
             f"Slot {slot.name} stands at {found.up_to}, past the connector's offset {found.after}: somebody else "
-            "has moved it. What committed in between may be in no topic, and PostgreSQL does not send it any more.",
-            hint="Find out what has moved the slot. With --accept-gap, this command goes on; "
-            "`cdcd snapshot start` reads tables again.",
+            "has moved it. Transactions that committed in between may be in no topic, and PostgreSQL does not send "
+            "them again.",
+            hint="Find out what has moved the slot. With --accept-gap, this command continues; `cdcd snapshot start` "
+            "reads tables again.",
         )
     return found
 
@@ -376,7 +377,7 @@ async def _narrow(sql: Connection, plan: Plan, wanted: Narrowing, say: Say) -> N
     elif not wanted.is_made_by(found):
         raise SourceError(
             f"Publication {wanted.name} exists, and has other tables than the connector captures.",
-            hint=f"DROP PUBLICATION {identifier(wanted.name)}; this command makes it again.",
+            hint=f"Run DROP PUBLICATION {identifier(wanted.name)}; this command then creates the publication again.",
         )
     elif await is_ours(sql, wanted.name):
         # The comment was made after the wait.
@@ -403,8 +404,8 @@ async def _passed(sql: Connection, config: Config, lsn: Lsn) -> None:
         if time.monotonic() > deadline:
             raise PositionError(
                 f"Slot {slot.name} has stood at {Lsn(slot.confirmed_flush_lsn)}, before {lsn}, for {PASSED_S:.0f} s.",
-                hint="Change a row in a table that the connector captures, so that it confirms a later position, and "
-                "run this command again. The connector was not stopped.",
+                hint="Change a row in a table that the connector captures, so that the connector confirms a later "
+                "position. Then run this command again. The connector was not stopped.",
             )
         await asyncio.sleep(_POLL_S)
 

@@ -72,7 +72,7 @@ def of_former(option: str, options: Mapping[str, str], found: Verdict) -> Verdic
     if option not in (_FORMER_MODE, _FORMER_DROP):
         return found
     if options.get(_MODE, "").strip():
-        return Verdict(Kind.IRRELEVANT, f"{_MODE} is given, which counts in its place.")
+        return Verdict(Kind.IRRELEVANT, f"The connector also has {_MODE}, which replaces this option.")
     mode = mode_of(options)
     if mode is None:
         return Verdict(
@@ -82,7 +82,7 @@ def of_former(option: str, options: Mapping[str, str], found: Verdict) -> Verdic
         )
     return differs(
         f"event_flattening.delete_tombstone_handling_mode: {mode}, from {_FORMER_MODE} and {_FORMER_DROP} together. "
-        f"Debezium has {_MODE} in their place since 2.5: a version that no longer knows this option ignores it.",
+        f"Since Debezium 2.5, {_MODE} replaces both options, and later versions may ignore them.",
         event_flattening__delete_tombstone_handling_mode=mode,
     )
 
@@ -90,7 +90,7 @@ def of_former(option: str, options: Mapping[str, str], found: Verdict) -> Verdic
 def flatten(transform: Transform, course: Course) -> Verdict:
     """ExtractNewRecordState: `event_flattening`, whose other keys have rows of their own."""
     if course.flattening is not None:
-        return same("It has no effect, because records are flattened before it.")
+        return same("The transform has no effect, because records are flattened before it.")
     reach = course.reach(transform, skips_tombstones=False)
     if not reach.patterns:
         return NOWHERE
@@ -98,13 +98,13 @@ def flatten(transform: Transform, course: Course) -> Verdict:
     course.inserted |= _added(transform)
     if not reach.is_all and not _is_every_row(reach, course):
         raise RefusedError(
-            "cdcd flattens the records of all tables, or of none. Accept this option if you want it for all, and set "
-            "event_flattening.enabled in cdcd.yaml; or use two pipelines."
+            "cdcd flattens the records of all tables, or of none. Accept this option if you want all records "
+            "flattened, and set event_flattening.enabled in cdcd.yaml. Otherwise use two pipelines."
         )
     later = (
         ""
         if reach.is_all
-        else "Records of every table are flattened, also of later ones that its predicate spares."
+        else "cdcd flattens the records of every table, also of later tables that the predicate leaves out."
     )
     return translated("event_flattening.enabled: true.", {"event_flattening.enabled": True}, [later])
 
@@ -138,17 +138,17 @@ def _added(transform: Transform) -> set[str]:
 
 
 UNKNOWN_CLASS: Final = (
-    "cdcd loads no Java classes, and delivers whole records to the topic of each table. Let the consumers, or a job "
-    "after the topics, do what the transform does, and accept this option."
+    "cdcd loads no Java classes, and delivers whole records to the topic of each table. Let the consumers or a job "
+    "that reads the topics do the work of the transform, and accept this option."
 )
 
 
 def set_schema(_transform: Transform, course: Course) -> Verdict:
     """SetSchemaMetadata: it changes the names and versions of schemas alone."""
     if not course.has_schemas:
-        return same("It changes schemas only, and records have none.")
+        return same("The transform changes only schemas, and records have no schema.")
     raise RefusedError(
-        "cdcd names schemas after the topics, as Debezium does. Let the consumers take these names, and accept this "
+        "cdcd names schemas after the topics, as Debezium does. Let the consumers accept these names, and accept this "
         "option."
     )
 
@@ -270,7 +270,7 @@ def _judged(transform: Transform, course: Course) -> Verdict:
 def _alone(transform: Transform, course: Course) -> Verdict:
     if not transform.type:
         return lacks(
-            "It has no type, so Kafka Connect refuses the connector. Correct it, and run this again."
+            "The transform has no type, so Kafka Connect refuses the connector. Correct it, and run this again."
         )
     judge = CLASSES.get(transform.type)
     if judge is None:
@@ -280,7 +280,9 @@ def _alone(transform: Transform, course: Course) -> Verdict:
     except RefusedError as error:
         return Verdict(Kind.IMPOSSIBLE, str(error), draft=error.draft)
     except UnreadableError as error:
-        return lacks(f"{error} Write what it does into cdcd.yaml by hand, and accept this option.")
+        return lacks(
+            f"{error} Write the effect of the transform into cdcd.yaml by hand, and accept this option."
+        )
     except UndecidedError as error:
         return Verdict(Kind.UNKNOWN, f"{error} {_REACHABLE}")
     except OpenError as error:
@@ -293,11 +295,11 @@ def of_option(name: str, judged: Judged, found: Verdict) -> Verdict:
     if not alias:
         return judged.whole if judged.by_alias else found
     if alias not in judged.by_alias:
-        return Verdict(Kind.IRRELEVANT, "It belongs to a transform that `transforms` does not name.")
+        return Verdict(Kind.IRRELEVANT, "The option belongs to a transform that `transforms` does not name.")
     if option == "type":
         return judged.by_alias[alias]
     if alias != judged.flattening:
-        return Verdict(Kind.IRRELEVANT, "It belongs to its transform.")
+        return Verdict(Kind.IRRELEVANT, "The option belongs to its transform.")
     return of_former(option, judged.flattening_options, found)
 
 
@@ -307,7 +309,7 @@ def _whole(transforms: tuple[Transform, ...]) -> Verdict:
             f"There is no transforms.{untyped[0]}.type, so Kafka Connect refuses the connector. Correct it, and run "
             "this again."
         )
-    return same("Each transform is judged at its type.")
+    return same("`cdcd adopt` reports on each transform at the option with its type.")
 
 
 def _has_schemas(options: Mapping[str, str]) -> bool:

@@ -24,15 +24,18 @@ _ENVELOPE: Final = frozenset({"before", "after", "source", "transaction", "op", 
 _NO_ROWS: Final = frozenset({"op", "ts_ms", "ts_us", "ts_ns", "source", "transaction", "message"})
 """Fields of records that are no rows: heartbeats and logical messages."""
 
-NOWHERE: Final = not_needed("Its predicate is true for no table's records, so it changes none of them.")
+NOWHERE: Final = not_needed(
+    "The transform changes nothing, because its predicate is true for no table's records."
+)
 _NO_ENVELOPE: Final = same(
-    "It has no effect, because records are envelopes here, and envelopes have none of the fields that it names. "
-    "Columns are inside of "
-    "before and after, which it does not look into."
+    "The transform has no effect, because records are envelopes here, and envelopes have none of the fields that it "
+    "names. "
+    "Columns are inside of before and after, which the transform does not read."
 )
 _IN_ENVELOPE: Final = (
-    "Records are envelopes here, and it changes {fields}, beside the rows in before and after. cdcd writes envelopes "
-    "as Debezium does. Let the consumers read these fields as they are, and accept this option. {instead}"
+    "Records are envelopes here, and the transform changes {fields}, outside of the rows in before and after. cdcd "
+    "writes the same envelopes as Debezium. Let the consumers read these fields as they are, and accept this option. "
+    "{instead}"
 )
 _DEFAULTS: Final = (
     "NULL stays null in a column that has a default, where the transform writes the default "
@@ -43,8 +46,8 @@ _TODAY: Final = (
 )
 "the rule by hand."
 _BY_KEY: Final = (
-    "The database was not asked. If the column is in a key, cdcd names it so there too, and keys have other bytes: "
-    "run this where the database can be reached."
+    "The database was not asked. If the column is in a key, the key also gets the new name, and keys have other "
+    "bytes. Run this where the database can be reached."
 )
 
 
@@ -73,7 +76,7 @@ def replace_in_values(transform: Transform, course: Course) -> Verdict:
         )
     if transform.texts("include"):
         raise RefusedError(
-            "cdcd has no list of the only fields that records have. Give the publication a list of the columns: "
+            "cdcd has no option that lists the only fields of records. Give the publication a list of the columns: "
             "ALTER PUBLICATION ... SET TABLE orders (id, note); (PostgreSQL 15 and newer). Then accept this option."
         )
     out = [column for name in excluded if (column := _column(course, name, reach)) is not None]
@@ -110,7 +113,8 @@ def replace_in_keys(transform: Transform, course: Course) -> Verdict:
         return NOWHERE
     if transform.texts("exclude") or transform.texts("include"):
         raise RefusedError(
-            "cdcd leaves no column out of a key. Choose the columns of keys in key.columns, and accept this option."
+            "cdcd cannot leave a column out of a key. Choose the columns of keys in key.columns, and accept this "
+            "option."
         )
     new = _renames(transform)
     alone = [
@@ -120,12 +124,13 @@ def replace_in_keys(transform: Transform, course: Course) -> Verdict:
     ]
     if alone:
         raise RefusedError(
-            f"It renames {alone[0]} in keys only. cdcd gives a column one name in rows and keys (fields.tables, "
-            "rename). Let the consumers read the former name, or rename it in both, and accept this option."
+            f"The transform renames {alone[0]} in keys only. In cdcd, a column has the same name in rows and keys "
+            f"(fields.tables, rename). Let the consumers read the former name, or rename it in both, and accept this "
+            f"option."
         )
     course.claim("fields.tables", reach.patterns, transform.alias, merges=True)
     return translated(
-        "fields.tables renames in rows and keys alike.",
+        "fields.tables renames in rows and in keys.",
         {"fields.tables": {pattern: {"rename": new} for pattern in reach.patterns}},
         [today(reach), "The headers __debezium.newkey and __debezium.oldkey have the new names too."],
     )
@@ -142,8 +147,8 @@ def insert_in_values(transform: Transform, course: Course) -> Verdict:
     given = transform.text("static.field")
     if facts or not given:
         raise RefusedError(
-            f"cdcd adds constants only ({', '.join(facts) or 'static.field'}.field is not one). Whoever reads a "
-            "record knows its topic, partition, offset and time; event_flattening.add_fields has fields of `source`. "
+            f"cdcd adds constants only ({', '.join(facts) or 'static.field'}.field is not one). A consumer knows "
+            f"topic, partition, offset and time of each record; event_flattening.add_fields adds fields of `source`. "
             "Accept this option."
         )
     name = given.removesuffix("?").removesuffix("!")
@@ -156,7 +161,7 @@ def insert_in_values(transform: Transform, course: Course) -> Verdict:
         "fields.tables has the constant.",
         {"fields.tables": {pattern: {"constants": {name: value}} for pattern in reach.patterns}},
         [
-            "It stands before the columns, and not behind them. Heartbeats and logical messages do not have it.",
+            "The field is before the columns, not behind them. Heartbeats and logical messages do not have it.",
             _OPTIONAL if course.has_schemas and not given.endswith("!") else "",
             _DEFAULTS if transform.flag("replace.null.with.default", default=True) else "",
             today(reach),
@@ -165,7 +170,7 @@ def insert_in_values(transform: Transform, course: Course) -> Verdict:
 
 
 _CONSTANTS: Final = "fields.tables (constants) adds fields inside of rows."
-_OPTIONAL: Final = "Schemas say that it is never null, and not that it is optional."
+_OPTIONAL: Final = "In schemas, the field is never null, instead of optional."
 
 
 def mask_values(transform: Transform, course: Course) -> Verdict:
@@ -184,9 +189,9 @@ def mask_values(transform: Transform, course: Course) -> Verdict:
         ]
         if others:
             raise RefusedError(
-                f"Column {column} of {others[0].qualified} is no text. MaskField writes 0, or the replacement as a "
-                "value of the column's type, and columns.mask writes a text whatever the type is. Write columns.mask "
-                "or columns.exclude into cdcd.yaml, let the consumers take a text, and accept this option. Do not "
+                f"Column {column} of {others[0].qualified} is not text. MaskField writes 0, or the replacement as a "
+                f"value of the column's type. columns.mask writes a text for every type. Write columns.mask "
+                "or columns.exclude into cdcd.yaml, let the consumers accept a text, and accept this option. Do not "
                 "take over before that: cdcd would deliver the whole values."
             )
     patterns = _of_columns(reach, masked)
@@ -196,7 +201,7 @@ def mask_values(transform: Transform, course: Course) -> Verdict:
         f"{key}.",
         {key: dict.fromkeys(patterns, value)} if patterns else {},
         [
-            "An unchanged TOAST value stays the placeholder, which says nothing of the value.",
+            "An unchanged TOAST value stays the placeholder, which reveals nothing of the value.",
             "" if course.known is not None else _TEXTS_ONLY,
             _DEFAULTS if transform.flag("replace.null.with.default", default=True) else "",
             today(reach),
@@ -205,8 +210,8 @@ def mask_values(transform: Transform, course: Course) -> Verdict:
 
 
 _TEXTS_ONLY: Final = (
-    "The database was not asked. In a column that is no text, cdcd writes a text where the transform writes a "
-    "number, or refuses to start: run this where the database can be reached."
+    "The database was not asked. In a column that is not text, cdcd writes a text where the transform writes a "
+    "number, or refuses to start. Run this where the database can be reached."
 )
 
 
@@ -238,8 +243,8 @@ def _column(course: Course, field: str, reach: Reach) -> str | None:
     """
     if field in course.inserted:
         raise RefusedError(
-            f"Another transform adds field {field}. Take it out there (add.fields, static.field), or "
-            "give it its last name there, and run this again."
+            f"Another transform adds field {field}. Remove the field there (add.fields, static.field), or give it its "
+            f"final name there, and run this again."
         )
     found = course.renamed.get(field)
     if found is None:
@@ -260,19 +265,19 @@ def _of_columns(reach: Reach, columns: Iterable[str]) -> list[str]:
 def _refuse_in_key(column: str, reach: Reach, course: Course) -> None:
     if held := course.in_keys(column, reach):
         raise RefusedError(
-            f"Column {column} is in the key of {held[0].qualified}. The transform leaves the key alone, and cdcd "
-            "keeps a column of a key in the row, with its value. Choose another key in key.columns, or let the "
-            "consumers read the column, and accept this option. Do not take over before that if its values must not "
-            "be seen."
+            f"Column {column} is in the key of {held[0].qualified}. The transform does not change the key, and cdcd "
+            f"keeps each column of a key in the row, with its value. Choose another key in key.columns, or let the "
+            "consumers read the column, and accept this option. Do not take over before that if nobody may see its "
+            "values."
         )
 
 
 def _refuse_renamed_key(column: str, reach: Reach, course: Course) -> None:
     if held := course.in_keys(column, reach):
         raise RefusedError(
-            f"Column {column} is in the key of {held[0].qualified}. The transform leaves the key alone, and cdcd "
-            "gives a column one name in rows and keys, so that keys would have other bytes and go to other "
-            "partitions. Keep the name, or write it into fields.tables (rename) and begin with new topics. Then "
+            f"Column {column} is in the key of {held[0].qualified}. The transform does not change the key. In cdcd, a "
+            f"column has the same name in rows and keys, so keys would have other bytes and go to other partitions. "
+            f"Keep the name, or write it into fields.tables (rename) and begin with new topics. Then "
             "accept this option."
         )
 

@@ -30,13 +30,14 @@ from cdcd.tools.adopt.verdicts import Kind, Verdict, not_needed, same
 
 _OP: Final = ("op",)
 _ROWS: Final = (
-    "cdcd filters rows, and not events: an update by which a row leaves the filter is a delete for consumers, one by "
-    "which it enters is an insert, and a delete goes by the former row. Columns that are not in the replica identity "
+    "cdcd filters rows, not events: an update that moves a row out of the filter is a delete for consumers, and an "
+    "update that moves a row into the filter is an insert. The filter judges a delete by the former row. Columns that "
+    "are not in the replica identity "
     "need REPLICA IDENTITY FULL or old_row: assumed; `cdcd check` names the tables."
 )
 _MOVES: Final = (
-    "cdcd routes rows, and not events: an update by which a row goes elsewhere is a delete in the former topic and "
-    "an insert in the new one, and a delete goes to the topic of the former row. Columns that are not in the replica "
+    "cdcd routes rows, not events: an update that moves a row to another topic is a delete in the former topic and an "
+    "insert in the new topic. A delete goes to the topic of the former row. Columns that are not in the replica "
     "identity need REPLICA IDENTITY FULL or old_row: assumed; `cdcd check` names the tables."
 )
 _BY_HAND: Final = (
@@ -78,7 +79,8 @@ def _by_operation(script: Script, transform: Transform, reach: Reach) -> Verdict
     skipped = [each for each in _OPERATIONS if each not in kept]
     if not reach.is_all:
         raise RefusedError(
-            "It leaves out operations of some tables, and topics.skipped_operations is for all of them. Let the "
+            "The transform leaves out operations of some tables, and topics.skipped_operations applies to all tables. "
+            "Let the "
             "consumers leave them out, and accept this option."
         )
     notes = [
@@ -91,7 +93,7 @@ def _by_operation(script: Script, transform: Transform, reach: Reach) -> Verdict
         keys["snapshot.signals"] = "off"
         notes.append("snapshot.signals is off, because a snapshot may need the updates.")
     if "d" in skipped and transform.text("null.handling.mode", "keep").lower() != "drop":
-        notes.append("The tombstone of a delete is left out with the delete, where the transform keeps it.")
+        notes.append("cdcd also leaves out the tombstone of the delete, which the transform keeps.")
     return translated(f"topics.skipped_operations: {', '.join(skipped) or 'none'}.", keys, notes)
 
 
@@ -111,8 +113,8 @@ def route_rows(transform: Transform, course: Course) -> Verdict:
         when = as_cel(condition, columns)
         if not begins_as_table(topic, course.prefix):
             raise RefusedError(
-                f"It sends rows to {topic}. A topic of a table begins with {course.prefix}. in cdcd and has a second "
-                f"point after it. Choose such a topic, let the consumers read that. {_ROUTE_BY_HAND}"
+                f"It sends rows to {topic}. In cdcd, the topic of a table begins with {course.prefix}. and has a "
+                f"second point after that. Choose such a topic, and let the consumers read it. {_ROUTE_BY_HAND}"
             )
         rules.append({"when": course.references.replace(when), "topic": topic})
     pattern = _only_table(reach, course)
@@ -132,7 +134,7 @@ def _branch(script: Script) -> tuple[Script, str, Script]:
         if isinstance(otherwise, Literal) and isinstance(otherwise.value, str):
             otherwise = Operation("?:", (Operation("!", (condition,)), otherwise, Literal(None)))
         return condition, chosen.value, otherwise
-    raise RefusedError(f"Its topics are not all written out. {_ROUTE_BY_HAND}")
+    raise RefusedError(f"The expression does not write out all its topics. {_ROUTE_BY_HAND}")
 
 
 def _only_table(reach: Reach, course: Course) -> str:
@@ -143,7 +145,8 @@ def _only_table(reach: Reach, course: Course) -> str:
     if len(known) == 1:
         return known[0].pattern
     raise RefusedError(
-        "It sends rows of several tables to one topic, and a topic of cdcd's has the rows of one table. Write rules "
+        "The transform sends rows of several tables to one topic. In cdcd, a topic has the rows of one table. Write "
+        "rules "
         f"with {{table}} in their topics. {_ROUTE_BY_HAND}"
     )
 
@@ -169,7 +172,7 @@ def _script(transform: Transform, option: str, by_hand: str) -> Script:
         return parse(transform.text(option), transform.text("language"))
     except UntranslatableError as error:
         raise RefusedError(
-            f"cdcd runs no scripts, and this one is not carried over: {error}. {by_hand}"
+            f"cdcd runs no scripts, and cannot translate this one: {error}. {by_hand}"
         ) from None
 
 
@@ -192,14 +195,14 @@ _SPARES_DELETES: Final = (
 def _columns(script: Script, course: Course, by_hand: str) -> dict[tuple[str, ...], str]:
     """The column of each path. RefusedError: the condition asks for something else, or has another form."""
     if not is_condition(script):
-        raise RefusedError(f"cdcd runs no scripts, and carries over comparisons of columns only. {by_hand}")
+        raise RefusedError(f"cdcd runs no scripts, and translates only comparisons of columns. {by_hand}")
     found: dict[tuple[str, ...], str] = {}
     for path in paths(script):
         names = path if course.flattening else path[1:] if path[:1] == ("after",) else ()
         if len(names) != 1 or names[0] in course.inserted or names[0] in course.renamed:
             raise RefusedError(
-                f"value.{'.'.join(path)} is no column of the new row, and cdcd's conditions ask for such alone. "
-                f"{by_hand}"
+                f"value.{'.'.join(path)} is not a column of the new row, and conditions in cdcd can use only columns "
+                f"of the new row. {by_hand}"
             )
         found[path] = names[0]
     return found
@@ -208,7 +211,9 @@ def _columns(script: Script, course: Course, by_hand: str) -> dict[tuple[str, ..
 def partition(transform: Transform, course: Course) -> Verdict:
     """PartitionRouting: `partitioner.columns`, with another hash."""
     if course.flattening is not None:
-        return same("It has no effect, because it expects envelopes, and records are flattened before it.")
+        return same(
+            "The transform has no effect, because it expects envelopes, and records are flattened before it."
+        )
     reach = course.reach(transform, skips_tombstones=True)
     if not reach.patterns:
         return NOWHERE
@@ -217,25 +222,30 @@ def partition(transform: Transform, course: Course) -> Verdict:
         part, _, name = field.partition(".")
         if part not in ("change", "after") or not name or "." in name:
             raise RefusedError(
-                f"{field} is no column of the row, and cdcd's partitions go by columns alone. Write others into "
+                f"{field} is not a column of the row, and cdcd can choose partitions only by columns. Write other "
+                f"columns into "
                 f"partitioner.columns of cdcd.yaml (docs/partitions.md). {_HASH}"
             )
         columns.append(name.strip())
     chosen = _chosen(columns, reach, course)
     course.claim("partitioner.columns", tuple(chosen), transform.alias)
     if not chosen:
-        return not_needed("No table that it is applied to has one of its fields, so it changes no partition.")
+        return not_needed(
+            "The transform changes no partition, because no table that it is applied to has one of its "
+            "fields."
+        )
     note = "" if list(chosen) == list(reach.patterns) else " " + today(Reach(tuple(chosen), is_exact=False))
     return Verdict(
         Kind.IMPOSSIBLE,
-        f"partitioner.columns is written, with another hash. {_HASH} A tombstone goes where its delete goes, and all "
-        f"partitions of a topic are used, whatever partition.topic.num says.{note}",
+        f"`cdcd adopt` writes partitioner.columns, which uses another hash. {_HASH} A tombstone goes to the partition "
+        f"of its delete, and cdcd uses all partitions of a topic, whatever partition.topic.num says.{note}",
         {"partitioner.columns": chosen},
     )
 
 
 _HASH: Final = (
-    "Rows go to other partitions than before: wait until consumers have read all, or create new topics. Then accept "
+    "Rows go to other partitions than before. Wait until consumers have read everything, or create new topics. Then "
+    "accept "
     "this option."
 )
 
@@ -254,20 +264,22 @@ def drop(transform: Transform, course: Course) -> Verdict:
     found = course.predicate(transform)
     if found is None:
         raise RefusedError(
-            "It has no predicate, so it drops every record. Take it out of the connector, and run this again."
+            "The transform has no predicate, so it drops every record. Remove it from the connector, and run this "
+            "again."
         )
     kind, predicate = found
     if kind == TOMBSTONES and not transform.is_negated:
         if course.flattening is None:
             return same("topics.tombstones: false.", topics__tombstones=False)
         raise RefusedError(
-            "It drops the tombstones of flattened records. Write event_flattening.delete_tombstone_handling_mode: "
+            "The transform drops the tombstones of flattened records. Write "
+            "event_flattening.delete_tombstone_handling_mode: "
             "drop (or rewrite) into cdcd.yaml, and accept this option."
         )
     if kind != TOPIC_MATCHES:
         raise RefusedError(
-            "Its predicate chooses single records. Write a condition into filters.tables (docs/filters.md), or let "
-            "the consumers leave them out, and accept this option."
+            "The predicate selects single records. Write a condition into filters.tables (docs/filters.md), or let "
+            "the consumers leave these records out, and accept this option."
         )
     return _drop_tables(transform, predicate, course)
 
@@ -280,10 +292,10 @@ def _drop_tables(transform: Transform, predicate: Transform, course: Course) -> 
         return translated("tables.include has these tables.", {"tables.include": list(kept)}, notes)
     reach = course.reached(pattern, negated=transform.is_negated)
     if not reach.patterns:
-        return translated("It drops the records of no table.", {}, notes)
+        return translated("The transform drops the records of no table.", {}, notes)
     if reach.is_all:
         raise RefusedError(
-            "It drops the records of all tables. Take it out of the connector, and run this again."
+            "The transform drops the records of all tables. Take it out of the connector, and run this again."
         )
     return translated(
         "tables.exclude leaves these tables out.",
@@ -308,14 +320,14 @@ def _kept(pattern: str, course: Course) -> tuple[str, ...] | None:
 def _dropped_besides(drops: Callable[[str], bool], course: Course) -> list[str]:
     """Notes for topics that are no tables' and that the transform drops."""
     return [
-        f"{what} have records in {topic} all the same. {_TURNED_OFF[key]}"
+        f"{what} still have records in {topic}. {_TURNED_OFF[key]}"
         for key, what, topic in own_topics(course)
         if drops(course.topics.final(topic))
     ]
 
 
 _TURNED_OFF: Final = {
-    "topics.heartbeat": "Without heartbeat.interval_s there are none.",
+    "topics.heartbeat": "Without heartbeat.interval_s there are no heartbeats.",
     "topics.transaction": "With topics.transaction_metadata: false there are none.",
     "topics.message": "With postgres.messages: asked there are none.",
 }

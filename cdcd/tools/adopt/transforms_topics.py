@@ -24,10 +24,10 @@ _OPTIONS: Final = {REGEX_ROUTER: ("regex", "replacement")}
 _KEY_FIELDS: Final = dict(
     zip(LOGICAL_ROUTERS, ("__dbz__physicalTableIdentifier", "__dbz__sourceIdentifier"), strict=True)
 )
-_SCHEMAS: Final = "Schemas are named after the new topics, and not after the former ones."
+_SCHEMAS: Final = "Schemas have the names of the new topics, not of the former topics."
 _TODAY: Final = (
-    "The tables are those of today, one by one, because no template of topics.name says the same. Give a later table "
-    "its topic in topics.names before it is written to."
+    "The list has each present table, because no template of topics.name gives the same topics. Add a later table to "
+    "topics.names before anybody writes to it."
 )
 
 
@@ -38,17 +38,22 @@ def route(transform: Transform, course: Course) -> Verdict:
     ]
     if not expression or not replacement:
         raise RefusedError(
-            "It lacks its expression or its replacement, so Kafka Connect refuses the connector. Correct it, and run "
+            "The transform lacks its expression or its replacement, so Kafka Connect refuses the connector. Correct "
+            "it, and run "
             "this again."
         )
     reach = course.reach(transform, skips_tombstones=False)
     router = Router(compiled(expression), replacement)
     course.topics = course.topics.routed(router, course.accepts(transform), is_everywhere=reach.is_all)
     if any(each.type in _ROUTERS for each in _behind(transform, course)):
-        return Verdict(Kind.SAME, "The router behind it has the keys for both.")
+        return Verdict(
+            Kind.SAME,
+            "The router after this transform has the keys for both.",
+        )
     if any(each.type == f"{DEBEZIUM}contentbasedrouter" for each in course.transforms):
         raise RefusedError(
-            "A ContentBasedRouter is beside it, and the topics of one depend on the other. Write topics.name and "
+            "The connector also has a ContentBasedRouter, and the topics of both transforms depend on each other. "
+            "Write topics.name and "
             "routes.tables by hand, and accept this option."
         )
     return _verdict(transform, course)
@@ -70,19 +75,17 @@ def _verdict(transform: Transform, course: Course) -> Verdict:
     if named and course.topics.is_of_today:
         notes.append(_TODAY)
     if not named and course.topics.is_of_today:
-        notes.append("It renames no topic of the tables of today.")
+        notes.append("The transform renames no topic of the present tables.")
     if field := _key_field(transform):
         return Verdict(
             Kind.IMPOSSIBLE,
-            f"It adds the field {field} to keys, and cdcd adds none. Keys without it have other bytes, and go to "
-            "other partitions: wait until consumers have read all, or create new topics. Then accept this option, or "
-            "set key.enforce.uniqueness to false in the connector before. "
-            + " ".join(
-                [f"{' and '.join(keys)} {'are' if len(keys) > 1 else 'is'} written." if keys else "", *notes]
-            ),
+            f"The transform adds the field {field} to keys, and cdcd cannot add fields to keys. Keys without this "
+            f"field have other bytes and go to other partitions. Wait until consumers have read everything, or create "
+            f"new topics. Then accept this option. Or set key.enforce.uniqueness to false in the connector first. "
+            + " ".join([f"`cdcd adopt` writes {' and '.join(keys)}." if keys else "", *notes]),
             keys,
         )
-    why = f"{' and '.join(keys)}." if keys else "No table has a topic that it renames."
+    why = f"{' and '.join(keys)}." if keys else "The transform renames the topic of no table."
     return translated(why, keys, notes)
 
 

@@ -113,14 +113,21 @@ def check_patterns(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     if problem is not None:
         yield problem
     if lacking:
-        statement = pasted(publication.name, found.lacking, ())
-        unnamed = [table for table in found.lacking if not table.has_identity]
+        changes_rows = bool({"update", "delete"} & set(publication.operations))
+        statement = pasted(publication.name, found.lacking, (), changes_rows=changes_rows)
+        unnamed = [table for table in found.lacking if changes_rows and not table.has_identity]
+        keyless = (
+            f" Do not publish {named([table.qualified for table in unnamed])} without the ALTER TABLE: there is no "
+            "primary key, so PostgreSQL would reject UPDATE and DELETE."
+            if unnamed
+            else ""
+        )
         yield Finding(
             "warning",
             "publication.tables",
             name,
             f"lacks tables that {key} names, so their changes are not sent: {named(lacking)}",
-            f"{statement or 'Create the tables,'} or take them out of {key}."
+            f"{statement or 'Create the tables,'} or take them out of {key}.{keyless}"
             if not may or unnamed or found.absent
             else "cdcd run adds them (postgres.publication_changes).",
         )

@@ -59,7 +59,7 @@ class Transaction:
 
     def __str__(self) -> str:
         where = (
-            f"{Lsn(self.origin_lsn)} of the former server ({Lsn(self.commit_lsn)} of the new one)"
+            f"{Lsn(self.origin_lsn)} of the former server ({Lsn(self.commit_lsn)} of the new server)"
             if self.origin
             else f"{Lsn(self.commit_lsn)} of the new server"
         )
@@ -172,15 +172,16 @@ def refuse(verdict: Verdict, former: str, *, deliver_writes: bool) -> None:
             f"{_so_many(verdict.lost_count)} between others that Kafka holds, and would never be delivered: "
             f"{_named(verdict.lost, verdict.lost_count)}.",
             hint="Somebody wrote to the new server before it had all changes of the former one. Go back with `cdcd "
-            "handover cancel`, undo these writes on the new server and prepare again. Or give the handover up and "
-            "read all tables of the new server, with its configuration: "
+            "handover cancel`, undo these writes on the new server and prepare again. Or cancel the handover and read "
+            "all tables of the new server, with its configuration: "
             f"`cdcd reset --checkpoint-of {former}`, then `cdcd run`.",
         )
     if verdict.late_count and not deliver_writes:
         raise PositionError(
             f"{_so_many(verdict.late_count)} after the fence: {_named(verdict.late, verdict.late_count)}.",
-            hint="All of it lies behind what Kafka holds, so nothing is lost if cdcd delivers it from the new server: "
-            "run the command again with --deliver-writes. Or find out first who wrote while writes were stopped.",
+            hint="All of these come after the changes that Kafka holds, so nothing is lost if cdcd delivers them from "
+            "the new server: run the command again with --deliver-writes. Or find out first who wrote while writes "
+            "were stopped.",
         )
 
 

@@ -16,13 +16,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
+from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.refusals import translated
 from cdcd.config.loading import Config, load_config
 from cdcd.core.catalog.topic_templates import DEFAULT
 from cdcd.core.errors import ConfigError, FencedError, TransientError
@@ -263,31 +265,35 @@ def _table(names: Names) -> str:
 
 async def _execute(config: Config, *statements: str) -> list[tuple[Any, ...]]:
     """Execute each statement in a transaction of its own, and return the rows of the last statement."""
-    connection = await connect_to(config, "bench")
-    try:
+    async with _connected(config) as connection:
         for statement in statements:
             cursor = await connection.execute(statement.encode())
         return await cursor.fetchall() if cursor.description is not None else []
+
+
+@asynccontextmanager
+async def _connected(config: Config) -> AsyncIterator[Connection]:
+    """Connection for the block. An error of PostgreSQL becomes an error of cdcd with a hint."""
+    connection = await connect_to(config, "bench")
+    try:
+        with translated("cdcd bench", {"role": connection.info.user, "database": connection.info.dbname}):
+            yield connection
     finally:
         await connection.close()
 
 
 async def _write(config: Config, names: Names, load: Load) -> None:
-    connection = await connect_to(config, "bench")
-    try:
+    async with _connected(config) as connection:
         for first in range(1, load.rows + 1, load.rows_each):
             last = min(first + load.rows_each - 1, load.rows)
             text = f"left(repeat(md5(g::text), {load.row_bytes // 32 + 1}), {load.row_bytes})"
             rows = f"SELECT g, {text} FROM generate_series({first}, {last}) g"  # noqa: S608  numbers
             await connection.execute(f"INSERT INTO {names.table} (id, note) {rows}".encode())
-    finally:
-        await connection.close()
 
 
 async def _write_paced(config: Config, names: Names, first: int) -> int:
     """Write single rows at a steady pace. Returns the number of rows."""
-    connection = await connect_to(config, "bench")
-    try:
+    async with _connected(config) as connection:
         began, count = time.monotonic(), 0
         while time.monotonic() - began < PACED_S:
             await connection.execute(
@@ -296,8 +302,6 @@ async def _write_paced(config: Config, names: Names, first: int) -> int:
             count += 1
             await asyncio.sleep(PACE_S)
         return count
-    finally:
-        await connection.close()
 
 
 def _measure(config: Config, names: Names, load: Load, daemon: "_Daemon", say: Say) -> Measured:

@@ -157,12 +157,18 @@ class PipelineStatus:
             return "PostgreSQL cannot be asked"
         if self.slot is None and self.checkpoint is None:
             return "not started yet"
-        lag = "" if self.lag_bytes is None else f", {size(self.lag_bytes)} behind"
+        lag = (
+            ""
+            if self.lag_bytes is None
+            else f", {size(self.lag_bytes)} behind"
+            if self.lag_bytes
+            else ", no lag"
+        )
         if self.server.active is None:
-            return f"no instance runs{lag}"
+            return f"stopped{lag}"
         if self.slot is None or not self.slot.active:
             return f"an instance is active and does not stream{lag}"
-        return f"streams{lag}"
+        return f"streaming{lag}"
 
     def tables(self) -> list["TableState"]:
         """Return the pipeline's tables and those that are being read, incomplete ones first, then by name."""

@@ -5,9 +5,11 @@ The rule: the table itself is not read, because the owner of a table can run cod
 records of the row are in the topics. Publication, configuration, checkpoint and slot say why a record is missing.
 """
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -58,7 +60,14 @@ class Found:
 
 
 def parse_key(words: Sequence[str]) -> Key:
-    """Read `COLUMN=VALUE` words, or values alone in the order of the key. ConfigError: the words have both forms."""
+    """Read `COLUMN=VALUE` words, values alone in the order of the key, or a JSON object as in `cdcd tail --json`.
+
+    ConfigError: the words have two of these forms.
+    """
+    if len(words) == 1 and words[0].startswith("{"):
+        with suppress(ValueError):
+            if isinstance(found := json.loads(words[0]), dict):
+                return {column: _text(value) for column, value in found.items()}
     pairs = [word.partition("=") for word in words]
     named = {column: value for column, sign, value in pairs if sign and column.isidentifier()}
     if not named:

@@ -41,7 +41,7 @@ def test_the_exit_code_and_the_object_say_the_same(file, monkeypatch, capsys):
 def test_for_people_the_summary_comes_first(file, monkeypatch, capsys):
     monkeypatch.setattr(operation, "look", lambda *_: WELL)
     assert exit_of("status", "--config", file) == 0
-    assert capsys.readouterr().out.startswith("shop: streams, 0 B behind\n")
+    assert capsys.readouterr().out.startswith("shop: streaming, no lag\n")
 
 
 def test_an_address_that_is_no_url_is_refused(file, capsys):

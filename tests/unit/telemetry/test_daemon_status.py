@@ -176,7 +176,7 @@ def test_what_says_how_the_pipeline_is():
         "stands by: another instance is active, and this one takes over when that one ends",
         "is active and does not stream: it connects again",
         "reads the initial snapshot; changes follow after it",
-        "streams, no lag",
+        "streaming, no lag",
     ]
 
 

@@ -47,9 +47,9 @@ class OutdatedDraftError(WithoutStreamingError):
     def __init__(self, table: TableFragments, commit_lsn: int) -> None:
         relation = table.relation
         super().__init__(
-            f"The streamed transaction with the commit {Lsn(commit_lsn)} has changed what identifies or makes up rows "
-            f"of {relation.schema}.{relation.name}.",
-            hint="It is received once more, not streamed.",
+            f"The streamed transaction with commit LSN {Lsn(commit_lsn)} changed the key or the columns of "
+            f"{relation.schema}.{relation.name}.",
+            hint="cdcd receives the transaction again, without streaming.",
             commit_lsn=commit_lsn,
         )
 

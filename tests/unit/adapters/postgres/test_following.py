@@ -1,6 +1,7 @@
 """Which tables are added to a publication and dropped from it, and the statements that do so."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -114,3 +115,12 @@ def test_a_statement_for_a_person_is_exact_and_bounded() -> None:
     assert statement.startswith('ALTER PUBLICATION "p" ADD TABLE ONLY "a"."t1", ')
     assert statement.endswith('ALTER PUBLICATION "p" DROP TABLE ONLY "a"."t1";')
     assert "..." not in statement
+
+
+def test_a_statement_for_a_person_first_gives_a_table_without_a_key_an_identity() -> None:
+    keyless = replace(table(7, "a", "log"), has_identity=False)
+    assert pasted("p", [table(1, "a", "t"), keyless], []) == (
+        'ALTER TABLE "a"."log" REPLICA IDENTITY FULL; ALTER PUBLICATION "p" ADD TABLE ONLY "a"."t", ONLY "a"."log";'
+    )
+    only_inserts = pasted("p", [keyless], [], changes_rows=False)
+    assert only_inserts == 'ALTER PUBLICATION "p" ADD TABLE ONLY "a"."log";'

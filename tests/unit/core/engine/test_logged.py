@@ -112,8 +112,9 @@ def test_the_log_of_another_one_is_refused(other):
 
 
 def test_a_log_without_a_checkpoint_or_without_a_slot_is_refused():
-    with pytest.raises(PositionError, match="Kafka has no checkpoint"):
+    with pytest.raises(PositionError, match="Kafka has no checkpoint") as refused:
         judge(log(FIRST), OWNER, None, source(190))
+    assert refused.value.hint.endswith("move /var/log away.")
     with pytest.raises(PositionError, match="Slot cdcd_shop is not there"):
         judge(log(FIRST), OWNER, checkpoint(100), source(None))
 

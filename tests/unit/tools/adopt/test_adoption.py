@@ -161,7 +161,7 @@ def test_what_stands_in_the_way_must_be_accepted_by_name() -> None:
     assert found.exit_code(("transforms",)) == 10
     assert found.exit_code(("transforms", "frobnicate")) == 0
     assert found.exit_code(("all",)) == 0
-    with pytest.raises(ConfigError, match="--accept transform:"):
+    with pytest.raises(ConfigError, match="--accept transform is not needed:"):
         found.refuse_unneeded(("transform",))
 
 
@@ -297,12 +297,12 @@ def test_a_takeover_is_told_by_lsn() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"gap": Gap(Lsn(1), Lsn(2))}, "Not at all: what committed after 0/1 and up to 0/2"),
+        ({"gap": Gap(Lsn(1), Lsn(2))}, "Not delivered: transactions that committed after 0/1 and up to 0/2"),
         (
             {"gap": Gap(Lsn(1), Lsn(2)), "driver_confirms": True},
             "past the connector's offset 0/1, because its driver",
         ),
-        ({"offset": {}}, "nothing says whether somebody else has moved the slot"),
+        ({"offset": {}}, "cannot check whether somebody else has moved the slot"),
         (
             {"twice": Twice(0, 0, None, None, None, 0, is_complete=True, is_readable=True)},
             "Nothing comes twice.",

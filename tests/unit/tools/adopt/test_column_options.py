@@ -35,7 +35,7 @@ def test_columns_that_are_included_are_the_only_ones() -> None:
     assert config({**CONNECTOR, "column.include.list": value}, KNOWN).columns.include == wanted
     verdict = of("column.include.list", value, KNOWN)
     assert verdict.kind is Kind.DIFFERENT
-    assert "left out until columns.include is changed" in verdict.why
+    assert "leaves the column out until columns.include is changed" in verdict.why
     # Case, and expressions without a pattern: the columns of today.
     verdict = of("column.include.list", r"PUBLIC\.orders\.[ie].*, .*\.id", KNOWN)
     assert dict(verdict.keys) == {

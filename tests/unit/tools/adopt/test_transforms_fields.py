@@ -58,7 +58,7 @@ def test_a_key_that_is_renamed_alone_stands_in_the_way(value: dict[str, str] | N
 def test_a_value_that_is_renamed_before_it_is_flattened_renames_no_row() -> None:
     options = connector(replaced(renames="id:number"), FLAT, replaced("Key", renames="id:number"))
     found = verdicts(options, KNOWN)
-    assert "It has no effect, because records are envelopes here" in found["a"].why
+    assert "The transform has no effect, because records are envelopes here" in found["a"].why
     assert (found["a"].kind, dict(found["a"].keys)) == (Kind.SAME, {})
     assert found["c"].kind is Kind.IMPOSSIBLE
 

@@ -42,7 +42,7 @@ def test_comparisons_of_columns_become_a_filter(condition: str, language: str, k
     options = connector(filtered(condition, language, **ORDERS_ONLY))
     verdict = verdicts(options, KNOWN)["a"]
     assert verdict.kind is Kind.DIFFERENT
-    assert "filters rows, and not events" in verdict.why
+    assert "filters rows, not events" in verdict.why
     assert {pattern: each.keep for pattern, each in config(options, KNOWN).filters.tables.items()} == {
         "public.orders": keep
     }
@@ -124,7 +124,7 @@ def test_operations_that_the_connector_skips_stay_skipped() -> None:
 
 def test_what_the_operation_leaves_in_the_topics_is_told() -> None:
     said = verdicts(connector(filtered("value.op == 'c'")), KNOWN)["a"].why
-    assert "The tombstone of a delete is left out" in said
+    assert "leaves out the tombstone of the delete" in said
     assert "op r" in said
     assert "Logical messages have records" in said
     exact = connector(filtered("value.op != 'd'", **{"null.handling.mode": "drop"}))
@@ -281,7 +281,7 @@ def test_tables_whose_topics_are_dropped_are_left_out() -> None:
 def test_tables_whose_topics_alone_are_kept_are_the_only_ones() -> None:
     options = connector(dropping("p", negate="true"), **topic_predicate(r"inventory\.public\..*"))
     assert config(options).tables.include == ("public.*",)
-    assert "Logical messages have records in inventory.message" in verdicts(options)["a"].why
+    assert "Logical messages still have records in inventory.message" in verdicts(options)["a"].why
 
 
 @pytest.mark.parametrize("pattern", [r"inventory\.public\.[o].*", r"inventory\.public\.or?ders"])
@@ -298,7 +298,7 @@ def test_heartbeats_that_are_dropped_are_told() -> None:
     )
     verdict = verdicts(options, KNOWN)["a"]
     assert verdict.kind is Kind.DIFFERENT
-    assert "Heartbeats have records in __debezium-heartbeat.inventory" in verdict.why
+    assert "Heartbeats still have records in __debezium-heartbeat.inventory" in verdict.why
 
 
 @pytest.mark.parametrize(

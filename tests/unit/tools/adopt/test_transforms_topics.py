@@ -43,7 +43,7 @@ def test_topics_of_todays_tables_are_named_if_the_expression_depends_on_their_na
     options = connector(router(r"inventory\.public\.(orders)", "inventory.public.$1-v2"))
     found = verdicts(options, KNOWN)["a"]
     assert found.kind is Kind.DIFFERENT
-    assert "those of today" in found.why
+    assert "each present table" in found.why
     assert config(options, KNOWN).topics.names == {"public.orders": "inventory.public.orders-v2"}
     assert verdicts(options)["a"].kind is Kind.UNKNOWN
 
@@ -102,7 +102,7 @@ def test_two_routers_follow_each_other() -> None:
     )
     assert verdicts(options)["c"].kind is Kind.UNKNOWN
     assert config(options, KNOWN).topics.names["public.orders"] == "inventory.y.public.orders"
-    assert verdicts(options, KNOWN)["a"].why == "The router behind it has the keys for both."
+    assert verdicts(options, KNOWN)["a"].why == "The router after this transform has the keys for both."
 
 
 def test_a_predicate_behind_a_router_goes_by_the_new_topic() -> None:
@@ -132,7 +132,7 @@ def test_schemas_that_keep_the_former_topics_names_are_told() -> None:
     options = connector(
         router(r"inventory\.(.*)\.(.*)", "inventory.$1.$2-v2"), value__converter__schemas__enable="true"
     )
-    assert "Schemas are named after the new topics" in verdicts(options, KNOWN)["a"].why
+    assert "Schemas have the names of the new topics" in verdicts(options, KNOWN)["a"].why
 
 
 def logical(kind: str = "ByLogicalTableRouter", **given: str) -> dict[str, str]:

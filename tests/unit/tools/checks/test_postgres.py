@@ -496,6 +496,15 @@ def test_differences_that_cdcd_will_settle_itself_need_no_statement() -> None:
         assert finding.fix.startswith("cdcd run ")
 
 
+def test_the_fix_for_a_missing_table_without_a_key_does_not_break_its_updates() -> None:
+    facts = replace(differing(all_tables=False, is_owned=True), differences=Differences((PLAIN,), ()))
+    (finding,) = publication.check_patterns(facts, WANTED)
+    assert finding.fix.startswith(
+        'ALTER TABLE "public"."plain" REPLICA IDENTITY FULL; ALTER PUBLICATION "p" ADD TABLE ONLY '
+    )
+    assert "Do not publish public.plain without the ALTER TABLE" in finding.fix
+
+
 @pytest.mark.parametrize(
     ("changes", "all_tables", "is_owned", "function_problem", "found", "fix"),
     [

@@ -103,7 +103,7 @@ def codes(status: PipelineStatus) -> list[tuple[str, str]]:
 
 
 def test_a_pipeline_that_streams_has_no_problem():
-    assert (codes(WELL), exit_code_of(WELL), WELL.headline) == ([], 0, "streams, 0 B behind")
+    assert (codes(WELL), exit_code_of(WELL), WELL.headline) == ([], 0, "streaming, no lag")
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_eighty_columns_are_enough_and_no_name_reaches_the_terminal_raw(status):
 
 def test_the_lines_of_a_pipeline_that_streams():
     assert list(status_lines(WELL, 80)) == [
-        "shop: streams, 0 B behind",
+        "shop: streaming, no lag",
         "",
         "postgres     18.1, database shop",
         "instance     active for 2 h, from 10.0.0.5 (server process 10)",

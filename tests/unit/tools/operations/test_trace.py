@@ -27,6 +27,8 @@ FOUND = Found("shop.public.orders", 2, 123, "UPDATE", 0x2000, 712, 1_790_000_000
 def test_a_key_is_given_by_column_or_in_its_order():
     assert parse_key(["5"]) == ("5",)
     assert parse_key(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
+    assert parse_key(['{"a": 1, "b": null, "c": "x"}']) == {"a": "1", "b": "null", "c": "x"}
+    assert parse_key(["{x"]) == ("{x",)
     # A value may contain =, if the text before = is not the name of a column.
     assert parse_key(["2=3"]) == ("2=3",)
     with pytest.raises(ConfigError, match="column=value"):
