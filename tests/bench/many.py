@@ -213,8 +213,10 @@ def _await_all_read(broker: KafkaBroker, name: str, began: float) -> tuple[int, 
     raise RuntimeError("no checkpoint says that all tables are read")
 
 
-def checkpoint_values(broker: KafkaBroker, name: str) -> Iterator[bytes]:
-    """Values of the checkpoint's records from the first one on, as they are committed; ends after ten idle seconds."""
+def checkpoint_values(broker: KafkaBroker, name: str, *, idle_s: float = 10.0) -> Iterator[bytes]:
+    """Values of the checkpoint's records from the first one on, as they are committed; ends after `idle_s` seconds
+    without one.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -225,7 +227,7 @@ def checkpoint_values(broker: KafkaBroker, name: str) -> Iterator[bytes]:
     )
     try:
         consumer.assign([TopicPartition(f"{name}.checkpoint", 0, 0)])
-        while (message := consumer.poll(10.0)) is not None:
+        while (message := consumer.poll(idle_s)) is not None:
             value = message.value()
             if message.error() is None and value is not None:
                 yield value

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from cdcd.core.errors import PositionError
@@ -17,8 +17,10 @@ from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, drop_slot
 from tests.integration.forked import run_cdcd
+from tests.integration.test_avro import values as avro_values
 from tests.integration.test_heal import gaps
 from tests.integration.test_lost_slots import ops
+from tests.schema_registry import SchemaRegistry
 
 pytestmark = pytest.mark.postgres(only=[13, 18])
 
@@ -214,6 +216,86 @@ def test_each_kind_of_table_is_healed_by_its_rules_or_read_again_by_name(
     assert not any("name" in key.partition(":")[2] for key in hidden_keys)
     assert len(gaps(broker, unique)) == 1
     assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[18])
+def test_rows_that_were_repeated_behind_their_truncate_record_do_not_stay(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a table that was truncated, and a session that was killed while it repeated the records before that
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            kafka={"delivery": "at_least_once"},
+            topics={"create": {"partitions": 1}},
+        )
+    )
+    process.await_streaming()
+    for statement in (
+        "INSERT INTO t VALUES (1, 'former')",
+        "TRUNCATE t",
+        "INSERT INTO t VALUES (2, 'present')",
+    ):
+        database.execute(statement)
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert process.stop() == 0
+    topic = f"{unique}.public.t"
+    with Reader(broker.bootstrap_servers, unique) as reader:
+        first = next(raw for raw in reader.read_all() if raw.topic == topic)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(topic, key=first.key, value=first.value)
+    assert producer.flush(30) == 0
+    assert len(rows_of(broker, unique, topic)) == 2
+    # WHEN the slot is lost and the topics are healed
+    drop_slot(database.dsn(), f"cdcd_{unique}")
+    healed = run_cdcd("heal", "--yes", "--config", str(process.config_path))
+    assert healed.returncode == 0, healed.stderr
+    # THEN a consumer that applies the records in their order has the rows of the table
+    assert [row["id"] for row in rows_of(broker, unique, topic).values()] == [2]
+    events = [json.loads(line) for line in (healed.stdout + healed.stderr).splitlines() if line[:1] == "{"]
+    (unhealed,) = [event for event in events if event["event"] == "table.unhealed"]
+    assert "repeated records" in unhealed["reason"]
+
+
+@pytest.mark.postgres(only=[18])
+def test_a_topic_in_avro_is_read_again_and_the_format_is_named(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    database.execute("INSERT INTO t SELECT g, 'note' FROM generate_series(1, 20) g")
+    with SchemaRegistry() as registry:
+        process = daemon(
+            configuration(
+                unique,
+                database.dsn(),
+                broker.bootstrap_servers,
+                format={"key": "avro", "value": "avro"},
+                registry={"url": registry.url},
+                snapshot={"mode": "initial"},
+            )
+        )
+        process.await_event("snapshot.finished")
+        process.await_streaming()
+        assert process.stop() == 0
+        database.execute("DELETE FROM t WHERE id = 1; UPDATE t SET note = 'another' WHERE id = 2")
+        drop_slot(database.dsn(), f"cdcd_{unique}")
+        healed = run_cdcd("heal", "--yes", "--config", str(process.config_path))
+        assert healed.returncode == 0, healed.stderr
+        events = [
+            json.loads(line) for line in (healed.stdout + healed.stderr).splitlines() if line[:1] == "{"
+        ]
+        (unhealed,) = [event for event in events if event["event"] == "table.unhealed"]
+        assert "avro" in unhealed["reason"]
+        rows: dict[int, str] = {}
+        for value in avro_values(broker.bootstrap_servers, f"{unique}.public.t", registry):
+            if value["op"] == "t":
+                rows.clear()
+            else:
+                rows[value["after"]["id"]] = value["after"]["note"]
+    assert rows == dict(database.execute("SELECT id, note FROM t"))
 
 
 def test_a_pipeline_that_has_delivered_nothing_is_not_healed(

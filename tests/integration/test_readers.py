@@ -1,5 +1,6 @@
 """`postgres.readers`: which role reads which table, what is refused by name, and what `cdcd check` says."""
 
+import base64
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import yaml
 from cdcd.cli.__main__ import main
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration
+from tests.integration.daemon import Daemon, configuration, drop_slot
 from tests.integration.forked import run_cdcd
 
 pytestmark = pytest.mark.postgres(only=[13, 18])
@@ -98,6 +99,40 @@ def test_tables_are_read_by_their_readers_although_the_own_role_may_not(
     # THEN the table is read beside the stream by the reader, and the topics equal the tables
     assert process.await_event("table.read", table="a.late")["rows"] == 2
     assert teams.who_reads() <= {f"{teams.ann}_r", f"{teams.bob}_r"}
+    verified = run_cdcd("verify", "--config", str(process.config_path), environment={**os.environ})
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[18])
+def test_after_a_lost_slot_tables_of_readers_and_encrypted_columns_are_healed_by_their_differences(
+    teams: Teams, broker: KafkaBroker, daemon: StartDaemon
+):
+    # GIVEN a delivered table with an encrypted column, and a table of another reader
+    run, slot = teams.database.execute, f"cdcd_{teams.unique}"
+    run("ALTER TABLE a.t ADD secret text; UPDATE a.t SET secret = 'secret ' || id")
+    key = base64.b64encode(bytes(range(32))).decode()
+    process = daemon(teams.settings(broker, columns={"encrypt": ["a.t.secret"], "encryption_key": key}))
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    assert process.stop() == 0
+    # WHEN rows change in a gap, one of them in its encrypted column only
+    run("UPDATE a.t SET secret = 'another' WHERE id = 1; DELETE FROM a.t WHERE id = 2")
+    run("UPDATE b.t SET n = 0 WHERE id = 3; INSERT INTO b.t VALUES (6000, 1)")
+    drop_slot(teams.database.dsn(), slot)
+    healed = run_cdcd("heal", "--yes", "--config", str(process.config_path))
+    assert healed.returncode == 0, healed.stderr
+    # THEN each difference has a record, and the topics equal the tables
+    events = [json.loads(line) for line in (healed.stdout + healed.stderr).splitlines() if line[:1] == "{"]
+    numbers = {
+        event["table"]: (event["deletes"], event["updates"], event["inserts"])
+        for event in events
+        if event["event"] == "table.healed"
+    }
+    assert numbers == {"a.t": (1, 1, 0), "b.t": (0, 1, 1)}
+    assert "another" not in healed.stdout + healed.stderr
+    process.start()
+    process.await_streaming()
     verified = run_cdcd("verify", "--config", str(process.config_path), environment={**os.environ})
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert process.stop() == 0

@@ -139,6 +139,15 @@ class TableFold:
         """True if rows that were read may have been left out."""
         return any(each.unsure for each in self._partitions.values())
 
+    @property
+    def restores_rows(self) -> bool:
+        """True if rows may be repeated behind the TRUNCATE that ended them, because a repetition was interrupted.
+
+        `rows` leaves such rows out by their places. A consumer that applies a partition's records in their order has
+        them.
+        """
+        return self.truncated > (-1, -1) and any(each.ends_behind for each in self._partitions.values())
+
     def shape(self, row: Row, schema_id: str) -> int:
         """Return the number of a shape."""
         shape = (row.names, schema_id)

@@ -45,6 +45,7 @@ class Partition:
         again_from: offset of the first record that was skipped since `look`; None: none was skipped.
         unsure: True if rows that were read were skipped because the snapshot does not see a change before them.
             These rows may have had values that no other record has.
+        ends_behind: True if the newest record is a repetition, and records that followed it are not repeated.
     """
 
     table: "TableFold"
@@ -54,6 +55,7 @@ class Partition:
     is_cut: bool = False
     again_from: int | None = None
     unsure: bool = False
+    ends_behind: bool = False
     _sight: Sight | None = None
     _unseen: set[bytes | None] = field(default_factory=set)
     _judged: int = -1
@@ -134,6 +136,7 @@ class Partition:
             table.foreign += 1
             return
         self._has_place = True
+        self.ends_behind = place < self.last
         self.first_lsn = self.first_lsn or found.commit_lsn
         if place > self.last:
             self.last = place

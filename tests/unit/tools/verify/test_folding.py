@@ -161,6 +161,31 @@ def test_with_at_least_once_a_record_may_come_again(tmp_path: Path):
     assert topic.compare([{"id": 1, "note": "b"}]).differing == 0
 
 
+def test_rows_that_are_repeated_behind_their_truncate_are_told_until_the_truncate_is_repeated_too(
+    tmp_path: Path,
+):
+    topic = Topic(tmp_path / "store", exactly_once=False)
+    topic.change("c", 10, {"id": 1, "note": "a"})
+    topic.change("t", 20)
+    topic.change("c", 30, {"id": 2, "note": "b"})
+    assert not topic.fold.restores_rows
+    topic.change("c", 10, {"id": 1, "note": "a"})
+    assert topic.fold.restores_rows
+    topic.change("t", 20)
+    assert topic.fold.restores_rows
+    topic.change("c", 30, {"id": 2, "note": "b"})
+    assert not topic.fold.restores_rows
+
+
+def test_without_a_truncate_a_repetition_that_was_interrupted_is_told_by_the_rows(tmp_path: Path):
+    topic = Topic(tmp_path / "store", exactly_once=False)
+    topic.change("c", 10, {"id": 1, "note": "a"})
+    topic.change("u", 20, {"id": 1, "note": "b"})
+    topic.change("c", 10, {"id": 1, "note": "a"})
+    assert not topic.fold.restores_rows
+    assert topic.compare([{"id": 1, "note": "b"}]).differing == 1
+
+
 def test_a_key_that_is_not_its_rows_is_a_fault(topic: Topic):
     topic.change("c", 10, {"id": 1, "note": "a"}, key={"id": 2})
     assert topic.faults == ['not a record: the key has "id" 2, its row 1']
