@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.core.records.gaps import Aside
 from deploy.local import KafkaBroker
 from tests.integration import created_topics
 from tests.integration.conftest import Database
@@ -291,6 +292,12 @@ def other(one: Trial, number: int) -> float:
     return time.monotonic() - began
 
 
+def noted(one: Trial) -> dict[str, tuple[str, bool]]:
+    """What the schemas topic says: the fault of each table that is or was set aside, and whether it came back."""
+    found = [Aside.read(bytes(value)) for _, value, _ in one.records(f"{one.name}.schemas") if value]
+    return {each.table: (each.fault, each.until is not None) for each in found if each is not None}
+
+
 def resume(one: Trial) -> None:
     asked = json.dumps({"action": "resume_tables", "tables": ["public.t"]})
     one.execute("SELECT pg_logical_emit_message(true, 'cdcd.snapshot', %s)", asked)
@@ -324,6 +331,7 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command
     assert (told["table"], told["fault"], told["level"]) == ("public.t", kind.fault, "error")
     assert told["command"] == "cdcd tables resume public.t"
     assert one.daemon.is_running()
+    assert noted(one) == {"public.t": (kind.fault, False)}
 
     # AND a kill changes nothing of that
     one.daemon.kill()
@@ -349,6 +357,7 @@ def test_a_fault_of_a_table_stops_that_table_alone_and_its_way_back_is_a_command
     one.execute("INSERT INTO t VALUES (6, 'after')")
     until(lambda: rows_of(one, own) == source(one) or None, "the last row", 60.0)
     other(one, 5)
+    assert noted(one) == {"public.t": (kind.fault, True)}
     assert one.daemon.stop() == 0
 
 

@@ -1,7 +1,9 @@
 """The topic of schemas as a reader of it sees it: no column has the number of another one."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from cdcd.core.engine.checkpoint import AsideTable
+from cdcd.core.records.gaps import Aside
 from cdcd.core.records.schemas import read_form
 from tests.sim.catalog import ColumnDefinition
 from tests.sim.expected import PromiseBrokenError, Record
@@ -20,12 +22,28 @@ class DescriptionsSeen:
         self.numbered = 0
         self.unnumbered = 0
         """Columns whose number the daemon does not say."""
+        self.aside: dict[int, Aside] = {}
+        """By oid: the last record of each table that is or was set aside."""
         self._columns = columns
+
+    def compare(self, tables: Collection[AsideTable]) -> None:
+        """The topic and the checkpoint name the same tables that are set aside."""
+        said = {
+            AsideTable(each.oid, each.since, each.fault) for each in self.aside.values() if each.until is None
+        }
+        if said != set(tables):
+            raise PromiseBrokenError(
+                f"G13: set aside by the schemas topic: {said}, by the checkpoint: {tables}"
+            )
 
     def description(self, record: Record) -> None:
         """A description became visible."""
         value = record[2]
         assert value is not None
+        aside = Aside.read(value)
+        if aside is not None:
+            self.aside[aside.oid] = aside
+            return
         _, form = read_form(value)
         assert form.oid is not None
         known = self._columns[form.oid]

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from cdcd.core.engine.checkpoint import AsideTable
-from cdcd.core.engine.delivery import Delivery
+from cdcd.core.catalog.bindings import Bindings
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
+from cdcd.core.engine.delivery import Delivery, Notes
 from cdcd.core.engine.fates import RETRY_S, Fates
 from cdcd.core.engine.incremental import Incremental
 from cdcd.core.engine.ingest import Ingest
@@ -13,6 +14,7 @@ from cdcd.core.engine.queue import Batch, BatchQueue
 from cdcd.core.engine.tables import PublishedTables
 from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.messages import Relation
+from cdcd.core.transactions.ledger import Ledger
 from cdcd.core.transactions.steps import Changes
 
 
@@ -175,6 +177,30 @@ class StripsOwnTopicsAlone(BatchQueue):
 
     def strip(self, batch: Batch, topics: Collection[str]) -> None:
         super().strip(batch, [topic for topic in topics if "-" not in topic])
+
+
+class NotesNoReturn(Delivery):
+    """The schemas topic does not say that tables came back."""
+
+    def __init__(
+        self,
+        queue: BatchQueue,
+        ledger: Ledger,
+        start: Checkpoint,
+        bindings: Bindings | None,
+        notes: Notes | None,
+    ) -> None:
+        silent = None if notes is None else lambda _before, after, lsn: notes((), after, lsn)
+        super().__init__(queue, ledger, start, bindings, silent)
+
+
+class NotesNothingThatReturnsAtOnce(Delivery):
+    """The schemas topic does not say that a table came back before the session's first batch."""
+
+    def _note(self, batch: Batch, notes: Notes) -> None:
+        if self._renews_notes:
+            self._noted = ()
+        super()._note(batch, notes)
 
 
 class DropsTheRefusedBatch(Delivery):

@@ -31,6 +31,7 @@ from cdcd.core.engine.actions import (
 from cdcd.core.engine.checkpoint import Checkpoint, Source
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.engine.fates import AsideNotes
 from cdcd.core.engine.leavings import FirstStart, Leaving
 from cdcd.core.engine.left_out import LeftOutTables
 from cdcd.core.engine.logged import DurableLog, LoggedSession
@@ -666,6 +667,7 @@ class Session:
             wants=self.asker.has if settings.left_out else None,
             logged_until=0 if ready.logged is None else ready.logged.end,
             bindings=self.bindings if settings.protected else None,
+            notes=AsideNotes(DESCRIPTIONS_TOPIC, None) if settings.described else None,
             parts=replace(parts.engine, left_out=parts.left_out),
         )
 

@@ -203,6 +203,7 @@ class World:
             second.step()
         if self.settings.exactly_once:
             around.changed.look(self.broker.acknowledged)
+            self._compare_notes()
 
     # Somebody who has locked tables.
 
@@ -341,6 +342,13 @@ class World:
             self.postgres.move_slot(self.rng.choice(ahead))
         else:
             self.postgres.lose_slot()
+
+    def _compare_notes(self) -> None:
+        """The schemas topic and the checkpoint always name the same tables that are set aside."""
+        oracle = self.oracle
+        if oracle.aside is not None and oracle.descriptions is not None:
+            checkpoint = self._checkpoint()
+            oracle.descriptions.compare(() if checkpoint is None else checkpoint.tables)
 
     def _checkpoint(self) -> Checkpoint | None:
         read = self.broker.acknowledged

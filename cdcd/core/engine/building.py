@@ -10,10 +10,11 @@ from cdcd.core.catalog.patterns import TableSelection, matcher
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.engine.fates import AsideNotes
 from cdcd.core.engine.settings import EngineSettings
 from cdcd.core.facts import Observer
 from cdcd.core.records.available import format_of
-from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.encoder import EncoderSettings, owner_headers
 from cdcd.core.records.gaps import Gap
 from cdcd.core.records.shaping.filtering import filtered
 from cdcd.core.records.shaping.outbox import shaped
@@ -92,6 +93,9 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         exported=start.exported,
         excluded=matcher(start.excluded, "snapshot.exclude"),
         outbox=start.outbox,
+        notes=None
+        if start.encoding.schemas_topic is None
+        else AsideNotes(start.encoding.schemas_topic, owner_headers(start.encoding)),
         unstreamed_until=start.unstreamed_until,
         chosen_keys=start.encoding.chosen_keys,
         wants=None if start.tables.is_all else start.tables.test(),

@@ -5,17 +5,26 @@ session's checkpoint when the broker holds the batch. Only then are the ledger's
 so that PostgreSQL may discard the WAL for them.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.engine.actions import Ship
-from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.queue import Batch, BatchQueue
+from cdcd.core.records.encoder import Record
 from cdcd.core.transactions.ledger import Ledger
+
+Notes = Callable[[tuple[AsideTable, ...], tuple[AsideTable, ...], int], list[Record]]
+"""Returns records that say which tables are set aside: by the former checkpoint, by the next one, and its LSN."""
 
 
 class Delivery:
     """Takes batches out of the queue: the caller calls `next` and `delivered` by turns.
+
+    Args:
+        notes: makes the records of tables that are set aside, which go out with the first checkpoint that has them;
+            None if there is no topic for them.
 
     Attributes:
         checkpoint: the newest checkpoint that the broker holds.
@@ -27,8 +36,19 @@ class Delivery:
     """
 
     def __init__(
-        self, queue: BatchQueue, ledger: Ledger, start: Checkpoint, bindings: Bindings | None = None
+        self,
+        queue: BatchQueue,
+        ledger: Ledger,
+        start: Checkpoint,
+        bindings: Bindings | None = None,
+        notes: Notes | None = None,
     ) -> None:
+        self._notes = notes
+        self._noted = start.tables
+        """The tables that are set aside as the schemas topic says."""
+        self._renews_notes = bool(start.tables)
+        """True until the first batch, which names all tables that are set aside, because somebody else may have written
+        or removed their records."""
         self.checkpoint = start
         self.has_shipped = False
         self.rows = 0
@@ -63,6 +83,8 @@ class Delivery:
         self.has_shipped = self.has_shipped or self._has_content(batch)
         if not batch.closes:
             return Ship(batch, self.checkpoint)
+        if self._notes is not None and (batch.tables != self._noted or self._renews_notes):
+            self._note(batch, self._notes)
         self._ledger.send(batch.position.end_lsn)
         flushed = self._ledger.flushed_with(batch.tickets)
         self._shipped = replace(
@@ -72,6 +94,16 @@ class Delivery:
             bindings=self._bindings.text(batch.position.end_lsn),
         )
         return Ship(batch, self._shipped)
+
+    def _note(self, batch: Batch, notes: Notes) -> None:
+        """Add records of the tables that are set aside, or came back, to the first batch whose checkpoint says so."""
+        former = self._noted
+        if self._renews_notes:
+            oids = {each.oid for each in batch.tables}
+            former = tuple([each for each in former if each.oid not in oids])
+        self._queue.note(batch, notes(former, batch.tables, batch.position.end_lsn))
+        self._noted = batch.tables
+        self._renews_notes = False
 
     def _has_content(self, batch: Batch) -> bool:
         before, after = self.checkpoint.snapshot, batch.snapshot

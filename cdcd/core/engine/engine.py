@@ -29,7 +29,7 @@ from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.table_rules import ChosenKeys
 from cdcd.core.engine.actions import Action, Answer, End, Status, Turn, Wait
-from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.delivery import Delivery
 from cdcd.core.engine.described import NO_OUTBOX
 from cdcd.core.engine.ending import Ending, TablesRefusedError, shut_down
@@ -41,6 +41,7 @@ from cdcd.core.engine.fates import (
     REQUEST,
     SET_ASIDE,
     TOPIC,
+    AsideNotes,
     Fates,
     fault_of,
     raise_fault,
@@ -66,7 +67,7 @@ from cdcd.core.errors import CdcdError, ConfigError
 from cdcd.core.facts import Observer
 from cdcd.core.protocol.frames import write_frame
 from cdcd.core.protocol.messages import POSTGRES_EPOCH_US, Relation
-from cdcd.core.records.encoder import Encoder
+from cdcd.core.records.encoder import Encoder, Record
 from cdcd.core.records.gaps import Gap
 from cdcd.core.records.schema_registrations import SchemaUse
 from cdcd.core.records.shaping.settings import Outbox
@@ -127,6 +128,7 @@ class Engine:
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
         logged_until: the frames come from the durable log, which ends there; 0: they come from the server.
         bindings: the columns that rules protect, which the checkpoint has too; None: no rule protects columns.
+        notes: makes records that say which tables are set aside; None if there is no topic for them.
         gap: the gap before this session, for its record; None: there is none, or no topic for the record.
         now: monotonic seconds, as for every verb.
     """
@@ -152,6 +154,7 @@ class Engine:
         bindings: Bindings | None = None,
         gap: Gap | None = None,
         outbox: Outbox = NO_OUTBOX,
+        notes: AsideNotes | None = None,
         parts: Parts = ORDINARY,
     ) -> None:
         self._is_built = False
@@ -234,7 +237,10 @@ class Engine:
             stop_tables=self._stop_tables,
             resume_tables=self._resume_tables,
         )
-        self._delivery = parts.delivery(self.queue, ledger, start, bindings)
+        self._notes = notes
+        self._delivery = parts.delivery(
+            self.queue, ledger, start, bindings, None if notes is None else self._aside_records
+        )
         if bindings is not None:
             bindings.touched = self.queue.touch
             if bindings.text(start.position.end_lsn) != start.bindings:
@@ -645,6 +651,16 @@ class Engine:
             return f"{unknown[0]} is not set aside" + (f", it was renamed to {present}" if present else "")
         self.fates.ask(tuple(found.values()))
         return ""
+
+    def _aside_records(
+        self, before: tuple[AsideTable, ...], after: tuple[AsideTable, ...], lsn: int
+    ) -> list[Record]:
+        assert self._notes is not None, "there is a topic for the records"
+        return self._notes.records(before, after, self._present_name, lsn)
+
+    def _present_name(self, oid: int) -> str:
+        fate = self.fates.aside.get(oid)
+        return self._name_of(oid) if fate is None or not fate.name else fate.name
 
     def _between(self, now: float) -> None:
         """Between two transactions: let tables come back, and let go those that were dropped."""

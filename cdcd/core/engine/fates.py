@@ -24,6 +24,8 @@ from cdcd.core.facts import Observer, TableLeft, TableResumed, TableSetAside, cu
 from cdcd.core.pasted import resume_table
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import Relation
+from cdcd.core.records.encoder import Record
+from cdcd.core.records.gaps import Aside
 
 NAME: Final = "name"
 """The name of the table's topic: too long, or the one of another table."""
@@ -333,6 +335,44 @@ class Fates:
     def renamed(self, name: str) -> str:
         """The present name of a table that had this name and was renamed while it is set aside; "": there is none."""
         return next((each.name for each in self.aside.values() if each.former == name), "")
+
+
+@dataclass(frozen=True, slots=True)
+class AsideNotes:
+    """Makes the records of the schemas topic that say which tables are set aside.
+
+    Attributes:
+        topic: the schemas topic.
+        headers: of each record; they name the pipeline.
+    """
+
+    topic: str
+    headers: list[tuple[str, bytes]] | None
+
+    def records(
+        self,
+        before: Iterable[AsideTable],
+        after: Iterable[AsideTable],
+        names: Callable[[int], str],
+        lsn: int,
+    ) -> list[Record]:
+        """Return a record for each table that differs.
+
+        Args:
+            before, after: the tables that are set aside, by the former checkpoint and by the next one.
+            names: returns the name of a table by its oid; "" if it is not known.
+            lsn: where the next checkpoint is.
+        """
+        ended = {each.oid: each for each in before}
+        found = [
+            Aside(each.oid, names(each.oid), each.since_lsn, each.fault)
+            for each in after
+            if ended.pop(each.oid, None) != each
+        ]
+        found += [
+            Aside(each.oid, names(each.oid), each.since_lsn, each.fault, lsn) for each in ended.values()
+        ]
+        return [each.record(self.topic, self.headers) for each in found]
 
 
 HINTS: Final[Mapping[str, str]] = {

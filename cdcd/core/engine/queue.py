@@ -500,6 +500,14 @@ class BatchQueue:
         self.size -= size
         self.waiting -= count
 
+    def note(self, batch: Batch, records: list[Record]) -> None:
+        """Add these records to `batch`, which was taken and is not handed over yet."""
+        size = sum([record_bytes(key, value, None) for _, key, value, _ in records])
+        batch.items += records
+        batch.size += size
+        self.size += size
+        self.waiting += len(records)
+
     def delivered(self, batch: Batch) -> None:
         """Note that the broker holds the batch, so its bytes do not count any more."""
         self.size -= batch.size

@@ -232,6 +232,11 @@ class Encoded:
     left_out: list[int] = field(default_factory=list)
 
 
+def owner_headers(settings: EncoderSettings) -> list[tuple[str, bytes]] | None:
+    """Return the headers of records in the schemas topic, which name the pipeline; None if it has no name."""
+    return [(HEADER_PIPELINE, settings.pipeline.encode())] if settings.pipeline else None
+
+
 class TransactionRecords(Protocol):
     """Counts the records of the transaction that is open, and makes the records of its BEGIN and END.
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.errors import SinkError, SourceError
-from cdcd.core.records.gaps import is_gap
+from cdcd.core.records.gaps import Aside, is_gap
 from cdcd.core.records.schema_registrations import is_registration
 from cdcd.core.records.schemas import TableForm, read_form
 from cdcd.mirror.kafka import KafkaSource, LooksUpEnds
@@ -83,6 +83,8 @@ class Descriptions:
         mirrored: bool = False,
     ) -> None:
         self.problems: dict[str, str] = {}
+        self.aside: dict[int, Aside] = {}
+        """Tables that the daemon has set aside, by oid."""
         self._spark = spark
         self._source = source
         self._admin = admin
@@ -131,7 +133,7 @@ class Descriptions:
         try:
             fingerprint, form = read_form(value)
         except ValueError as error:
-            if is_gap(value):
+            if is_gap(value) or self._take_aside(value, where):
                 return
             if is_registration(value):
                 raise SinkError(
@@ -156,6 +158,22 @@ class Descriptions:
                 self._learn(form, column)
         self._by_topic.pop(form.topic, None)
         self._by_topic[form.topic] = fingerprint
+
+    def _take_aside(self, value: bytes, where: str) -> bool:
+        """Take a record of a table that is set aside; False if the record is another one."""
+        try:
+            found = Aside.read(value)
+        except ValueError as error:
+            # The newest record that is readable counts.
+            self.problems[where] = str(error)
+            return True
+        if found is None:
+            return False
+        if found.until is None:
+            self.aside[found.oid] = found
+        else:
+            self.aside.pop(found.oid, None)
+        return True
 
     def _learn(self, form: TableForm, column: ColumnForm) -> None:
         """A label keeps its oid when it is renamed, and descriptions come in the order in which labels change."""

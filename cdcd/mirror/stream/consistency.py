@@ -17,11 +17,9 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.errors import PositionError, ProtocolError, SinkError
 from cdcd.core.protocol.lsn import Lsn
 from cdcd.mirror.kafka import KafkaSource, LooksUpEnds, Offsets
-from cdcd.mirror.platform.kafka_admin import Admin
 
 TAIL: Final = 64
 PENDING_MAX: Final = 256
@@ -95,27 +93,6 @@ def covered(value: bytes, where: str) -> Covered:
             f"The checkpoint in {where} cannot be read: {error!r}.",
             hint="Set topics.checkpoint to what the daemon's configuration has.",
         ) from None
-
-
-def aside_tables(value: bytes, where: str) -> dict[int, AsideTable]:
-    """The tables that a checkpoint record says are set aside, by oid. None of a record that is no checkpoint.
-
-    Whoever can write into the topic could say anything. The daemon's own record comes with its next batch.
-    """
-    try:
-        return {table.oid: table for table in Checkpoint.decode(value, where).tables}
-    except PositionError:
-        return {}
-
-
-def set_aside(spark: SparkSession, source: KafkaSource, admin: Admin, topic: str) -> dict[int, AsideTable]:
-    """The tables that the last committed record of the checkpoint's topic says are set aside, by oid.
-
-    Nothing is set aside if there is no such topic or record.
-    """
-    ends = admin.ends([topic]).get(topic)
-    rows = [] if ends is None else _last(spark, source, topic, ends)
-    return aside_tables(bytes(rows[0]["value"]), topic) if rows else {}
 
 
 def newest_checkpoints(

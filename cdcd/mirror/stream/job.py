@@ -23,13 +23,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cdcd.core.errors import CdcdError, SinkError, TransientError
+from cdcd.core.errors import CdcdError, TransientError
 from cdcd.mirror.platform.kafka_admin import Admin
 from cdcd.mirror.platform.offsets import Ends, batch_ends, last_batch
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.snapshot.reading import SnapshotSource
 from cdcd.mirror.stream.commands import Commands
-from cdcd.mirror.stream.consistency import Cuts, Mark, newest_checkpoints, set_aside
+from cdcd.mirror.stream.consistency import Cuts, Mark, newest_checkpoints
 from cdcd.mirror.stream.failures import classified
 from cdcd.mirror.stream.frontier import Tip, Tips, look_up_tips
 from cdcd.mirror.stream.points import Point, Points
@@ -180,7 +180,7 @@ class Mirror:
         last = self._last_batch()
         self._before = {} if last is None else last[1]
         self._look_for_missing()
-        self._look_for_aside()
+        self._tables.set_aside(self._descriptions.aside)
         self._catch_up()
         source = (
             self._spark.readStream.format("kafka")
@@ -262,7 +262,7 @@ class Mirror:
                 ends = batch_ends(self._spark, self._settings.checkpoint_location, batch_id)
                 self._topics.warn(ends)
                 self._look_for_deleted(ends)
-                self._look_for_aside()
+                self._tables.set_aside(self._descriptions.aside)
                 self._advance(ends, batch_id)
                 if self._settings.consistent:
                     self._take_mark(settle=False)
@@ -288,21 +288,6 @@ class Mirror:
                 self._tables.miss(topic)
             elif any(ends[topic].get(partition, 0) < end for partition, end in before[topic].items()):
                 self._tables.look_anew(topic)
-
-    def _look_for_aside(self) -> None:
-        """Find the tables that the daemon has set aside: what is in their topics is not all of their changes."""
-        settings = self._settings
-        try:
-            aside = set_aside(self._spark, settings.kafka, self._admin, settings.checkpoint)
-        except SinkError:
-            # Topics of one partition can be mirrored without a right to read the checkpoint.
-            aside = {}
-        except (PySparkException, Py4JError) as error:
-            known = classified(error, settings.kafka.bootstrap_servers)
-            if isinstance(known, TransientError):
-                raise known from error
-            aside = {}
-        self._tables.set_aside(aside)
 
     def _catch_up(self) -> None:
         """Tables that are behind what the last batch had: they failed, or were not there yet."""

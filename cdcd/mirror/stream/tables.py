@@ -12,9 +12,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
 from cdcd.core.protocol.lsn import Lsn
+from cdcd.core.records.gaps import Aside
 from cdcd.mirror.platform.kafka_admin import Admin, RecordsGoneError
 from cdcd.mirror.records.descriptions import Descriptions
 from cdcd.mirror.snapshot.reading import SnapshotSource
@@ -137,11 +137,11 @@ class Tables:
             ),
         )
 
-    def set_aside(self, aside: Mapping[int, AsideTable]) -> None:
+    def set_aside(self, aside: Mapping[int, Aside]) -> None:
         """Report tables that the daemon has set aside as stopped, and those that came back as resumed.
 
         Args:
-            aside: all of them by oid, as the daemon's newest checkpoint says.
+            aside: all of them by oid, as the schemas topic says.
         """
         oids = {
             topic: self._descriptions.oid(topic) for topic in self._topics.wanted(self._descriptions.topics())
@@ -155,7 +155,7 @@ class Tables:
             table = self._topics.name(topic)
             error = FatalError(
                 f"The daemon has set the table aside ({found.fault}), so that changes of it since"
-                f" {Lsn(found.since_lsn)} are in no topic.",
+                f" {Lsn(found.since)} are in no topic.",
                 hint="See `cdcd tables` for the reason, and for the command that lets the table come back. The mirror"
                 " then goes on by itself, with all rows.",
             )

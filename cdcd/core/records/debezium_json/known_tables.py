@@ -15,7 +15,7 @@ from cdcd.core.records.cloud_events import CLOUDEVENTS
 from cdcd.core.records.debezium_json.source_block import OPS
 from cdcd.core.records.debezium_json.table_fragments import DescribedTable, TableFragments, Tally
 from cdcd.core.records.debezium_json.transaction_metadata import TransactionMetadata
-from cdcd.core.records.encoder import HEADER_PIPELINE, EncoderSettings, Record
+from cdcd.core.records.encoder import EncoderSettings, Record, owner_headers
 from cdcd.core.records.schemas import TableForm, table_form
 
 RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...], tuple[ColumnRule | None, ...]]
@@ -31,9 +31,7 @@ class KnownTables:
 
     def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
         self._settings = settings
-        self._owner: list[tuple[str, bytes]] | None = None
-        if settings.pipeline:
-            self._owner = [(HEADER_PIPELINE, settings.pipeline.encode())]
+        self._owner = owner_headers(settings)
         self._binary = binary
         self._protections = settings.protections
         self.rules: dict[int, list[ColumnRule | None]] = {}

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cdcd.core.engine.checkpoint import Checkpoint
+from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.engine.delivery import Delivery
 from cdcd.core.engine.queue import BatchQueue
 from cdcd.core.records.encoder import Record
@@ -27,8 +27,15 @@ class Session:
             idle_s=10.0,
             whole_bytes_max=whole_bytes_max,
             progress=lambda: self.progress,
+            aside=lambda: self.tables,
         )
-        self.delivery = Delivery(self.queue, self.ledger, start)
+        self.tables = start.tables
+        self.noted: list[tuple[tuple[AsideTable, ...], tuple[AsideTable, ...], int]] = []
+        self.delivery = Delivery(self.queue, self.ledger, start, notes=self.note)
+
+    def note(self, before: tuple[AsideTable, ...], after: tuple[AsideTable, ...], lsn: int) -> list[Record]:
+        self.noted.append((before, after, lsn))
+        return [("schemas", b"key", b"value", None)]
 
     def transaction(self, lsn: int, *sizes: int) -> None:
         """A transaction with an event of each size, which commits at `lsn`."""
@@ -206,3 +213,27 @@ def test_rows_of_a_snapshot_behind_a_start_do_not_confirm_what_has_not_come_agai
     ship = session.delivery.next(0.0)
     assert ship is not None
     assert ship.checkpoint == HELD
+
+
+STOPPED, OTHER = AsideTable(7, 20, "size"), AsideTable(8, 30, "topic")
+
+
+def test_a_batch_says_which_tables_were_set_aside_since_the_one_before_it():
+    session = Session()
+    for lsn, tables in ((100, ()), (200, (STOPPED,)), (300, (STOPPED,)), (400, (OTHER,))):
+        session.tables = tables
+        session.transaction(lsn, 10)
+        ship = session.delivery.next(0.0)
+        assert ship is not None
+        assert ship.batch.tables == tables
+        session.delivery.delivered(ship.batch)
+    assert session.noted == [((), (STOPPED,), 210), ((STOPPED,), (OTHER,), 410)]
+    assert session.queue.waiting == 0
+
+
+def test_the_first_batch_of_a_session_names_all_tables_that_are_set_aside_and_those_that_came_back():
+    session = Session(start=replace(START, tables=(STOPPED, OTHER)))
+    session.tables = (OTHER,)
+    session.transaction(100, 10)
+    assert session.delivery.next(0.0) is not None
+    assert session.noted == [((STOPPED,), (OTHER,), 110)]

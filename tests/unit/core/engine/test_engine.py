@@ -37,6 +37,7 @@ from cdcd.core.engine.described import NO_OUTBOX
 from cdcd.core.engine.ending import UNSTREAMED_S, StreamingAgainError
 from cdcd.core.engine.engine import Engine
 from cdcd.core.engine.exported import ExportedTables
+from cdcd.core.engine.fates import AsideNotes
 from cdcd.core.engine.questions import PUBLISHED_S, TOPICS_AHEAD
 from cdcd.core.engine.settings import EngineSettings
 from cdcd.core.errors import SinkError, SourceError, TransientError
@@ -65,7 +66,7 @@ from cdcd.core.protocol.messages import (
     Update,
 )
 from cdcd.core.records.available import format_of
-from cdcd.core.records.encoder import EncoderSettings
+from cdcd.core.records.encoder import EncoderSettings, owner_headers
 from cdcd.core.records.flattening import DELETE_TO_TOMBSTONE, REWRITE, TOMBSTONE, Flattening
 from cdcd.core.records.shaping.outbox import shaped
 from cdcd.core.records.shaping.routed import routed
@@ -168,6 +169,9 @@ class Daemon:
             unstreamed_until=unstreamed_until,
             wants=wants,
             outbox=outbox,
+            notes=None
+            if encoding.schemas_topic is None
+            else AsideNotes(encoding.schemas_topic, owner_headers(encoding)),
             exported=None
             if exported is None
             else ExportedTables(

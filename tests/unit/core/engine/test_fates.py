@@ -1,5 +1,6 @@
 """One fate for each table: what is set aside, what goes on, and how a table comes back."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from cdcd.core.engine.fates import (
 from cdcd.core.engine.questions import PUBLISHED_S
 from cdcd.core.errors import CdcdError, ConfigError, SinkError
 from cdcd.core.facts import SnapshotSignalRefused, TableLeft, TableResumed, TableSetAside
+from cdcd.core.protocol.lsn import Lsn
 from cdcd.core.protocol.messages import UNCHANGED, Truncate, Update
 from cdcd.core.records.shaping.settings import Outbox, OutboxTable
 from cdcd.core.snapshot.progress import Progress
@@ -444,6 +446,58 @@ def test_a_table_that_was_dropped_while_it_is_set_aside_leaves_the_checkpoint(tm
         ("t", None),
         ("c", 4),
     ]
+
+
+def notes(daemon: Daemon) -> list[tuple[dict[str, Any], int]]:
+    """The records of tables that are set aside, each with the number of the batch that has it."""
+    return [
+        (json.loads(value)["aside"], number)
+        for number, ship in enumerate(daemon.shipped)
+        for topic, _, value, _ in ship.batch.records
+        if topic == "p.schemas" and value is not None and b'"aside"' in value
+    ]
+
+
+def test_the_schemas_topic_says_which_tables_are_set_aside_together_with_the_checkpoint(tmp_path: Path):
+    # GIVEN a pipeline with a schemas topic
+    noting = replace(ENVELOPE, schemas_topic="p.schemas", pipeline="shop")
+    daemon = daemon_of(tmp_path, encoding=noting, fails_over_bytes=2000)
+
+    # WHEN a table is set aside, THEN the batch with the checkpoint that says so has a record
+    daemon.take(transaction(5, 100, *BOTH, row(1), row(2, "x" * 3000), row(3, oid=OTHER)))
+    told: dict[str, Any] = {"oid": 7, "table": "public.t", "since": "0/64", "fault": "size", "until": None}
+    ((found, number),) = notes(daemon)
+    assert found == told
+    assert daemon.shipped[number].checkpoint.tables == (AsideTable(7, 100, SIZE),)
+    assert daemon.shipped[number - 1].checkpoint.tables == ()
+    headers = [each for _, key, _, each in daemon.shipped[number].batch.records if key == b'{"aside":7}']
+    assert headers == [[("cdcd.pipeline", b"shop")]]
+
+    # WHEN it comes back, THEN so has the one that says this
+    resume(daemon, 200)
+    found, number = notes(daemon)[-1]
+    assert found == {**told, "until": str(Lsn(daemon.shipped[number].batch.position.end_lsn))}
+    assert daemon.shipped[number].checkpoint.tables == ()
+    assert len(notes(daemon)) == 2
+    assert daemon.engine.queue.size == daemon.engine.queue.waiting == 0
+
+
+def test_each_session_says_again_which_tables_are_set_aside(tmp_path: Path):
+    noting = replace(ENVELOPE, schemas_topic="p.schemas")
+    daemon = daemon_of(tmp_path, replace(START, tables=(AsideTable(7, 20, VALUE),)), encoding=noting)
+    for lsn in (100, 200):
+        daemon.take(transaction(5, lsn, described("other", OTHER), row(3, oid=OTHER)))
+    assert [found["oid"] for found, _ in notes(daemon)] == [7]
+
+
+def test_a_batch_that_is_repeated_says_which_tables_are_set_aside(tmp_path: Path):
+    noting = replace(ENVELOPE, schemas_topic="p.schemas")
+    daemon = daemon_of(tmp_path, encoding=noting)
+    daemon.feed(transaction(5, 100, *BOTH, row(1), row(2, oid=OTHER)))
+    out = daemon.until(Ship)
+    daemon.engine.refused(out.batch, {"p.public.t": SinkError("no right")}, daemon.now)
+    daemon.idle()
+    assert [(found["oid"], found["fault"]) for found, _ in notes(daemon)] == [(7, BROKER)]
 
 
 def test_a_restart_forgets_a_table_that_was_dropped_meanwhile(tmp_path: Path):

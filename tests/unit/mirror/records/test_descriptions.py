@@ -6,6 +6,7 @@ import pytest
 
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.errors import SourceError
+from cdcd.core.records.gaps import Aside
 from cdcd.core.records.schemas import TableForm
 from cdcd.mirror.kafka import KafkaSource
 from cdcd.mirror.records.descriptions import Descriptions
@@ -231,3 +232,22 @@ def test_a_word_that_is_another_labels_by_now_stops_what_was_written_with_it():
     with pytest.raises(IncompatibleSchemaError, match=r"'b', 'a' is the word of another label") as caught:
         known.get("shop.public.t", old.fingerprint)
     assert "--snapshot public.t" in caught.value.hint
+
+
+def test_the_newest_readable_record_says_whether_a_table_is_set_aside():
+    known = descriptions(form("t", "a"))
+    stopped = Aside(7, "public.t", 16, "size")
+    for number, (aside, found) in enumerate(
+        [(stopped, {7: stopped}), (replace(stopped, until=32), {}), (stopped, {7: stopped})]
+    ):
+        value = aside.record("shop.schemas", None)[2]
+        assert value is not None
+        known._take(value, f"shop.schemas[0]@{number}")
+        assert known.aside == found
+
+    # A record that is malformed is reported, and changes nothing.
+    known._take(b'{"aside":{"oid":7,"until":"0/1"}}', "shop.schemas[0]@9")
+    assert known.aside == {7: stopped}
+    assert "malformed" in known.problems["shop.schemas[0]@9"]
+    # It may be the newest one that is left when the topic is compacted, so the other tables go on.
+    assert known.newest("shop.public.t").schema.table == "public.t"

@@ -1,13 +1,9 @@
 import json
-from dataclasses import replace
 
 import pytest
 
-from cdcd.core.engine.checkpoint import AsideTable, Checkpoint
 from cdcd.core.errors import PositionError
-from cdcd.core.protocol.lsn import Lsn
-from cdcd.core.transactions.position import Position
-from cdcd.mirror.stream.consistency import PENDING_MAX, Covered, Cuts, Mark, aside_tables, covered
+from cdcd.mirror.stream.consistency import PENDING_MAX, Covered, Cuts, Mark, covered
 
 
 def checkpoint(**fields: object) -> bytes:
@@ -56,15 +52,3 @@ def test_a_checkpoint_in_the_middle_of_a_transaction_covers_what_committed_befor
 def test_what_is_no_checkpoint_is_refused(value: bytes):
     with pytest.raises(PositionError, match=r"shop\.checkpoint@9"):
         covered(value, "shop.checkpoint@9")
-
-
-def test_tables_that_are_set_aside_are_read_from_a_checkpoint_as_the_daemon_writes_it():
-    tables = (AsideTable(7, 256, "size"), AsideTable(8, 16, "topic"), AsideTable(9, 16, "topic"))
-    found = Checkpoint("1", 1, "s", Position(Lsn(9), Lsn(9)), Lsn(9), tables=tables)
-    assert aside_tables(found.encode(), "c") == {table.oid: table for table in tables}
-    assert aside_tables(replace(found, tables=()).encode(), "c") == {}
-
-
-def test_a_record_that_is_no_checkpoint_sets_nothing_aside():
-    for value in (b"", b"[]", b'{"tables": 1}', b'{"tables": [[1]]}', b"\xff", checkpoint()):
-        assert aside_tables(value, "c") == {}

@@ -6,8 +6,8 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 
-from cdcd.core.engine.checkpoint import AsideTable
 from cdcd.core.errors import CdcdError, FatalError, SinkUnavailableError, TransientError
+from cdcd.core.records.gaps import Aside
 from cdcd.mirror.stream.consistency import Mark
 from cdcd.mirror.stream.few_records import SmallSlice
 from cdcd.mirror.stream.forms import UnknownFormError
@@ -350,9 +350,9 @@ def test_a_table_that_the_daemon_has_set_aside_is_stopped_by_name_until_it_comes
     one, two = FakeTable("public.a"), FakeTable("public.b")
     harness = Harness(monkeypatch, one, two)
     tables = harness.mirror._tables
-    # WHEN the daemon's checkpoint says so, and says so again
+    # WHEN the schemas topic says so, and says so again
     for _ in range(2):
-        tables.set_aside({100: AsideTable(100, 256, "size"), 7: AsideTable(7, 1, "topic")})
+        tables.set_aside({100: Aside(100, "public.a", 256, "size"), 7: Aside(7, "public.c", 1, "topic")})
         harness.advance()
     # THEN what the topics have is applied, and the table counts as stopped
     assert harness.done() == [["public.a", "public.b"]] * 2
@@ -376,7 +376,7 @@ def test_a_table_that_the_daemon_has_set_aside_is_stopped_by_name_until_it_comes
 
 def test_a_table_that_is_set_aside_is_not_in_the_common_points(monkeypatch: pytest.MonkeyPatch):
     harness = Harness(monkeypatch, FakeTable("public.a"), FakeTable("public.b"), consistent=True)
-    harness.mirror._tables.set_aside({101: AsideTable(101, 16, "topic")})
+    harness.mirror._tables.set_aside({101: Aside(101, "public.b", 16, "topic")})
     harness.mirror._cuts.take(Mark(42, {}))
     harness.advance()
     assert harness.published == [(42, ("public.b",))]
@@ -387,7 +387,7 @@ def test_a_table_that_stopped_by_itself_stays_stopped_when_it_is_set_aside_no_mo
 ):
     harness = Harness(monkeypatch, FakeTable("public.a", FatalError("no"), 99), FakeTable("public.b"))
     harness.advance()
-    harness.mirror._tables.set_aside({100: AsideTable(100, 16, "value")})
+    harness.mirror._tables.set_aside({100: Aside(100, "public.a", 16, "value")})
     harness.mirror._tables.set_aside({})
     assert [error.message for error in harness.mirror.stopped.values()] == ["no"]
     assert [fact for fact in harness.facts if isinstance(fact, TableResumed)] == []
