@@ -241,7 +241,7 @@ def _verify_mirror(
     config: "Config", mirror_file: Path, options: "Options", notice: "Callable[[str], None]"
 ) -> "Report":
     """Compare the tables of a mirror."""
-    from cdcd.adapters.credentials.providers import access  # noqa: PLC0415
+    from cdcd.adapters.credentials.tokens import access  # noqa: PLC0415
     from cdcd.adapters.kafka import client  # noqa: PLC0415
     from cdcd.cli.mirror import check_pyspark, session_for, settings_of, source_of, target_of  # noqa: PLC0415
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415

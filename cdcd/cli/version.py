@@ -11,7 +11,7 @@ from cdcd.cli.output import say
 @click.command("version")
 def command() -> None:
     """Show the versions of cdcd and of what it uses."""
-    from cdcd.adapters.kafka.version import librdkafka_version  # noqa: PLC0415
+    from cdcd.adapters.kafka.client import librdkafka_version  # noqa: PLC0415
     from cdcd.adapters.postgres.version import libpq_version, psycopg_version  # noqa: PLC0415
     from cdcd.build import is_compiled  # noqa: PLC0415  completion and --help need none of it
 

@@ -9,12 +9,11 @@ from typing import Final, TypeVar
 
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
-from cdcd.adapters.kafka.batch_sizing import SizeLimits
 from cdcd.adapters.kafka.checkpoint import PARTITION, OnIgnored, peek_at_start
-from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.descriptions import FormerDescriptions, SchemasTopic
 from cdcd.adapters.kafka.errors import fill_names, unavailable
-from cdcd.adapters.kafka.oversized import Oversized
+from cdcd.adapters.kafka.outage import Settling
+from cdcd.adapters.kafka.oversized import Oversized, SizeLimits
 from cdcd.adapters.kafka.shared_id import Sharer, find_sharers, refusal
 from cdcd.adapters.kafka.sink import Sink
 from cdcd.adapters.kafka.topics import (

@@ -4,7 +4,7 @@ The sink cannot tell: an idle daemon sends nothing, and librdkafka reports a fro
 a request has timed out, after a minute. So the watch asks a broker for the leader of the checkpoint's partition,
 which every batch needs, and then the leaders of the topics of the batch in flight. It waits at most `ANSWER_S`
 seconds for all answers together. `engine/reachability.py` decides on the meaning of an answer or of none. After an
-outage, the watch also checks that readers see what was committed (`kafka/hanging.py`).
+outage, the watch also checks that readers see what was committed (`kafka/outage.py`).
 """
 
 import threading
@@ -14,9 +14,8 @@ from typing import Final
 
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
-from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.errors import Partition
-from cdcd.adapters.kafka.hanging import HangingTransactions
+from cdcd.adapters.kafka.outage import HangingTransactions, Settling
 from cdcd.adapters.kafka.topic_watch import AddedPartitions, Leaders, PartitionCounts
 from cdcd.config.models import Config
 from cdcd.config.secrets import reread

@@ -4,12 +4,11 @@ import time
 from typing import Final
 
 from cdcd.adapters.credentials.tokens import PROCESS_TOKEN
-from cdcd.adapters.postgres.connection import Connection, Dsn
+from cdcd.adapters.postgres.connection import Connection, Dsn, emit_message
 from cdcd.adapters.postgres.conversion import Conversion
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.lease import took_over
 from cdcd.adapters.postgres.lock import LockHeld
-from cdcd.adapters.postgres.logical_message import emit_message
 from cdcd.adapters.postgres.partition_tree import Leaf, happened, read_leaves, to_read_again
 from cdcd.adapters.postgres.publication import ensure_publication, has_publication, who_holds_up
 from cdcd.adapters.postgres.refusals import Answer, TableBusyError, translated

@@ -10,8 +10,7 @@ from cdcd import __version__
 from cdcd.adapters.credentials.columns import PROCESS_KEY, checkpoint_keys, protections
 from cdcd.adapters.credentials.tokens import request_tokens
 from cdcd.adapters.kafka import client
-from cdcd.adapters.kafka.checkpoint import CheckpointTopic
-from cdcd.adapters.kafka.forgetting import CheckpointWriter
+from cdcd.adapters.kafka.checkpoint import CheckpointTopic, CheckpointWriter
 from cdcd.adapters.kafka.producer import SinkSettings
 from cdcd.adapters.kafka.shared_id import IdUse
 from cdcd.adapters.kafka.topics import TopicSpec

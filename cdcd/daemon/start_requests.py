@@ -16,10 +16,10 @@ from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.conversion import NEVER_CONVERTED
 from cdcd.adapters.postgres.kept_lock import KeptLock
 from cdcd.adapters.postgres.money import find_money_digits
+from cdcd.adapters.postgres.pipeline_state import read_source
 from cdcd.adapters.postgres.publication_history import read_roots
 from cdcd.adapters.postgres.readers import try_readers
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
-from cdcd.adapters.postgres.source import read_source
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.table_rules import ChosenKeys

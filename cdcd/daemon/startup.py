@@ -10,8 +10,8 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from cdcd.adapters.credentials.columns import protections
-from cdcd.adapters.kafka.batch_sizing import SizeLimits
-from cdcd.adapters.kafka.commit_delay import Settling
+from cdcd.adapters.kafka.outage import Settling
+from cdcd.adapters.kafka.oversized import SizeLimits
 from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.adapters.registry.client import Registrar
 from cdcd.config.loading import Config

@@ -25,12 +25,12 @@ from traceback import format_exception
 from types import TracebackType
 from typing import Final, NoReturn
 
-from cdcd.adapters.credentials.providers import access
+from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.credentials.weaknesses import refuse_weaknesses
 from cdcd.adapters.durable.log import LogStoppedError
-from cdcd.adapters.kafka.batch_sizing import SizeLimits
-from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.errors import Partition
+from cdcd.adapters.kafka.outage import Settling
+from cdcd.adapters.kafka.oversized import SizeLimits
 from cdcd.adapters.kafka.topic_watch import AddedPartitions
 from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded

@@ -16,9 +16,9 @@ from cdcd.adapters.credentials.columns import SpoolCipher
 from cdcd.adapters.durable.log import LogFiles
 from cdcd.adapters.kafka.descriptions import FormerDescriptions
 from cdcd.adapters.kafka.sink import Sink
+from cdcd.adapters.postgres.catalog import CatalogLookUp
 from cdcd.adapters.postgres.connection import Connection, Dsn
 from cdcd.adapters.postgres.kept_lock import KeptLock
-from cdcd.adapters.postgres.look_up import CatalogLookUp
 from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.recording.tap import Tap
 from cdcd.adapters.recording.writer import Limits, RecordingWriter

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
+from cdcd.adapters.postgres.catalog import CatalogLookUp
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.adapters.postgres.conversion import Conversion
-from cdcd.adapters.postgres.look_up import CatalogLookUp
 from cdcd.adapters.postgres.money import find_money_digits
 from cdcd.adapters.postgres.publication import has_publication
 from cdcd.adapters.postgres.refusals import Answer, translated

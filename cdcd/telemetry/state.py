@@ -248,7 +248,7 @@ class Telemetry:
         self.writing: Collection[Collection[str]] = ()
         """Topics of the open Kafka transaction, as far as its records are produced, in several sets."""
         self.hanging: Mapping[tuple[str, int], int] = {}
-        """Partitions with a hanging transaction (`kafka/hanging.py`), and the offset at which readers stop in each."""
+        """Partitions with a hanging transaction (`kafka/outage.py`), and the offset at which readers stop in each."""
         self.kafka_transactions = 0
         self.kafka_bytes = 0
         self.kafka_token_failures = 0

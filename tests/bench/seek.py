@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cdcd.adapters.recording.playback import Place, read_events
 from cdcd.adapters.recording.replay import Replay
-from cdcd.adapters.recording.segments import open_segment
+from cdcd.adapters.recording.segments import Place, open_segment, read_events
 from cdcd.adapters.recording.tap import Tap
 from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.build import is_compiled

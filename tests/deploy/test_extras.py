@@ -23,7 +23,7 @@ pytestmark = pytest.mark.deploy
 PROGRAM = """\
 import json, sys
 from cdcd.config.loading import parse_config
-from cdcd.adapters.credentials.providers import access
+from cdcd.adapters.credentials.tokens import access
 text = '''
 name: shop
 postgres: {dsn: "host=db"}

@@ -31,7 +31,7 @@ import psycopg
 import yaml
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from cdcd.adapters.kafka.assigned import watermarks
+from cdcd.adapters.kafka.reading import watermarks
 from deploy.local import KafkaBroker, PostgresServer
 from deploy.local.cache import REPOSITORY
 from deploy.local.process import Child, free_port

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from cdcd.adapters.kafka.assigned import POLL_S
 from cdcd.adapters.kafka.checkpoint import (
     TAIL_RECORDS,
     CheckpointTopic,
@@ -19,6 +18,7 @@ from cdcd.adapters.kafka.checkpoint import (
     read_checkpoint,
 )
 from cdcd.adapters.kafka.client import Properties
+from cdcd.adapters.kafka.reading import POLL_S
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.errors import TransientError

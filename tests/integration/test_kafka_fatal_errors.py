@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cdcd.adapters.kafka.client_factory import make_producer
+from cdcd.adapters.kafka.client import make_producer
 from deploy.local import KafkaBroker
 
 WAIT_S = 30

@@ -1,7 +1,7 @@
 """Transactions that end while a partition has no leader: Kafka writes no marker there, and answers the commit.
 
 If the first test fails because readers see the records, this version of Kafka no longer does so, and neither the wait
-of `kafka/commit_delay.py` nor `kafka/hanging.py` is needed for it.
+of `kafka/outage.py` nor `kafka/outage.py` is needed for it.
 """
 
 import threading
@@ -19,9 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.checkpoint import CheckpointTopic, peek_at_start
 from cdcd.adapters.kafka.client import Properties
-from cdcd.adapters.kafka.commit_delay import Settling
 from cdcd.adapters.kafka.errors import Partition
-from cdcd.adapters.kafka.hanging import HANGS_S, Ends, HangingTransactions
+from cdcd.adapters.kafka.outage import HANGS_S, Ends, HangingTransactions, Settling
 from cdcd.adapters.kafka.sink import OPEN_HINT
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.engine.checkpoint_record import CheckpointRecords

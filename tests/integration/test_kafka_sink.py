@@ -10,9 +10,8 @@ import pytest
 from confluent_kafka import KafkaException
 
 from cdcd.adapters.kafka import client
-from cdcd.adapters.kafka.batch_sizing import SizeLimits
-from cdcd.adapters.kafka.commit_delay import Settling
-from cdcd.adapters.kafka.oversized import Oversized
+from cdcd.adapters.kafka.outage import Settling
+from cdcd.adapters.kafka.oversized import Oversized, SizeLimits
 from cdcd.adapters.kafka.producer import SinkSettings
 from cdcd.adapters.kafka.sink import Sink
 from cdcd.core.engine.checkpoint import Checkpoint

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from confluent_kafka import Producer
 
-from cdcd.adapters.kafka import tails
-from cdcd.adapters.kafka.tails import read_tails
+from cdcd.adapters.kafka import bounded_reading
+from cdcd.adapters.kafka.bounded_reading import read_tails
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
 from tests.integration.visible_records import await_decided
@@ -26,7 +26,7 @@ def test_each_partition_is_read_until_it_is_enough(broker: KafkaBroker, unique: 
         producer.abort_transaction() if batch == 7 else producer.commit_transaction()
     await_decided(broker.bootstrap_servers, unique)
     # WHEN it is read by four records at first, until something of the first batches comes
-    monkeypatch.setattr(tails, "FIRST", 4)
+    monkeypatch.setattr(bounded_reading, "FIRST", 4)
     seen: list[list[bytes | None]] = []
 
     def is_enough(values: Sequence[bytes | None]) -> bool:

@@ -13,8 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka import sink as sink_module
-from cdcd.adapters.kafka.batch_sizing import SizeLimits
-from cdcd.adapters.kafka.oversized import CLAIM_CHECK, Oversized
+from cdcd.adapters.kafka.oversized import CLAIM_CHECK, Oversized, SizeLimits
 from cdcd.adapters.kafka.producer import SinkSettings
 from cdcd.adapters.kafka.sink import Sink
 from cdcd.core.engine.checkpoint import Checkpoint

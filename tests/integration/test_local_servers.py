@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from cdcd.adapters.kafka.assigned import NO_TOPIC
+from cdcd.adapters.kafka.reading import NO_TOPIC
 from deploy.local import KafkaBroker, LocalServerError, PostgresServer, client_program
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics

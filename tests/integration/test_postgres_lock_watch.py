@@ -6,9 +6,9 @@ import time
 import psycopg
 import pytest
 
-from cdcd.adapters.postgres import lock_watch
+from cdcd.adapters.postgres import tables
 from cdcd.adapters.postgres.connection import parse_dsn
-from cdcd.adapters.postgres.lock_watch import LockWatch
+from cdcd.adapters.postgres.tables import LockWatch
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, until
 
@@ -33,7 +33,7 @@ def watch(database: Database, told: Told, *tables: str) -> LockWatch:
 def test_the_holder_of_a_lock_is_named_again_and_again_until_it_is_gone(
     watched: Database, unique: str, monkeypatch: pytest.MonkeyPatch, prepared: bool
 ):
-    monkeypatch.setattr(lock_watch, "LOOK_S", 0.1)
+    monkeypatch.setattr(tables, "LOOK_S", 0.1)
     told: Told = queue.SimpleQueue()
     with psycopg.connect(watched.dsn(application_name="the owner's session")) as session:
         session.execute("LOCK TABLE t")
@@ -57,14 +57,14 @@ def test_the_holder_of_a_lock_is_named_again_and_again_until_it_is_gone(
 def test_of_other_tables_and_locks_that_let_others_read_nothing_is_told(
     watched: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(lock_watch, "LOOK_S", 0.05)
+    monkeypatch.setattr(tables, "LOOK_S", 0.05)
     told: Told = queue.SimpleQueue()
     with psycopg.connect(watched.dsn()) as session:
         session.execute("LOCK TABLE other; LOCK TABLE t IN EXCLUSIVE MODE")
         with watch(watched, told, "public.t"):
             looked = "SELECT FROM pg_stat_activity WHERE application_name = %s AND state = 'idle'"
             with psycopg.connect(watched.dsn(), autocommit=True) as sql:
-                until(lambda: sql.execute(looked, (lock_watch.APPLICATION,)).fetchall() or None, "no look")
+                until(lambda: sql.execute(looked, (tables.APPLICATION,)).fetchall() or None, "no look")
                 time.sleep(0.5)  # Long enough for several queries, none of which finds a lock to report.
     assert told.empty()
 

@@ -5,7 +5,7 @@ from uuid import uuid4
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from cdcd.adapters.kafka.assigned import may_change, watermarks
+from cdcd.adapters.kafka.reading import may_change, watermarks
 from deploy.demo.topics import Reader
 from tests.integration.daemon import WAIT_S, until
 

@@ -6,7 +6,7 @@ from operator import methodcaller
 from random import Random
 from typing import ClassVar, Final
 
-from cdcd.adapters.kafka.hanging import is_acknowledged
+from cdcd.adapters.kafka.outage import is_acknowledged
 from cdcd.adapters.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,

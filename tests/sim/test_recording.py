@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from cdcd.adapters.recording.playback import read_events
 from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.replay import Replay
-from cdcd.adapters.recording.segments import Segment, list_segments
+from cdcd.adapters.recording.segments import Segment, list_segments, read_events
 from cdcd.build import is_compiled
 from cdcd.core.engine.building import SessionStart
 from cdcd.tools.operations.replay import Range, redact

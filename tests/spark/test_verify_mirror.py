@@ -12,7 +12,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from cdcd.adapters.credentials.providers import access
+from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.kafka import client
 from cdcd.cli.mirror import settings_of, source_of
 from cdcd.config.loading import parse_config

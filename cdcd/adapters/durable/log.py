@@ -29,8 +29,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from cdcd.adapters.recording.blocks import BlockWriter, Head, Kind
-from cdcd.adapters.recording.errors import RecordingError
+from cdcd.adapters.recording.blocks import BlockWriter, Head, Kind, RecordingError
 from cdcd.adapters.recording.segments import Segment, Tear, name_of, open_segment, parse_name
 from cdcd.core.engine.logged import DurableLog, LoggedSession, LogOwner, ended_early
 from cdcd.core.errors import LimitError, TransientError, out_of_files

@@ -26,8 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from cdcd.adapters.kafka.client import Properties, prepare
-from cdcd.adapters.kafka.client_factory import make_admin
+from cdcd.adapters.kafka.client import Properties, make_admin, prepare
 from cdcd.adapters.kafka.errors import (
     UNANSWERED,
     Partition,
@@ -36,7 +35,7 @@ from cdcd.adapters.kafka.errors import (
     property_error,
     silent_leader,
 )
-from cdcd.adapters.kafka.hanging import Ends
+from cdcd.adapters.kafka.outage import Ends
 from cdcd.core.errors import CdcdError, FatalError, SinkError
 
 _SLICE_S: Final = 0.05

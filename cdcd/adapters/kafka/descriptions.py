@@ -13,10 +13,9 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from cdcd.adapters.kafka.assigned import answers, consumer_properties, partitions_of
-from cdcd.adapters.kafka.client import Properties
-from cdcd.adapters.kafka.client_factory import make_consumer
+from cdcd.adapters.kafka.client import Properties, make_consumer
 from cdcd.adapters.kafka.errors import map_kafka_error
+from cdcd.adapters.kafka.reading import answers, consumer_properties, partitions_of
 from cdcd.core.catalog.relations import ColumnForm
 from cdcd.core.errors import SinkError
 from cdcd.core.records.encoder import HEADER_PIPELINE

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdcd.adapters.kafka.client import Properties, prepare
-from cdcd.adapters.kafka.client_factory import make_producer
+from cdcd.adapters.kafka.client import Properties, make_producer, prepare
 from cdcd.adapters.kafka.errors import map_kafka_error, property_error
 from cdcd.adapters.kafka.shared_id import IdUse
 from cdcd.core.engine.checkpoint_record import CheckpointRecords

@@ -21,8 +21,8 @@ from typing import Final
 from confluent_kafka import Message
 
 from cdcd.adapters.kafka.admin import Admin, TopicInfo
+from cdcd.adapters.kafka.bounded_reading import Last, read_last
 from cdcd.adapters.kafka.client import Properties
-from cdcd.adapters.kafka.tails import Last, read_last
 from cdcd.core.engine.checkpoint import Checkpoint
 from cdcd.core.errors import CdcdError, FencedError, PositionError
 

@@ -22,7 +22,6 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdcd.adapters.kafka.batch_sizing import FailedRecord, Fitting, FlushFirstError, SizeLimits
 from cdcd.adapters.kafka.checkpoint import (
     PARTITION,
     CheckpointTopic,
@@ -33,12 +32,10 @@ from cdcd.adapters.kafka.checkpoint import (
     say_nothing,
 )
 from cdcd.adapters.kafka.client import Properties
-from cdcd.adapters.kafka.commit_delay import Expiry, Settling
 from cdcd.adapters.kafka.errors import UNANSWERED, map_kafka_error
-from cdcd.adapters.kafka.hanging import is_acknowledged
-from cdcd.adapters.kafka.marking import Marking
-from cdcd.adapters.kafka.oversized import Oversized
-from cdcd.adapters.kafka.partitions import ToPartitions, counter
+from cdcd.adapters.kafka.outage import Expiry, Settling, is_acknowledged
+from cdcd.adapters.kafka.oversized import FailedRecord, Fitting, FlushFirstError, Oversized, SizeLimits
+from cdcd.adapters.kafka.partitions import Marking, ToPartitions, counter
 from cdcd.adapters.kafka.producer import SinkSettings, construct, producer_properties
 from cdcd.adapters.kafka.shared_id import find_sharers, shared_hint
 from cdcd.adapters.kafka.transaction_state import (
@@ -537,7 +534,7 @@ class Sink:
         self._answered_at = time.monotonic()
 
     def _settle(self) -> None:
-        """Wait until a transaction may end (`commit_delay.py`). KafkaException: the sink is being stopped."""
+        """Wait until a transaction may end (`outage.py`). KafkaException: the sink is being stopped."""
         asked_at = time.monotonic()
         while (wait_s := self._settling.wait_s(asked_at, time.monotonic())) > 0:
             if self._stopping.wait(min(wait_s, SLICE_S)):

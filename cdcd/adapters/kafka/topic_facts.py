@@ -7,7 +7,7 @@ from typing import Any, Final
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from cdcd.adapters.kafka.client_factory import make_admin
+from cdcd.adapters.kafka.client import make_admin
 from cdcd.core.errors import SinkError, SinkUnavailableError
 
 _TIMEOUT_S: Final = 15.0

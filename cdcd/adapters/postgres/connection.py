@@ -10,6 +10,17 @@ libpq keeps no SQLSTATE for a failed connection attempt, and the server's messag
 (lc_messages). libpq 18 does write the ErrorResponse into its protocol trace. So cdcd repeats an attempt that failed
 with an unknown message once, traces it into anonymous memory, and reads the SQLSTATE from the trace. No message
 contains a password.
+
+pgoutput sends values as text, formatted by the session's settings, and `ALTER ROLE ... SET` or `ALTER DATABASE ...
+SET` may change these settings at any time. A setting in the startup packet (`options=-c name=value`) has GucSource
+PGC_S_CLIENT, which ranks above PGC_S_DATABASE_USER (src/include/utils/guc.h), so the settings that are pinned here
+win. An older server refuses a connection with settings that it does not know, so newer settings are set right after
+the connection is open.
+
+libpq keeps no SQLSTATE for a failed connection attempt, and the server's message is in the server's language
+(lc_messages). libpq 18 does write the ErrorResponse into its protocol trace. So cdcd repeats an attempt that failed
+with an unknown message once, traces it into anonymous memory, and reads the SQLSTATE from the trace. No message
+contains a password.
 """
 
 import asyncio
@@ -18,15 +29,16 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import psycopg
 from psycopg import conninfo, pq
 
 from cdcd.adapters.credentials.command import Command, await_output
-from cdcd.adapters.postgres.refusals import UNKNOWN_TRANSIENT, Answer, find_refusal, refused
+from cdcd.adapters.postgres.refusals import UNKNOWN_TRANSIENT, Answer, find_refusal, refused, translated
 from cdcd.adapters.postgres.session import Session, await_socket
 from cdcd.core.errors import CdcdError, ConfigError, FatalError, TransientError
+from cdcd.core.protocol.lsn import Lsn
 
 Connection = psycopg.AsyncConnection[tuple[object, ...]]
 
@@ -343,3 +355,15 @@ async def connect(
     # be in between.
     connection.prepare_threshold = None
     return connection
+
+
+async def emit_message(connection: Connection, prefix: str, content: str) -> Lsn:
+    """Write a transactional logical message, and return its position in the WAL.
+
+    Raises TransientError and SourceError.
+    """
+    with translated("writing a logical message", {}):
+        row: Any = await (
+            await connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", (prefix, content))
+        ).fetchone()
+    return Lsn.parse(row[0])

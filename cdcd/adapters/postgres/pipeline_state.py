@@ -1,4 +1,5 @@
-"""The server's state of a pipeline: its slot, instances, publication and prepared transactions.
+"""The server's state of a pipeline: its slot, instances, publication and prepared transactions, and the position of its
+stream before a start.
 
 The state is read once over one connection, without changing anything. `cdcd status`, `cdcd drop` and `cdcd reset`
 use it.
@@ -12,7 +13,9 @@ from cdcd.adapters.postgres.connection import Connection
 from cdcd.adapters.postgres.lock import PEER, lock_condition
 from cdcd.adapters.postgres.publication import Publication, is_ours, read_publication
 from cdcd.adapters.postgres.refusals import translated
+from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.adapters.postgres.slot import SlotState, read_slot
+from cdcd.core.engine.checkpoint import Checkpoint, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,4 +127,35 @@ async def read_state(connection: Connection, pipeline: str, slot: str, publicati
         publication_is_ours=ours,
         prepared=tuple(Prepared(gid, since) for gid, since in prepared),
         publication_owner=owner[0][0] if owner else "",
+    )
+
+
+async def read_source(
+    stream: ReplicationStream,
+    identity: Identity,
+    slot_confirmed: int | None,
+    found: Checkpoint | None,
+    *,
+    slot_name: str,
+    options: str,
+) -> Source:
+    """Return the server's state, as far as it matters for the checkpoint that was found.
+
+    Args:
+        slot_confirmed: confirmed_flush_lsn of the slot; None: the slot does not exist.
+        options: the options that decide which events the server sends (`Source.stream`): publication, messages,
+            origin.
+
+    Raises:
+        TransientError: the connection is lost.
+    """
+    before = identity.timeline if found is None else found.timeline
+    return Source(
+        system_identifier=identity.system_identifier,
+        timeline=identity.timeline,
+        wal_end=identity.flushed,
+        slot_confirmed=slot_confirmed,
+        stream=options,
+        branched_at=await stream.branched_at(before, identity.timeline),
+        slot=slot_name,
     )

@@ -1,4 +1,5 @@
-"""Choice of the role that reads the rows of a table.
+"""Roles that read the rows of tables (`postgres.readers`): the choice of the role for a table, and what `cdcd check`
+finds about the owners of the tables and the rights of these roles.
 
 When PostgreSQL plans a query on a table, it folds the expressions of the table's indexes, and so runs functions of
 the table's owner with the rights of the role that reads. No lock that SELECT permits prevents an owner from
@@ -6,15 +7,20 @@ creating such an index. So each owner's tables can be given a reader: a role wit
 other right. Every session that plans a query on a table is opened with the access that `Readers.of` names. The
 session of cdcd's own role only reads the catalog, exports snapshots and writes watermarks, which runs no code of an
 owner.
+
+Nothing on the server is changed. Each reader has its own session, so that PostgreSQL's refusals for this reader are
+found.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from psycopg.conninfo import make_conninfo
 
-from cdcd.adapters.postgres.connection import Dsn, open_session
+from cdcd.adapters.postgres.connection import Connection, Dsn, connect, open_session
+from cdcd.adapters.postgres.inspection import BARRIERS, Barrier
+from cdcd.adapters.postgres.refusals import translated
 from cdcd.adapters.postgres.replication import identifier
 from cdcd.core.errors import CdcdError, ConfigError, FatalError, SourceError, TransientError
 from cdcd.core.snapshot.reader_choice import KEY, ReaderChoice
@@ -141,3 +147,184 @@ async def _where(access: Access, application_name: str, connect_timeout_s: float
     finally:
         session.close()
     return [database, server]
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A relation that has rows of a published table, and its owner.
+
+    Attributes:
+        table: the published table, as (schema, table).
+        part: the table itself or a partition of it, as (schema, table).
+        owner: name of the role that owns `part`.
+        is_superuser: the owner is a superuser.
+        sql_name: name of `part`, quoted for SQL.
+    """
+
+    table: tuple[str, str]
+    part: tuple[str, str]
+    owner: str
+    is_superuser: bool
+    sql_name: str = ""
+
+    @property
+    def name(self) -> str:
+        """The published table as `schema.table`."""
+        return ".".join(self.table)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderFacts:
+    """Role, rights and tables of one reader.
+
+    Attributes:
+        access: the reader's entry in the configuration.
+        tables: published tables that the reader reads, as `schema.table`.
+        refusal: error with which PostgreSQL refuses the reader's connection; None: the reader can connect.
+        elsewhere: True if the reader's DSN leads to another database.
+        attributes: the role's attributes among SUPERUSER, REPLICATION, BYPASSRLS, CREATEROLE and CREATEDB.
+        has_policies: True if one of the reader's tables has row-level security.
+        memberships: roles of which the reader's role is a member.
+        barriers: what keeps the reader from reading its tables.
+        others: relations besides the reader's tables that it may read, as `schema.table`.
+    """
+
+    access: Access
+    tables: tuple[str, ...]
+    refusal: CdcdError | None = None
+    elsewhere: bool = False
+    attributes: tuple[str, ...] = ()
+    has_policies: bool = False
+    memberships: tuple[str, ...] = ()
+    barriers: tuple[Barrier, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadersFacts:
+    """All readers, and the owners of the tables that they read.
+
+    Attributes:
+        role: cdcd's own role.
+        owned: relations of all published tables.
+        readers: in the order of the configuration.
+        names: readers of published tables by `schema.table`, as indexes into `readers`.
+    """
+
+    role: str
+    owned: tuple[Owned, ...] = ()
+    readers: tuple[ReaderFacts, ...] = ()
+    names: Mapping[str, int | None] = field(default_factory=dict)
+
+
+_OWNED: Final = """
+WITH RECURSIVE tree(root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
+     UNION ALL
+    SELECT tree.root, i.inhrelid
+      FROM tree JOIN pg_class c ON c.oid = tree.oid AND c.relkind = 'p' JOIN pg_inherits i ON i.inhparent = c.oid
+)
+SELECT rn.nspname::text, r.relname::text, n.nspname::text, c.relname::text, o.rolname::text, o.rolsuper,
+       format('%%I.%%I', n.nspname, c.relname)
+  FROM tree JOIN pg_class r ON r.oid = tree.root JOIN pg_namespace rn ON rn.oid = r.relnamespace
+  JOIN pg_class c ON c.oid = tree.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_roles o ON o.oid = c.relowner
+ WHERE c.relkind IN ('r', 'p')
+ ORDER BY 1, 2, 3, 4
+"""
+
+_DATABASE: Final = "SELECT current_database(), (SELECT system_identifier FROM pg_control_system())::text"
+
+_MAIN: Final = "SELECT current_user::text"
+
+_ROLE: Final = """
+SELECT array_remove(ARRAY[CASE WHEN rolsuper THEN 'SUPERUSER' END, CASE WHEN rolreplication THEN 'REPLICATION' END,
+                          CASE WHEN rolbypassrls THEN 'BYPASSRLS' END, CASE WHEN rolcreaterole THEN 'CREATEROLE' END,
+                          CASE WHEN rolcreatedb THEN 'CREATEDB' END], NULL),
+       ARRAY(SELECT g.rolname::text FROM pg_auth_members m JOIN pg_roles g ON g.oid = m.roleid
+              WHERE m.member = r.oid ORDER BY 1),
+       EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY(%s::oid[]) AND c.relrowsecurity)
+  FROM pg_roles r WHERE rolname = current_user
+"""
+
+# Views of an extension, such as pg_stat_statements, are meant for all roles.
+_OTHERS: Final = """
+WITH RECURSIVE tree(oid) AS (
+    SELECT oid FROM unnest(%s::oid[]) AS wanted(oid)
+     UNION
+    SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid
+)
+SELECT n.nspname || '.' || c.relname
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.oid NOT IN (SELECT oid FROM tree)
+   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+   AND n.nspname NOT LIKE 'pg\\_temp\\_%%' AND n.nspname NOT LIKE 'pg\\_toast\\_temp\\_%%'
+   AND has_any_column_privilege(c.oid, 'SELECT')
+   AND NOT EXISTS (SELECT FROM pg_depend d
+                    WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+ ORDER BY 1
+"""
+
+
+async def read_owned(connection: Connection, oids: Collection[int]) -> tuple[Owned, ...]:
+    """Return the owners of these tables and of their partitions. Raises TransientError and SourceError."""
+    with translated("looking who owns the tables", {}):
+        rows: Any = await (await connection.execute(_OWNED.encode(), (list(oids),))).fetchall()
+    return tuple([Owned((row[0], row[1]), (row[2], row[3]), row[4], row[5], row[6]) for row in rows])
+
+
+async def read_readers(
+    connection: Connection,
+    readers: Readers,
+    tables: Mapping[int, str],
+    *,
+    application_name: str,
+    connect_timeout_s: float,
+) -> ReadersFacts:
+    """Read the owners of these tables (names by oid) and the rights of each reader from the server.
+
+    Raises:
+        TransientError, SourceError: cdcd's own role is refused.
+    """
+    owned = await read_owned(connection, tables)
+    with translated("looking at cdcd's own role", {}):
+        where: Any = await (await connection.execute(_DATABASE.encode())).fetchone()
+        ((role,),) = await (await connection.execute(_MAIN.encode())).fetchall()
+    names = {name: readers.of(name).place for name in tables.values()}
+    found = []
+    for access in readers.others:
+        own = {oid: name for oid, name in tables.items() if names[name] == access.place}
+        reader = ReaderFacts(access, tuple(sorted(own.values())))
+        try:
+            session = await connect(
+                access.dsn(), application_name=application_name, connect_timeout_s=connect_timeout_s
+            )
+            try:
+                with translated(f"looking at role {access.role}", {}):
+                    reader = await _look(session, reader, list(own), where)
+            finally:
+                await session.close()
+        except CdcdError as error:
+            reader = ReaderFacts(access, reader.tables, access.explained(error))
+        found.append(reader)
+    return ReadersFacts(str(role), owned, tuple(found), names)
+
+
+async def _look(session: Connection, reader: ReaderFacts, oids: Collection[int], where: Any) -> ReaderFacts:
+    async def rows(query: str, *parameters: object) -> Any:
+        return await (await session.execute(query.encode(), parameters or None)).fetchall()
+
+    if (await rows(_DATABASE))[0] != where:
+        return ReaderFacts(reader.access, reader.tables, elsewhere=True)
+    ((attributes, memberships, has_policies),) = await rows(_ROLE, list(oids))
+    return ReaderFacts(
+        reader.access,
+        reader.tables,
+        attributes=tuple(attributes),
+        has_policies=has_policies,
+        memberships=tuple(memberships),
+        barriers=tuple(
+            [replace(Barrier(*row), role=reader.access.role) for row in await rows(BARRIERS, list(oids))]
+        ),
+        others=tuple([name for (name,) in await rows(_OTHERS, list(oids))]),
+    )

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdcd.adapters.postgres.connection import SECRET_PARAMETERS, Connection, Dsn, connect
 from cdcd.adapters.postgres.publication import PublishedTable, find_tables, has_publication
-from cdcd.adapters.postgres.reader_facts import Owned, read_owned
+from cdcd.adapters.postgres.readers import Owned, read_owned
 from cdcd.adapters.postgres.refusals import translated
 from cdcd.core.catalog.patterns import parse_pattern
 from cdcd.core.errors import SourceError

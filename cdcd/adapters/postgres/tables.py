@@ -3,15 +3,28 @@
 All data is read by catalog queries, so on a connection with an imported snapshot it is as of that snapshot. Two
 things are current instead: the contents of the publication (`pg_get_publication_tables` has no older ones), and
 sizes, which may only have grown.
+
+All data is read by catalog queries, so on a connection with an imported snapshot it is as of that snapshot. Two
+things are current instead: the contents of the publication (`pg_get_publication_tables` has no older ones), and
+sizes, which may only have grown.
+
+A thread with its own connection reads the locks.
+
+A session that waits for the lock of a table, such as a Spark task's, gets no answer until it has the lock.
 """
 
-from collections.abc import Collection, Iterable
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
-from cdcd.adapters.postgres.connection import Connection
+from cdcd.adapters.postgres.connection import Connection, Dsn, connect
 from cdcd.adapters.postgres.refusals import translated
 from cdcd.adapters.postgres.snapshot_queries import COLUMNS
+from cdcd.core.errors import CdcdError
 from cdcd.core.protocol.messages import COLUMN_IS_KEY, Column, Relation
 from cdcd.core.snapshot.reading import SourcePart, SourceTable
 from cdcd.core.snapshot.table_task import Part
@@ -373,3 +386,73 @@ async def writers(connection: Connection, oids: Collection[int]) -> dict[int, di
     for table, name, role, application_name in rows:
         found.setdefault(table, {})[name] = name + _known(role, application_name)
     return found
+
+
+LOOK_S: Final = 4.0
+"""Seconds between two checks. A lock is reported at its second sighting, so that short locks are not reported."""
+
+APPLICATION: Final = "cdcd lock watch"
+
+Tell = Callable[[str, str, float], None]
+"""Callback with the table, a description of the lock's holder, and the seconds since the lock was seen first."""
+
+
+class LockWatch:
+    """Checks the locks while the `with` block runs. The thread calls `tell` again at each check.
+
+    Args:
+        publication: name of the publication of the tables.
+        tables: names as `schema.table`.
+    """
+
+    def __init__(
+        self,
+        dsn: Dsn,
+        publication: str,
+        tables: Collection[str],
+        tell: Tell,
+        *,
+        connect_timeout_s: float = 10.0,
+    ) -> None:
+        self._dsn = dsn
+        self._publication = publication
+        self._tables = frozenset(tables)
+        self._tell = tell
+        self._connect_timeout_s = connect_timeout_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lock watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._watch())
+        except (CdcdError, OSError):
+            # The reader of the tables meets the same failure and reports it.
+            return
+
+    async def _watch(self) -> None:
+        connection = await connect(
+            self._dsn, application_name=APPLICATION, connect_timeout_s=self._connect_timeout_s
+        )
+        try:
+            published = await published_tables(connection, self._publication)
+            names = {oid: name for oid, name in published.items() if name in self._tables}
+            since: dict[int, float] = {}
+            while not self._stop.is_set():
+                locked, now = await locked_tables(connection, names), time.monotonic()
+                for oid, who in locked.items():
+                    if oid in since:
+                        self._tell(names[oid], who, now - since[oid])
+                since = {oid: since.get(oid, now) for oid in locked}
+                await asyncio.to_thread(self._stop.wait, LOOK_S)
+        finally:
+            await connection.close()

@@ -4,7 +4,7 @@ The rule: the engine decides by its arguments only. So a session's beginning and
 session, and an engine that gets the same calls makes the same records, including processing times.
 
 An event is a tag and its values. Three kinds of event are frequent, so their values stay Python objects until their
-block is packed (`packed.py`): `(now, frames)`, `(letter, now, unix_us)` for `next`, and `(now,)` for a delivery.
+block is packed (`blocks.py`): `(now, frames)`, `(letter, now, unix_us)` for `next`, and `(now,)` for a delivery.
 
 `next` records when the engine was asked for an action, and the kind of this action. A question is recorded too, so
 that a replay with other settings finds the answer by its question.
@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from cdcd.adapters.recording.errors import RecordingError
-from cdcd.adapters.recording.packed import Item, unpack
+from cdcd.adapters.recording.blocks import Item, RecordingError, unpack
 from cdcd.adapters.recording.values import Reader, write_value
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.engine.actions import (

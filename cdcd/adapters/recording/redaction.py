@@ -14,8 +14,14 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
 from cdcd.adapters.recording.events import Answered, Began, CatalogAnswer, Event, Frames, LockLost, Next
-from cdcd.adapters.recording.permuting import Permutation
-from cdcd.adapters.recording.redacted_values import HASH, KEEP, REPLACE, ColumnModes, RedactedValues
+from cdcd.adapters.recording.redacted_values import (
+    HASH,
+    KEEP,
+    REPLACE,
+    ColumnModes,
+    Permutation,
+    RedactedValues,
+)
 from cdcd.adapters.recording.redacted_values import NULL as NULLED
 from cdcd.core.catalog.binary_compound import reader_for
 from cdcd.core.catalog.copytext import NULL, escape, split_row, unescape

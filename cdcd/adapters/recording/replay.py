@@ -19,9 +19,8 @@ from dataclasses import replace
 
 from cdcd import __version__
 from cdcd.adapters.recording import events as recorded
-from cdcd.adapters.recording.playback import Commit, Place
 from cdcd.adapters.recording.replayed_session import BEGIN, END, GO_ON, ReplayedSession
-from cdcd.adapters.recording.segments import Tear
+from cdcd.adapters.recording.segments import Commit, Place, Tear
 from cdcd.core.engine.building import SessionStart
 from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import FatalError

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cdcd.adapters.recording import events as recorded
-from cdcd.adapters.recording.errors import RecordingError
-from cdcd.adapters.recording.playback import Commit, CommitFinder
+from cdcd.adapters.recording.blocks import RecordingError
+from cdcd.adapters.recording.segments import Commit, CommitFinder
 from cdcd.core.catalog.relations import TableDescription, TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES
 from cdcd.core.engine.actions import (

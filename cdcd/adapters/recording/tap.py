@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from cdcd import __version__
-from cdcd.adapters.recording.blocks import Kind
+from cdcd.adapters.recording.blocks import Item, Kind, pack, size_of
 from cdcd.adapters.recording.events import (
     Answered,
     BatchRefused,
@@ -26,7 +26,6 @@ from cdcd.adapters.recording.events import (
     item_of,
     item_of_next,
 )
-from cdcd.adapters.recording.packed import Item, pack, size_of
 from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.core.catalog.relations import TableDescription, TypeDescription, types_of
 from cdcd.core.catalog.types import BUILTIN_TYPES

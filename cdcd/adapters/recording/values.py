@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields
 from struct import Struct
 from typing import Any, Final
 
-from cdcd.adapters.recording.errors import RecordingError
+from cdcd.adapters.recording.blocks import RecordingError
 from cdcd.core.catalog.field_names import FieldRule
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.patterns import TableSelection

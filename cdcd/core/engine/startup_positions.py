@@ -6,7 +6,7 @@ could notice anything, so that a daemon that must refuse to start disturbs no he
 decides, because the checkpoint cannot change any more. Each time, the slot is read before the comparison.
 
 Readers may see a commit late, or only after the next commit: a broker that dies after it has acknowledged a commit
-may not have told the partitions (`commit_delay.py`). So the first comparison refuses only if the newest checkpoint
+may not have told the partitions (`outage.py`). So the first comparison refuses only if the newest checkpoint
 that was written does not match either. The transaction of this checkpoint may be committed, open or aborted.
 """
 

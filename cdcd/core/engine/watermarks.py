@@ -10,7 +10,7 @@ again. The LSN is not the position of the watermark's own batch, because without
 sent again may already be there in part.
 
 The engine knows only the topics. The sink finds the number of partitions when it produces the watermarks
-(`kafka/marking.py`), because partitions may be added at any time.
+(`kafka/partitions.py`), because partitions may be added at any time.
 
 At most one round of watermarks is under way: the next one is made only after the last one was delivered and the
 position has advanced. A session that ends, or that has lost the advisory lock, makes no watermarks.

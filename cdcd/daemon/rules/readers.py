@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.reader_facts import Owned, ReaderFacts, ReadersFacts, read_readers
+from cdcd.adapters.postgres.readers import Owned, ReaderFacts, ReadersFacts, read_readers
 from cdcd.config.loading import Config
 from cdcd.core.errors import ConfigError
 from cdcd.core.pasted import quoted as identifier

@@ -26,10 +26,10 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.adapters.postgres.connection import parse_dsn
-from cdcd.adapters.postgres.lock_watch import LockWatch, Tell
 from cdcd.adapters.postgres.readers import Readers
 from cdcd.adapters.postgres.shared_snapshot import SharedSnapshot
 from cdcd.adapters.postgres.slot import SlotWait
+from cdcd.adapters.postgres.tables import LockWatch, Tell
 from cdcd.core.catalog.modes import Modes
 from cdcd.core.catalog.routing import TopicNames, parse_table
 from cdcd.core.catalog.topic_templates import DEFAULT

@@ -21,9 +21,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cdcd.adapters.credentials.providers import access
+from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.kafka import client
-from cdcd.adapters.kafka.tails import read_tails
+from cdcd.adapters.kafka.bounded_reading import read_tails
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.adapters.postgres.publication import is_ours, make_publication, mark_ours, read_publication
 from cdcd.adapters.postgres.slot import (

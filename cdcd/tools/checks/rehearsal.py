@@ -23,10 +23,10 @@ from cdcd.adapters.kafka.shared_id import Sharer, find_sharers, refusal
 from cdcd.adapters.postgres.connection import Connection, connect, parse_dsn
 from cdcd.adapters.postgres.inspection import Facts
 from cdcd.adapters.postgres.money import find_money_digits
+from cdcd.adapters.postgres.pipeline_state import read_source
 from cdcd.adapters.postgres.publication_history import read_roots
 from cdcd.adapters.postgres.replication import Identity, ReplicationStream
 from cdcd.adapters.postgres.slot import read_slot, seen
-from cdcd.adapters.postgres.source import read_source
 from cdcd.adapters.postgres.tables import published_tables
 from cdcd.config.loading import Config
 from cdcd.core.engine.checkpoint import Checkpoint, Source

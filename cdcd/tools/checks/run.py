@@ -26,7 +26,7 @@ from cdcd.adapters.postgres.connection import Dsn, connect, parse_dsn
 from cdcd.adapters.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.adapters.postgres.money import look_at_money
 from cdcd.adapters.postgres.publication import OPERATIONS
-from cdcd.adapters.postgres.reader_facts import ReadersFacts
+from cdcd.adapters.postgres.readers import ReadersFacts
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings
 from cdcd.core.catalog.table_rules import ChosenKeys

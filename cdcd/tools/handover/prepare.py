@@ -22,8 +22,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.adapters.postgres.connection import Connection
-from cdcd.adapters.postgres.logical_message import emit_message
+from cdcd.adapters.postgres.connection import Connection, emit_message
 from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.postgres.slot import check_slot, create_slot, current_lsn, read_slot
 from cdcd.config.loading import Config

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cdcd.adapters.credentials.columns import SpoolCipher
-from cdcd.adapters.credentials.providers import access
+from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.bounded_reading import BoundedReader

@@ -17,10 +17,9 @@ from typing import Any, Final, Literal, Self
 
 from cdcd.adapters.durable.log import look as look_at_log
 from cdcd.adapters.postgres.connection import parse_dsn
-from cdcd.adapters.postgres.pipeline_state import PipelineState, read_state
+from cdcd.adapters.postgres.pipeline_state import PipelineState, read_source, read_state
 from cdcd.adapters.postgres.replication import ReplicationStream
 from cdcd.adapters.postgres.slot import SlotState
-from cdcd.adapters.postgres.source import read_source
 from cdcd.config.loading import Config
 from cdcd.core.catalog.patterns import TableSelection
 from cdcd.core.engine.checkpoint import AsideTable, Checkpoint, refuse_sealed, resume

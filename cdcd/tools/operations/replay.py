@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Final
 
 from cdcd.adapters.kafka.replayed import ReplayedTopics
+from cdcd.adapters.recording.blocks import Item, pack, size_of
 from cdcd.adapters.recording.events import Began, item_of
-from cdcd.adapters.recording.packed import Item, pack, size_of
-from cdcd.adapters.recording.playback import Place, events_by_segment, read_events
 from cdcd.adapters.recording.redacted_values import ColumnModes
 from cdcd.adapters.recording.redaction import Redaction
 from cdcd.adapters.recording.replay import Adapt, Replay, as_recorded
-from cdcd.adapters.recording.segments import Segment, Tear, list_segments, seek
+from cdcd.adapters.recording.segments import (
+    Place,
+    Segment,
+    Tear,
+    events_by_segment,
+    list_segments,
+    read_events,
+    seek,
+)
 from cdcd.adapters.recording.writer import Limits, RecordingWriter
 from cdcd.config.loading import Config
 from cdcd.core.engine.building import SessionStart

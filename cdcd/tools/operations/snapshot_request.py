@@ -12,9 +12,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Final
 
-from cdcd.adapters.postgres.connection import Connection, Dsn, parse_dsn
+from cdcd.adapters.postgres.connection import Connection, Dsn, emit_message, parse_dsn
 from cdcd.adapters.postgres.lock import read_token
-from cdcd.adapters.postgres.logical_message import emit_message
 from cdcd.adapters.postgres.refusals import TableBusyError
 from cdcd.adapters.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.adapters.postgres.snapshot_reader import SnapshotReader

@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.descriptions import SchemasTopic
-from cdcd.adapters.kafka.following import Follower
+from cdcd.adapters.kafka.reading import Follower
 from cdcd.adapters.postgres.slot import SlotWait
 from cdcd.config.loading import Config
 from cdcd.core.catalog.bindings import Bindings

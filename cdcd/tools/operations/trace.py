@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from cdcd.adapters.kafka import client
-from cdcd.adapters.kafka.following import Follower
-from cdcd.adapters.kafka.tails import Last, read_last
+from cdcd.adapters.kafka.bounded_reading import Last, read_last
+from cdcd.adapters.kafka.reading import Follower
 from cdcd.adapters.postgres.pipeline_state import PipelineState
 from cdcd.config.loading import Config
 from cdcd.core.catalog.patterns import parse_pattern

@@ -9,8 +9,7 @@ from typing import Final
 
 from cdcd.adapters.kafka.checkpoint import CheckpointTopic, peek_checkpoint
 from cdcd.adapters.kafka.client import Properties
-from cdcd.adapters.postgres.connection import Connection, Dsn, connect, parse_dsn
-from cdcd.adapters.postgres.logical_message import emit_message
+from cdcd.adapters.postgres.connection import Connection, Dsn, connect, emit_message, parse_dsn
 from cdcd.adapters.postgres.shared_snapshot import SharedTable
 from cdcd.adapters.postgres.tables import published_tables
 from cdcd.config.loading import Config

@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from cdcd.adapters.credentials.providers import access
+from cdcd.adapters.credentials.tokens import access
 from cdcd.adapters.kafka import client
 from cdcd.adapters.kafka.admin import Admin
 from cdcd.adapters.kafka.bounded_reading import BoundedReader, Place

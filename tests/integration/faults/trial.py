@@ -24,7 +24,7 @@ import psycopg
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from psycopg.conninfo import make_conninfo
 
-from cdcd.adapters.kafka.assigned import NO_TOPIC
+from cdcd.adapters.kafka.reading import NO_TOPIC
 from tests.integration.daemon import WAIT_S, Daemon, await_released, configuration, confirmed, drop_slot
 from tests.integration.faults import told
 from tests.integration.forked import run_cdcd

@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from cdcd.adapters.kafka.commit_delay import SETTLE_S
 from cdcd.adapters.kafka.errors import Partition
-from cdcd.adapters.kafka.hanging import HANGS_S, Ends
+from cdcd.adapters.kafka.outage import HANGS_S, SETTLE_S, Ends
 from cdcd.core.errors import TransientError
 from cdcd.daemon import kafka_watch
 from cdcd.daemon.kafka_watch import RENEW_S, KafkaWatch

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from cdcd.adapters.kafka.descriptions import FormerDescriptions
-from cdcd.adapters.postgres import look_up
+from cdcd.adapters.postgres import catalog as catalog_module
 from cdcd.config.loading import Config, parse_config
 from cdcd.config.sections.format import FormatConfig
 from cdcd.core.catalog.modes import Modes
@@ -130,7 +130,8 @@ async def no_former_descriptions() -> FormerDescriptions:
 
 
 def looked_up(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, relation: Relation = RELATION) -> Any:
-    monkeypatch.setattr(look_up, "catalog", catalog)
+    for name in ("describe", "types", "visibility"):
+        monkeypatch.setattr(catalog_module, name, getattr(catalog, name))
     sql: Any = None
     return asyncio.run(
         wiring._LookUp(sql, no_former_descriptions, lambda fact: None, protects=False)(relation)

@@ -5,11 +5,26 @@ import json
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
-from cdcd.adapters.kafka.oversized import CLAIM_CHECK, Oversized, TooLarge
+from cdcd.adapters.kafka.oversized import (
+    BATCH_OVERHEAD,
+    CLAIM_CHECK,
+    SMALLEST_BATCH,
+    Alone,
+    FailedRecord,
+    Fitting,
+    FlushFirstError,
+    Oversized,
+    SizeLimits,
+    TooLarge,
+)
+from cdcd.adapters.kafka.producer import BATCH_SIZE, SinkSettings
+from cdcd.core.engine.checkpoint_record import CheckpointRecords
 from cdcd.core.engine.queue import Batch
 from cdcd.core.errors import LimitError
 from cdcd.core.records.encoder import Record
+from cdcd.core.retry import Delays
 from cdcd.core.transactions.position import Position
 
 VALUE = b"v" * 1000
@@ -126,3 +141,166 @@ def test_a_message_whose_key_is_what_is_too_large_loses_it():
 def test_a_row_that_is_refused_everywhere_is_refused_for_good(name, tmp_path: Path):
     policy = Oversized(name, "dead", str(tmp_path), None, MESSAGES)
     assert replaced(policy, ("t", b"k", VALUE, None)) is None
+
+
+LARGE = bytes(BATCH_SIZE + 1)
+TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+
+
+def settings(batch_bytes_max: int = 4_000_000) -> SinkSettings:
+    return SinkSettings(
+        client={},
+        producer={},
+        exactly_once=True,
+        transactional_id="t",
+        checkpoint_topic="c",
+        records=CheckpointRecords("k"),
+        batch_bytes_max=batch_bytes_max,
+        timeout_s=60,
+        retry=Delays(0.1, 1),
+    )
+
+
+def batch_of_batch_sizing(*values: bytes | None, topic: str = "t") -> Batch:
+    return Batch(Position(1, 1), Position(1, 1), items=[(topic, b"k", value, None) for value in values])
+
+
+def failed(value: bytes | None = b"x", *, local: bool = False) -> FailedRecord:
+    return FailedRecord(TOO_LARGE, "t", b"k", value, local=local)
+
+
+def dead_letter() -> Oversized:
+    return Oversized("dead_letter", "dead")
+
+
+def test_requests_get_smaller_down_to_one_record():
+    limits = SizeLimits()
+    fitting = Fitting(settings(), dead_letter(), limits)
+    sizes = [fitting.batch_size]
+    while fitting.batch_size:
+        assert fitting.learn(failed(), [batch_of_batch_sizing(b"x", b"y")]) is None
+        sizes.append(fitting.batch_size)
+    assert sizes[:3] == [5_000_000, BATCH_SIZE, BATCH_SIZE // 4]
+    assert sizes[-2] >= SMALLEST_BATCH
+    assert not limits.records
+
+
+def test_a_record_that_is_too_large_by_itself_is_replaced_when_all_is_sent_again():
+    limits = SizeLimits()
+    fitting = Fitting(settings(), dead_letter(), limits)
+    assert fitting.learn(failed(), [batch_of_batch_sizing(b"x"), batch_of_batch_sizing(b"y", LARGE)]) is None
+    assert limits == SizeLimits(None, {TooLarge.of("t", b"k", LARGE)})
+    # THEN another sink of the process, for which the same bytes come again, replaces it before it is sent.
+    again = batch_of_batch_sizing(b"y", LARGE)
+    Fitting(settings(), dead_letter(), limits).prepare(again)
+    assert [record[0] for record in again.records] == ["t", "dead"]
+    fitting.committed()
+    assert not limits.records
+
+
+def test_one_record_in_a_request_names_the_record():
+    limits = SizeLimits(batch_size=0)
+    assert Fitting(settings(), dead_letter(), limits).learn(failed(b"small"), []) is None
+    assert limits.records == {TooLarge.of("t", b"k", b"small")}
+
+
+@pytest.mark.parametrize(
+    ("oversized", "refused"),
+    [
+        (Oversized("fail"), failed(LARGE)),
+        (dead_letter(), failed(None)),
+        (dead_letter(), failed(LARGE, local=True)),
+        (dead_letter(), FailedRecord(TOO_LARGE, "dead", b"k", LARGE, local=False)),
+    ],
+    ids=["by the policy", "a tombstone", "librdkafka's own, which was tried in its place", "a dead letter"],
+)
+def test_what_nothing_helps_is_named(oversized: Oversized, refused: FailedRecord):
+    limits = SizeLimits(batch_size=0)
+    assert Fitting(settings(), oversized, limits).learn(refused, []) == refused
+    assert not limits.records
+
+
+def test_a_record_that_was_replaced_and_is_refused_again_is_named():
+    limits = SizeLimits(batch_size=0)
+    fitting = Fitting(settings(), dead_letter(), limits)
+    assert fitting.learn(failed(LARGE), []) is None
+    assert fitting.learn(failed(LARGE), []) == failed(LARGE)
+
+
+def test_what_librdkafka_refuses_is_replaced_in_its_place():
+    one = batch_of_batch_sizing(b"x", LARGE, b"y")
+    one.handed_over = 1
+    fitting = Fitting(settings(), dead_letter(), SizeLimits())
+    assert fitting.replace_here(one, TOO_LARGE)
+    assert [record[0] for record in one.records] == ["t", "dead", "t"]
+    assert not fitting.replace_here(one, KafkaError(KafkaError._UNKNOWN_TOPIC))
+
+
+def test_an_error_names_the_place_of_a_record_and_shows_no_part_of_its_key_or_value():
+    said = str(FailedRecord(TOO_LARGE, "t", b"k" * 1000, b"v", local=False))
+    assert said == "A record of 1001 bytes for topic t with a key of 1000 bytes"
+    assert str(FailedRecord(TOO_LARGE, "t", None, None, local=False)).endswith("with no key")
+    value = b'{"after":{"note":"secret"},"source":{"db":"d","lsn":4294967297,"xmin":null},"op":"c"}'
+    said = str(FailedRecord(TOO_LARGE, "t", b'{"id":1}', value, local=False))
+    assert said.endswith("with a key of 8 bytes, of the change at 1/1")
+
+
+def test_a_record_whose_headers_are_too_large_is_named_with_its_whole_size():
+    """Columns of an outbox table are headers, and the broker's limit is for all of a record."""
+    headers = [("body", LARGE)]
+    sent = Batch(Position(1, 1), Position(1, 1), items=[("t", b"k", b"v", None), ("t", b"k2", b"v", headers)])
+    culprit = Fitting(settings(), Oversized(), SizeLimits()).learn(failed(), [sent])
+    assert culprit is not None
+    assert (culprit.key, f"A record of {len(LARGE) + 7} bytes" in str(culprit)) == (b"k2", True)
+
+
+def test_a_record_above_the_limit_of_its_topic_is_sent_alone():
+    # GIVEN a topic with a limit, and another one without
+    limits = SizeLimits()
+    limits.learn_topics({"t": 1_000 + BATCH_OVERHEAD})
+    sent: list[str] = []
+    alone = Alone(lambda topic, *_, **_headers: sent.append(topic), limits)
+    large = bytes(1_001)
+
+    # WHEN a large record follows a small one, all earlier records must be acknowledged first
+    alone("u", large, b"")
+    with pytest.raises(FlushFirstError):
+        alone("t", large, b"")
+    alone.flushed()
+    alone("t", large, b"")
+    assert alone.is_unanswered
+
+    # THEN the next record waits for the broker's answer, too
+    with pytest.raises(FlushFirstError):
+        alone("u", b"", b"")
+    alone.flushed()
+    alone("u", b"", b"", headers=[("h", large)])
+    assert sent == ["u", "t", "u"]
+    assert not alone.is_unanswered
+
+
+def test_only_a_batch_with_a_record_above_a_limit_is_looked_at_record_by_record():
+    limits = SizeLimits()
+    fitting = Fitting(settings(), Oversized(), limits)
+
+    def produce(*_: object, **_headers: object) -> None:
+        """The record goes nowhere."""
+
+    assert fitting.alone(batch_of_batch_sizing(LARGE), produce) is None, "no limit is known"
+    limits.learn_topics({"t": 1_000 + BATCH_OVERHEAD})
+    limits.learn_topics({"u": 5_000_000})
+    assert fitting.alone(batch_of_batch_sizing(bytes(999)), produce) is None
+    assert fitting.alone(batch_of_batch_sizing(bytes(1_000)), produce) is not None
+    with_headers = Batch(Position(1, 1), Position(1, 1), items=[("t", None, b"", [("h", bytes(1_000))])])
+    assert fitting.alone(with_headers, produce) is not None
+
+
+def test_a_record_that_was_sent_alone_is_named_at_its_first_refusal():
+    limits = SizeLimits()
+    limits.learn_topics({"t": 1_000})
+    refused = FailedRecord(TOO_LARGE, "t", b"k", bytes(2_000), local=False, size=2_001)
+    assert (
+        Fitting(settings(), Oversized(), limits).learn(refused, [batch_of_batch_sizing(bytes(2_000))])
+        is refused
+    )
+    assert limits.batch_size is None

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.adapters.recording.errors import RecordingError
+from cdcd.adapters.recording.blocks import RecordingError, pack
 from cdcd.adapters.recording.events import (
     Answered,
     Began,
@@ -23,7 +23,6 @@ from cdcd.adapters.recording.events import (
     item_of,
     item_of_next,
 )
-from cdcd.adapters.recording.packed import pack
 from cdcd.adapters.recording.values import Reader, write_value
 from cdcd.config.expressions import parse_expression
 from cdcd.core.catalog.field_names import FieldRule

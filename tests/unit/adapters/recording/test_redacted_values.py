@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.adapters.recording.events import Frames
-from cdcd.adapters.recording.permuting import Permutation
-from cdcd.adapters.recording.redacted_values import ColumnModes, RedactedValues, parse_mode
+from cdcd.adapters.recording.redacted_values import ColumnModes, Permutation, RedactedValues, parse_mode
 from cdcd.adapters.recording.redaction import Redaction
 from cdcd.core.catalog.relations import TypeDescription
 from cdcd.core.catalog.types import BUILTIN_TYPES

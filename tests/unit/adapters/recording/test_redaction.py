@@ -3,6 +3,7 @@
 from dataclasses import replace
 from random import Random
 
+from cdcd.adapters.recording.blocks import pack
 from cdcd.adapters.recording.events import (
     Answered,
     Began,
@@ -13,7 +14,6 @@ from cdcd.adapters.recording.events import (
     Next,
     item_of,
 )
-from cdcd.adapters.recording.packed import pack
 from cdcd.adapters.recording.redaction import Redaction
 from cdcd.config.expressions import parse_expression
 from cdcd.core.catalog.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription

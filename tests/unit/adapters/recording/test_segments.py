@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdcd.adapters.recording import writer as writers
-from cdcd.adapters.recording.blocks import HEAD_BYTES, BlockWriter, Head, compressed
-from cdcd.adapters.recording.errors import RecordingError
+from cdcd.adapters.recording.blocks import HEAD_BYTES, BlockWriter, Head, RecordingError, compressed
 from cdcd.adapters.recording.segments import (
     Segment,
     Tear,

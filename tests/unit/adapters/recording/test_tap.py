@@ -8,9 +8,8 @@ from threading import Event
 import pytest
 
 from cdcd.adapters.recording import tap as taps
-from cdcd.adapters.recording.playback import read_events
 from cdcd.adapters.recording.replay import Replay
-from cdcd.adapters.recording.segments import list_segments
+from cdcd.adapters.recording.segments import list_segments, read_events
 from cdcd.adapters.recording.tap import Tap
 from cdcd.adapters.recording.writer import RecordingWriter
 from cdcd.core.engine.actions import Published

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from cdcd.adapters.postgres.connection import Dsn
-from cdcd.adapters.postgres.reader_facts import Owned, ReaderFacts, ReadersFacts
-from cdcd.adapters.postgres.readers import Access
+from cdcd.adapters.postgres.readers import Access, Owned, ReaderFacts, ReadersFacts
 from cdcd.config.loading import Config, parse_config
 from cdcd.core.errors import SourceError
 from cdcd.daemon.rules.readers import OwnedTables, check_readers, untrusted

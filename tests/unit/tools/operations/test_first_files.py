@@ -5,7 +5,7 @@ import pytest
 
 from cdcd.adapters.postgres.connection import parse_dsn
 from cdcd.adapters.postgres.publication import PublishedTable
-from cdcd.adapters.postgres.reader_facts import Owned
+from cdcd.adapters.postgres.readers import Owned
 from cdcd.adapters.postgres.surroundings import Surroundings, dsn_for
 from cdcd.config.loading import parse_config
 from cdcd.config.types import NAME_LENGTH_MAX

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from cdcd.adapters.kafka import assigned
-from cdcd.adapters.kafka.assigned import answers, partitions_of, watermarks
+from cdcd.adapters.kafka import reading
 from cdcd.adapters.kafka.errors import RETRIABLE, UNANSWERED
+from cdcd.adapters.kafka.reading import answers, partitions_of, watermarks
 
 PARTITION = TopicPartition("shop.public.orders", 0)
 
@@ -93,7 +93,7 @@ def test_a_topic_that_may_be_missing_is_asked_for_again_if_the_broker_lists_none
 
 
 def test_a_broker_that_goes_on_listing_no_topic_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assigned, "NONE_LISTED_S", -1)
+    monkeypatch.setattr(reading, "NONE_LISTED_S", -1)
     broker = Broker(KafkaError.UNKNOWN_TOPIC_OR_PART, listed=())
     with pytest.raises(KafkaException):
         ends(broker, exists=False)

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.adapters.recording.errors import RecordingError
-from cdcd.adapters.recording.packed import pack, size_of, unpack
+from cdcd.adapters.recording.blocks import RecordingError, pack, size_of, unpack
 
 VALUES = st.binary(max_size=300) | st.floats(allow_nan=False) | st.integers(-(1 << 63), (1 << 63) - 1)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cdcd.adapters.postgres import look_up
-from cdcd.adapters.postgres.look_up import AHEAD_MAX, NOTED_MAX, CatalogLookUp
+from cdcd.adapters.postgres import catalog as catalog_module
+from cdcd.adapters.postgres.catalog import AHEAD_MAX, NOTED_MAX, CatalogLookUp
 from cdcd.core.catalog.relations import CatalogColumn, TableDescription
 from cdcd.core.protocol.frames import XLogData, write_frame
 from cdcd.core.protocol.messages import Column, Insert, Relation, TupleData
@@ -40,7 +40,8 @@ class Catalog:
 @pytest.fixture
 def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     found = Catalog()
-    monkeypatch.setattr(look_up, "catalog", found)
+    monkeypatch.setattr(catalog_module, "describe", found.describe)
+    monkeypatch.setattr(catalog_module, "visibility", found.visibility)
     return found
 
 

@@ -1,7 +1,0 @@
-"""Version of the Kafka client."""
-
-from confluent_kafka import libversion
-
-
-def librdkafka_version() -> str:
-    return str(libversion()[0])
